@@ -43,8 +43,8 @@ EXTRAS = {  # modules that are loaded only where an extra is installed
     "actors/mcp_server/stdio.py": "mcp",
     "scenarios/bench/chromium.py": "browser",
     "scenarios/bench/npm.py": "browser",
-    "scenarios/versus/dbos_children.py": "dbos",
-    "scenarios/versus/restate_children.py": "restate",
+    "scenarios/bench/dbos_children.py": "dbos",
+    "scenarios/bench/restate_children.py": "restate",
     "ledger/store/bucket.py": "bucket",
 }
 

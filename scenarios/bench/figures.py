@@ -10,15 +10,13 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 from rich.console import Console
 from rich.table import Table
 
 from perdure.scenarios.bench.measuring import Bench
-
-SIDES: Final = ("perdure", "peer", "plain_ray")
 
 
 @dataclass(frozen=True)
@@ -65,15 +63,7 @@ class Compared(NamedTuple):
     baseline: float
 
 
-class Sides(NamedTuple):
-    """The values of a row on Perdure, on a peer, and by plain Ray calls."""
-
-    perdure: Sequence[float]
-    peer: Sequence[float]
-    plain_ray: Sequence[float]
-
-
-Values = Sequence[float] | Compared | Sides | float
+Values = Sequence[float] | Compared | float
 
 
 class Found:
@@ -82,9 +72,7 @@ class Found:
     def __init__(self, *values: Values, **words: Any) -> None:
         self.values, self.words = values, words
 
-    def figure(self, row: Measure, found: Values) -> Figure | Contest:
-        if isinstance(found, Sides):
-            return Contest(row.name.format(**self.words), row.unit, self.words["peer_name"], *found)
+    def figure(self, row: Measure, found: Values) -> Figure:
         values = found.values if isinstance(found, Compared) else [found] if isinstance(found, (int, float)) else found
         known = found.baseline if isinstance(found, Compared) else row.known
         is_compared = isinstance(found, Compared) or bool(row.known)
@@ -132,32 +120,6 @@ class Figure:
             "baseline": self.baseline and {"name": self.baseline[0], "median": rounded(self.baseline[1])},
             "met": self.met,
         }
-
-
-@dataclass(frozen=True)
-class Contest:
-    """One quantity of Perdure, of a peer and of plain Ray calls in the same run. Medians are compared."""
-
-    name: str
-    unit: str
-    peer_name: str
-    perdure: Sequence[float]
-    peer: Sequence[float]
-    plain_ray: Sequence[float]
-
-    @property
-    def times_as_fast(self) -> float:
-        """How many times as fast as the peer Perdure is: a rate is higher, a time is shorter."""
-        ours, theirs = statistics.median(self.perdure), statistics.median(self.peer)
-        return ours / theirs if self.unit.endswith("/s") else theirs / ours
-
-    def to_plain(self) -> dict[str, Any]:
-        """As `--json` prints it. `to_plain_ray` is a share of the value of plain Ray calls."""
-        told, base = asdict(self), statistics.median(self.plain_ray)
-        for side in SIDES:
-            ratio = rounded(statistics.median(told[side]) / base)
-            told[side] = {**spread(told[side]), "to_plain_ray": ratio}
-        return {**told, "times_as_fast": rounded(self.times_as_fast)}
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
@@ -223,15 +185,6 @@ def show(told: dict[str, Any]) -> None:
 
 def cells(figure: dict[str, Any]) -> dict[str, str]:
     """A figure as a row of a table, by the headings."""
-    if "peer_name" in figure:
-        return {
-            "figure": f"{figure['name']}, {figure['peer_name']}",
-            "": figure["unit"],
-            **dict(
-                zip(("Perdure", "the other", "plain Ray calls"), (_told(figure[side]) for side in SIDES), strict=True)
-            ),
-            "Perdure is": f"{figure['times_as_fast']:,g} × as fast",
-        }
     goal, baseline = figure["goal"], figure["baseline"]
     return {
         "figure": figure["name"],
@@ -244,20 +197,9 @@ def cells(figure: dict[str, Any]) -> dict[str, str]:
 
 def line(figure: dict[str, Any]) -> str:
     """A figure in one line."""
-    if "peer_name" in figure:
-        sides = [
-            f"{name} {_told(figure[side])}, {figure[side]['to_plain_ray']:,g} × plain Ray"
-            for name, side in (("Perdure", "perdure"), (figure["peer_name"], "peer"))
-        ]
-        sides.append(f"plain Ray calls {_told(figure['plain_ray'])}")
-        return f"{figure['name']} ({figure['unit']}): {'; '.join(sides)}; Perdure is {figure['times_as_fast']:,g} × as fast"
     told = f"{figure['name']}: {figure['median']:,g} {figure['unit']} ({figure['min']:,g} to {figure['max']:,g})"
     if figure["goal"] is not None:
         told += f"; goal {figure['goal']}, {'met' if figure['met'] else 'MISSED'}"
     if figure["baseline"] is not None:
         told += f"; {figure['baseline']['name']}: {figure['baseline']['median']:,g}"
     return told
-
-
-def _told(side: dict[str, float]) -> str:
-    return f"{side['median']:,g} ({side['min']:,g} to {side['max']:,g})"

@@ -26,9 +26,9 @@ from perdure import actors
 from perdure.ledger import BadRequest, checked_url, is_url
 from perdure.scenarios.bench.figures import Failed, report, show
 from perdure.scenarios.bench.measuring import Bench
+from perdure.scenarios.bench.peers import PeerName, installed
 from perdure.scenarios.bench.table import BUCKET, FIGURES, VERSUS
 from perdure.scenarios.commands.options import AsJson
-from perdure.scenarios.versus.peers import PeerName, installed
 
 PATIENCE_S: Final = 300.0  # for one group; each takes a minute or so
 PATIENCE_BESIDE_S: Final = 1_800.0  # the slowest peer needs a minute for a fan-out of a thousand on a busy machine

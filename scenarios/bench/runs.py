@@ -6,9 +6,9 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 
@@ -16,7 +16,7 @@ from perdure import actors
 from perdure.actors import Runtime
 from perdure.actors.ray_world.os_processes import ProcessId, kill
 from perdure.ledger import pack
-from perdure.scenarios.bench.figures import Compared, Found, Sides
+from perdure.scenarios.bench.figures import Compared, Found
 from perdure.scenarios.bench.measuring import (
     Bench,
     calm,
@@ -30,9 +30,9 @@ from perdure.scenarios.bench.measuring import (
     took_ms,
     until_asleep,
 )
+from perdure.scenarios.bench.peers import AWAITED, FAN_OUT, PeerProcess
 from perdure.scenarios.cast.measured import BATCH, Idler, Jobber, ManyRunner, Nap, Parent
 from perdure.scenarios.swarm.runner import swarm
-from perdure.scenarios.versus.conversation import AWAITED, FAN_OUT, PeerProcess
 
 PAYLOAD = pack(7)
 PATIENCE_S = 30.0
@@ -226,38 +226,40 @@ def calls_during_recovery(victim: Any, count: int) -> list[float]:
     return times or [0.0]
 
 
-class Side(NamedTuple):
-    """How one of the three is measured."""
-
-    one_by_one: Callable[[int], list[float]]  # milliseconds of each
-    at_once: Callable[[int], float]  # a second
-
-
 def versus(module: str, bench: Bench) -> Found:
-    """Each repeat measures the three sides one after the other, so that they share what the machine does meanwhile. The module is the
-    peer's end of the conversation."""
+    """Each repeat measures Perdure, the peer and plain Ray calls one after the other, so that they share what the machine does meanwhile.
+    The module is the peer's end of the conversation."""
     one_by_one, total, repeats = bench.size(200, 20), bench.size(1_000, 50), bench.size(5, 3)
     place = bench.data / module.rpartition(".")[2]
     place.mkdir(parents=True, exist_ok=True)
     with bench.cluster("perdure") as runtime, PeerProcess([sys.executable, "-m", module, str(place)]) as peer:
         parent, plain = handle(runtime, Parent, "parent"), actors.PlainRay()
-        sides = [
-            Side(parent.one_by_one, lambda count: count / parent.fan_out(count)),
-            Side(
+        sides: list[tuple[Callable[[int], list[float]], Callable[[int], float]]] = [
+            (parent.one_by_one, lambda count: count / parent.fan_out(count)),
+            (
                 lambda count: [each * 1000 for each in peer.ask(AWAITED, count)],
                 lambda count: count / peer.ask(FAN_OUT, count)[0],
             ),
-            Side(partial(plain.round_trips_ms, PAYLOAD), partial(plain.calls_per_second, PAYLOAD)),
+            (partial(plain.round_trips_ms, PAYLOAD), partial(plain.calls_per_second, PAYLOAD)),
         ]
-        for side in sides:  # the first of each is slower
-            side.one_by_one(one_by_one // 10)
-            side.at_once(total // 10)
-        awaited, fan_out = [], []
+        for each_ms, a_second in sides:  # the first of each is slower
+            each_ms(one_by_one // 10)
+            a_second(total // 10)
+        waits, rates = [], []
         for number in range(repeats):
             bench.say(f"round {number + 1} of {repeats} against {peer.version} …")
-            both = [(statistics.median(side.one_by_one(one_by_one)), side.at_once(total)) for side in sides]
-            awaited.append([wait for wait, _ in both])
-            fan_out.append([rate for _, rate in both])
+            both = [(statistics.median(each_ms(one_by_one)), a_second(total)) for each_ms, a_second in sides]
+            waits.append([wait for wait, _ in both])
+            rates.append([rate for _, rate in both])
         plain.close()
-        found = (Sides(*zip(*each, strict=True)) for each in (awaited, fan_out))
-        return Found(*found, peer_name=peer.version, total=total)
+    found = (*beside(*zip(*waits, strict=True)), *beside(*zip(*rates, strict=True), is_rate=True))
+    return Found(*found, peer=peer.version, total=total)
+
+
+def beside(
+    ours: Sequence[float], theirs: Sequence[float], rays: Sequence[float], *, is_rate: bool = False
+) -> tuple[Compared, Compared, float]:
+    """Perdure beside plain Ray calls, the peer beside Perdure, and how many times as fast as the peer Perdure is, by the medians."""
+    own, other = statistics.median(ours), statistics.median(theirs)
+    faster = own / other if is_rate else other / own
+    return Compared(ours, statistics.median(rays)), Compared(theirs, own), faster

@@ -8,7 +8,7 @@ from typing import Final
 from perdure.scenarios.bench import buckets, chats, deaths, face, gateway, growth, ledger, runs
 from perdure.scenarios.bench.alarms import alarms
 from perdure.scenarios.bench.figures import Group, Measure, at_least, at_most
-from perdure.scenarios.versus.peers import PEERS, PeerName
+from perdure.scenarios.bench.peers import PEERS, PeerName
 
 PLAIN: Final = "plain Ray calls/s"
 RESTART: Final = "plain Ray actor made anew by Ray"
@@ -244,11 +244,18 @@ BUCKET: Final = {
     )
 }
 
+THEIRS: Final = "the same on {peer}"
+AS_FAST: Final = "Perdure is faster than {peer}"
+
 VERSUS: Final = {
     PeerName(name): Group(
         partial(runs.versus, needs.module),
-        Measure("awaited run, p50", "ms"),
-        Measure("fan-out of {total:,} instant children", "runs/s"),
+        Measure("awaited run, p50", "ms", None, "round trip of a plain Ray call"),
+        Measure(THEIRS, "ms", None, "on Perdure"),
+        Measure(AS_FAST, "×"),
+        Measure("fan-out of {total:,} instant children", "runs/s", None, PLAIN),
+        Measure(THEIRS, "runs/s", None, "on Perdure"),
+        Measure(AS_FAST, "×"),
     )
     for name, needs in PEERS.items()
 }

@@ -11,16 +11,15 @@ from typer.testing import CliRunner
 
 from perdure.cli import app
 from perdure.scenarios.bench import runner
-from perdure.scenarios.bench.figures import Contest, Failed, line, report, show
-from perdure.scenarios.versus import peers
-from perdure.scenarios.versus.conversation import AWAITED, FAN_OUT, PeerProcess
-from perdure.scenarios.versus.peers import PEERS, PeerName, PeerNeeds
+from perdure.scenarios.bench.figures import Failed, Found, Group, line
+from perdure.scenarios.bench.measuring import Bench
+from perdure.scenarios.bench.peers import AWAITED, FAN_OUT, PEERS, PeerName, PeerNeeds, PeerProcess, installed
+from perdure.scenarios.bench.runs import beside
+from perdure.scenarios.bench.table import VERSUS
 
-AWAITED_RUN = Contest("awaited", "ms", "Tortoise 1.0", [9.0, 5.0, 4.0], [10.0, 20.0, 8.0], [1.0, 2.0, 3.0])
-BATCH = Contest("fan-out", "runs/s", "Tortoise 1.0", [9_000.0], [4_500.0], [3_000.0])
 TOY = """
 import asyncio
-from perdure.scenarios.versus.conversation import answer
+from perdure.scenarios.bench.peers import answer
 
 async def double(count):
     print("aside")
@@ -33,34 +32,19 @@ asyncio.run(answer("Toy 1", {"awaited": double, "fan-out": die}))
 """
 
 
-def test_faster_is_a_shorter_wait_and_a_higher_rate_by_the_medians() -> None:
-    assert AWAITED_RUN.times_as_fast == 2.0
-    assert BATCH.times_as_fast == 2.0
-
-
-def test_each_side_is_told_with_its_spread_and_its_ratio_to_plain_ray() -> None:
-    assert json.loads(json.dumps(AWAITED_RUN.to_plain())) == {
-        "name": "awaited",
-        "unit": "ms",
-        "peer_name": "Tortoise 1.0",
-        "perdure": {"min": 4.0, "median": 5.0, "max": 9.0, "to_plain_ray": 2.5},
-        "peer": {"min": 8.0, "median": 10.0, "max": 20.0, "to_plain_ray": 5.0},
-        "plain_ray": {"min": 1.0, "median": 2.0, "max": 3.0, "to_plain_ray": 1.0},
-        "times_as_fast": 2.0,
-    }
-
-
-def test_a_measure_is_one_line_and_the_machine_and_the_date_stand_above(capsys: pytest.CaptureFixture[str]) -> None:
-    assert line(BATCH.to_plain()) == (
-        "fan-out (runs/s): Perdure 9,000 (9,000 to 9,000), 3 × plain Ray; Tortoise 1.0 4,500 (4,500 to 4,500), 1.5 × plain Ray; "
-        "plain Ray calls 3,000 (3,000 to 3,000); Perdure is 2 × as fast"
-    )
-    told = report([BATCH.to_plain()], [Failed("dbos", "it ended")])
-    show(told)
-    first, second, third = capsys.readouterr().out.splitlines()
-    assert told["date"] in first
-    assert second == line(BATCH.to_plain())
-    assert third == "dbos: FAILED, it ended"
+def test_a_peer_stands_beside_perdure_and_faster_is_a_shorter_wait_and_a_higher_rate(tmp_path: Path) -> None:
+    waits = beside([9.0, 5.0, 4.0], [10.0, 20.0, 8.0], [1.0, 2.0, 3.0])
+    rates = beside([9_000.0], [4_500.0], [18_000.0], is_rate=True)
+    found = Found(*waits, *rates, peer="Tortoise 1.0", total=50)
+    told = Group(lambda _: found, *VERSUS[PeerName.DBOS].rows).measure(Bench(tmp_path))
+    assert [line(each) for each in told] == [
+        "awaited run, p50: 5 ms (4 to 9); round trip of a plain Ray call: 2",
+        "the same on Tortoise 1.0: 10 ms (8 to 20); on Perdure: 5",
+        "Perdure is faster than Tortoise 1.0: 2 × (2 to 2)",
+        "fan-out of 50 instant children: 9,000 runs/s (9,000 to 9,000); plain Ray calls/s: 18,000",
+        "the same on Tortoise 1.0: 4,500 runs/s (4,500 to 4,500); on Perdure: 9,000",
+        "Perdure is faster than Tortoise 1.0: 2 × (2 to 2)",
+    ]
 
 
 def test_a_peer_answers_what_it_is_asked_and_what_it_prints_besides_is_not_heard() -> None:
@@ -93,7 +77,7 @@ def test_a_peer_that_is_not_installed_is_refused_with_how_to_install_it_before_a
     assert str(done.exception) == said
     assert not data.exists()
     monkeypatch.setitem(PEERS, PeerName.DBOS, absent._replace(modules=("json",), programs=()))
-    assert peers.installed(PeerName.DBOS).title == "Tortoise"
+    assert installed(PeerName.DBOS).title == "Tortoise"
 
 
 def test_a_peer_is_measured_with_figures_of_its_own_only() -> None:

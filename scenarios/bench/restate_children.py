@@ -1,4 +1,4 @@
-"""Restate: child calls over its server. `python -m perdure.scenarios.versus.restate_children DIRECTORY` talks as `conversation` says.
+"""Restate: child calls over its server. `python -m perdure.scenarios.bench.restate_children DIRECTORY` talks as `peers` says.
 
 This process serves the handlers, and starts the server, which is a program of its own, on free ports of the loopback.
 """
@@ -26,8 +26,7 @@ import restate
 from hypercorn.asyncio import serve
 from restate import Context, Service, TerminalError
 
-from perdure.scenarios.versus.conversation import AWAITED, FAN_OUT, answer
-from perdure.scenarios.versus.peers import PROGRAMS_PATH, RESTATE_SERVER
+from perdure.scenarios.bench.peers import AWAITED, FAN_OUT, PROGRAMS_PATH, RESTATE_SERVER, answer
 
 HOST: Final = "127.0.0.1"
 PATIENCE_S: Final = 300.0  # for one measure

@@ -1,4 +1,4 @@
-"""DBOS on SQLite: child workflows. `python -m perdure.scenarios.versus.dbos_children DIRECTORY` talks as `conversation` says.
+"""DBOS on SQLite: child workflows. `python -m perdure.scenarios.bench.dbos_children DIRECTORY` talks as `peers` says.
 
 The children are coroutines, which were a little faster than threads, and take no steps, as those of the others do not.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dbos import DBOS
 
-from perdure.scenarios.versus.conversation import AWAITED, FAN_OUT, answer
+from perdure.scenarios.bench.peers import AWAITED, FAN_OUT, answer
 
 
 @DBOS.workflow()

@@ -1,22 +1,72 @@
-"""How a measurement talks with a peer: lines over the pipes of the peer's process.
+"""Systems that are measured beside Perdure: whether they are installed, and how a measurement talks with the process of one.
 
-First the peer says which version it is. Then it gets a measure and a count a line (`fan-out 1000`), and answers each with a JSON list of
-seconds. It ends when its input does.
+It talks in lines over the pipes of that process. First the peer says which version it is. Then it gets a measure and a count a line
+(`fan-out 1000`), and answers each with a JSON list of seconds. It ends when its input does.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from enum import StrEnum
+from importlib.util import find_spec
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
+
+from perdure.ledger import BadRequest
 
 AWAITED: Final = "awaited"  # children one after the other, the seconds of each
 FAN_OUT: Final = "fan-out"  # children at once, the seconds until all results are there
 FAREWELL_S: Final = 20.0
+RESTATE_SERVER: Final = "restate-server"
+PROGRAMS_PATH: Final = os.pathsep.join([os.environ.get("PATH", os.defpath), "node_modules/.bin"])
+
+
+class PeerName(StrEnum):
+    """A system that can be measured beside Perdure."""
+
+    DBOS = "dbos"
+    RESTATE = "restate"
+
+
+class PeerNeeds(NamedTuple):
+    """What a peer is made of, and how one gets it."""
+
+    title: str
+    module: str  # its end of the conversation
+    modules: tuple[str, ...]
+    programs: tuple[str, ...]
+    install: str
+
+
+PEERS: Final = {
+    PeerName.DBOS: PeerNeeds(
+        "DBOS", "perdure.scenarios.bench.dbos_children", ("dbos",), (), "pip install 'perdure[dbos]'"
+    ),
+    PeerName.RESTATE: PeerNeeds(
+        "Restate",
+        "perdure.scenarios.bench.restate_children",
+        ("restate", "hypercorn"),
+        (RESTATE_SERVER,),
+        f"pip install 'perdure[restate]' and npm install @restatedev/{RESTATE_SERVER}",
+    ),
+}
+
+
+def installed(name: PeerName) -> PeerNeeds:
+    """What the peer needs, all of which is here. Raises `BadRequest` with how to install it."""
+    needs = PEERS[name]
+    missing = [f"the module {each}" for each in needs.modules if find_spec(each) is None]
+    missing += [f"the program {each}" for each in needs.programs if shutil.which(each, path=PROGRAMS_PATH) is None]
+    if missing:
+        raise BadRequest("versus", f"{needs.title} is not installed ({', '.join(missing)}): {needs.install}")
+    return needs
+
 
 Measures = Mapping[str, Callable[[int], Awaitable[list[float]]]]
 

@@ -1,1 +1,0 @@
-"""The figures of Perdure beside those of other systems."""
