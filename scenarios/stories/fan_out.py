@@ -1,4 +1,4 @@
-"""`perdure run fan-out`: one child agent for each file, while a `Director` kills processes.
+"""`perdure run fan-out`: one child agent for each file, while processes are killed (`by_progress`).
 
 The work can be requested again after any death: `take` counts only once, and an awaited census is a run with its own id. The order and its
 progress are kept in the directory, so another command can resume it.
@@ -30,11 +30,10 @@ from perdure.scenarios.cast.census import (
 )
 from perdure.scenarios.commands.options import AsJson, Data, TakeOver, World, WorldName
 from perdure.scenarios.commands.shown import in_words, percentiles, rate
-from perdure.scenarios.faults.by_progress import Director, Due, draw_kills, left_of
 from perdure.scenarios.faults.chaos import MAIL, unbalanced
 from perdure.scenarios.faults.strikes import Victim
-from perdure.scenarios.stories.engine import Scenario, perform, unwritable
-from perdure.scenarios.stories.scene import Scene
+from perdure.scenarios.stories.by_progress import Due, Scene, StruckScenario, draw_kills, left_of
+from perdure.scenarios.stories.engine import perform, unwritable
 from perdure.scenarios.stories.stage import RayStage, Stage
 
 RECORD: Final = "scenario.json"
@@ -179,7 +178,7 @@ async def runs_of(stage: Stage, order: Order) -> list[dict[str, Any]]:
     return rows
 
 
-class FanOut(Scenario):
+class FanOut(StruckScenario):
     """One fan-out. Without `pace_s` the order gets a pace that leaves time for the kills."""
 
     name: ClassVar[str] = "fan-out"
@@ -238,11 +237,10 @@ class FanOut(Scenario):
             self._progress.before = {key: audit[key] for key in MAIL}
             self._book.save()
         due = left_of(kills_of(self._order), self._progress.struck)
-        director = Director(stage, self, due, self.seed, self.screen.say)
         self._begin_work()
         try:
-            await director.direct()
-            self._harvest = await self._harvested(director.due)
+            await self.direct(stage, due)
+            self._harvest = await self._harvested(self.due)
             self._book.finished = True
         finally:
             self._end_work()
@@ -277,9 +275,9 @@ class FanOut(Scenario):
         self.screen.show(self.scene)
         return Harvest(seconds, audit, end, Counter(row["status"] for row in rows), Counter(kind for _, kind in left))
 
-    # what the director asks
+    # what the kills ask
 
-    async def look(self) -> Scene:
+    async def look(self) -> None:
         """The progress, with the runs of this fan-out only."""
         overview = await self._stage.ask("ps", self._order.children + 1)
         overview["live"] = [
@@ -289,7 +287,6 @@ class FanOut(Scenario):
         scene.overview, scene.seconds = overview, self._seconds()
         scene.ended = max(scene.ended, self._ended(overview))
         self.screen.show(scene)
-        return scene
 
     def _ended(self, overview: dict[str, Any]) -> int:
         # Each end is a mail, or is counted by the awaited run.
@@ -322,10 +319,10 @@ class FanOut(Scenario):
             self._call = asyncio.get_running_loop().create_task(call)
             self._call.add_done_callback(lambda done: done.cancelled() or done.exception())  # it was only to wake it
 
-    async def strike(self, kind: str, victim: Victim, aside: str) -> None:
+    async def strike(self, stage: Stage, kind: str, victim: Victim, aside: str) -> None:
         if kind == "cluster":
             self._end_work()
-        await self.kill(self._stage, kind, victim, aside)
+        await self.kill(stage, kind, victim, aside)
         if kind == "cluster":
             self._begin_work()
         self._progress.struck.append(kind)

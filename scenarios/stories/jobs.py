@@ -16,11 +16,10 @@ import typer
 from perdure.scenarios.cast.job_desk import Job, JobDesk, JobsLeft, Report, draw_jobs, wrong_jobs
 from perdure.scenarios.commands.options import AsJson, Data, World, WorldName
 from perdure.scenarios.commands.shown import in_words, percentiles, rate
-from perdure.scenarios.faults.by_progress import Director, draw_kills
 from perdure.scenarios.faults.chaos import unbalanced
 from perdure.scenarios.faults.strikes import Victim
-from perdure.scenarios.stories.engine import Scenario, perform
-from perdure.scenarios.stories.scene import Scene
+from perdure.scenarios.stories.by_progress import Scene, StruckScenario, draw_kills
+from perdure.scenarios.stories.engine import perform
 from perdure.scenarios.stories.stage import Stage
 
 JOBS_MAX: Final = 100_000
@@ -32,7 +31,7 @@ SPREAD_LEAST_S: Final = 2.0
 STATUSES: Final = ("completed", "error", "aborted", "interrupted")
 
 
-class Jobs(Scenario):
+class Jobs(StruckScenario):
     """The work is spread over some seconds, so that there is something to kill. With `lasting_s` the queues are drained for so long too."""
 
     name: ClassVar[str] = "jobs"
@@ -58,9 +57,8 @@ class Jobs(Scenario):
         self.screen.say(f"{self._jobs} jobs are accepted by {len(self._desks)} desks")
         troubling = asyncio.gather(*(self._trouble(desk, jobs) for desk, jobs in self._desks.items()))
         due = draw_kills(KINDS, self._kills_max, self._jobs, self.seed)
-        self._director = Director(stage, self, due, self.seed, self.screen.say)
         try:
-            await self._director.direct()
+            await self.direct(stage, due)
             await troubling
         finally:
             troubling.cancel()
@@ -86,29 +84,25 @@ class Jobs(Scenario):
         if more > 0:
             self.wrong[COMPLAINTS_MAX:] = [f"… and {more} more"]
 
-    # what the director asks
+    # what the kills ask
 
-    async def look(self) -> Scene:
+    async def look(self) -> None:
         asking = (self._stage.call(JobDesk, desk, "progress") for desk in self._desks)
         told: list[JobsLeft] = await asyncio.gather(*asking)
         scene = self.scene
         scene.ended = scene.requested - sum(each.left for each in told)
         scene.overview, scene.seconds = await self._stage.ask("ps", 0), self._stage.now_s() - self._began_s
         self.screen.show(scene)
-        return scene
 
     def is_over(self) -> bool:
-        return self.scene.ended >= self.scene.requested and not self._director.due
+        return self.scene.ended >= self.scene.requested and not self.due
 
     def hosts_of(self, _kind: str, overview: dict[str, Any]) -> set[str]:
         return {host for agent, host, _ in overview["agents"] if agent.partition("@")[0] in self._desks}
 
-    def wake(self, kinds: set[str]) -> None:
-        """A look has woken every desk."""
-
-    async def strike(self, kind: str, victim: Victim, _aside: str) -> None:
+    async def strike(self, stage: Stage, kind: str, victim: Victim, aside: str) -> None:
         # Which fibers were on a host is not known from outside, so nothing is said of what it carried.
-        await self.kill(self._stage, kind, victim)
+        await self.kill(stage, kind, victim)
 
     # the end
 

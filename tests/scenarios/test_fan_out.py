@@ -11,10 +11,10 @@ from rich.console import Console
 
 from perdure.actors import RunFailed
 from perdure.scenarios.commands.shown import percentiles
-from perdure.scenarios.faults.by_progress import Due, left_of
 from perdure.scenarios.faults.chaos import MAIL
 from perdure.scenarios.faults.strikes import Strike, Victim
 from perdure.scenarios.live_view import LiveView, Screen
+from perdure.scenarios.stories.by_progress import Due, Scene, left_of
 from perdure.scenarios.stories.engine import simulate_in_one_world, simulated
 from perdure.scenarios.stories.fan_out import (
     KINDS,
@@ -27,7 +27,6 @@ from perdure.scenarios.stories.fan_out import (
     pace_for,
     wrong_of,
 )
-from perdure.scenarios.stories.scene import Scene
 from perdure.scenarios.testing.laboratory import Laboratory
 
 FIELDS = "scenario world seed runs deliveries kills kills_left_out seconds runs_per_second recovery_ms verified".split()
