@@ -1,16 +1,23 @@
-"""The `perdure` command. Each of its commands is imported when it is used (see `shelf`)."""
+"""The `perdure` command.
+
+Each of its commands is imported when it is used: some need Ray, DuckDB or a library of models, and help, and the others, must not wait for
+these imports.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated, ClassVar, Final
+from inspect import cleandoc
+from typing import Annotated, Any, ClassVar, Final, NamedTuple
 
 import typer
+from typer.core import TyperGroup
 
 from perdure.ledger import PerdureError
 from perdure.scenarios.commands.catalog import CATALOG
-from perdure.scenarios.commands.shelf import Entry, LazyGroup
 from perdure.scenarios.exits import REFUSED, code_of
 
 
@@ -51,6 +58,45 @@ Exit codes: 0 success; 1 something differs or is damaged; 2 refused, and nothing
 """
 
 
+class Entry(NamedTuple):
+    """A command before it is taken: where its function is, as `module:name`, and one sentence for the list of its group."""
+
+    place: str
+    sentence: str
+
+    def taken(self, name: str) -> Any:
+        module, _, function = self.place.partition(":")
+        command = getattr(import_module(f"perdure.scenarios.{module}"), function)
+        words = cleandoc(command.__doc__).replace("\n\nExample", "\n\n\b\nExample")  # one example a line
+        alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+        alone.command(name, help=words)(command)
+        return typer.main.get_command(alone)
+
+
+class LazyGroup(TyperGroup):
+    """A group whose commands stand in a table. Those that were added in another way come first."""
+
+    entries: ClassVar[Mapping[str, Entry]]
+    commands: dict[str, Any]
+
+    def __init__(self, **attrs: Any) -> None:
+        super().__init__(**attrs)
+        self.commands |= self.entries
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        found = self.commands.get(cmd_name)
+        if isinstance(found, Entry):
+            found = self.commands[cmd_name] = found.taken(cmd_name)
+        return found
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                (name, each.sentence if isinstance(each, Entry) else each.get_short_help_str())
+                for name, each in self.commands.items()
+            )
+
+
 class Scenarios(LazyGroup):
     """The scenarios of `perdure run`, with the sentences of `perdure list`."""
 
@@ -61,45 +107,35 @@ class Commands(LazyGroup):
     """All other commands."""
 
     entries: ClassVar = {
-        "list": Entry("perdure.scenarios.commands.catalog:list_scenarios", "Name the scenarios that `run` can play."),
-        "serve": Entry("perdure.scenarios.commands.serve:serve", "Serve agents over HTTP, with what runs them."),
-        "mcp": Entry("perdure.scenarios.commands.mcp:mcp", "Offer agents as tools to an MCP client over stdio."),
-        "ps": Entry("perdure.scenarios.commands.data:ps", "Show live runs, mail and hosts, or list runs."),
-        "show": Entry("perdure.scenarios.commands.data:show", "Show everything about a run, or about the directory."),
-        "explain": Entry("perdure.scenarios.commands.data:explain", "Say where a run is and why, and what comes next."),
-        "inspect": Entry("perdure.scenarios.commands.background:inspect", "Show an agent's state, tables and work."),
-        "fibers": Entry("perdure.scenarios.commands.background:fibers", "List fibers of all agents, or failed ones."),
-        "schedules": Entry("perdure.scenarios.commands.background:schedules", "List schedules and queued items."),
-        "turns": Entry("perdure.scenarios.commands.background:turns", "List the turns of chat agents."),
-        "logs": Entry("perdure.scenarios.commands.logs:logs", "Show what agents printed and logged, by run."),
-        "cancel": Entry("perdure.scenarios.commands.data:cancel", "Cancel a run and what its child waits for."),
-        "retry": Entry("perdure.scenarios.commands.data:retry", "Try a failed run or a parked mail again."),
-        "upgrade": Entry(
-            "perdure.scenarios.commands.upgrade:upgrade", "Show which code stands where, and move agents on."
-        ),
-        "kill": Entry("perdure.scenarios.commands.kill:kill", "Kill a process that serves a directory."),
-        "clear": Entry("perdure.scenarios.commands.data:clear", "Forget runs and their children's storage."),
-        "forget": Entry("perdure.scenarios.commands.data:forget", "Delete an agent and all that is its own."),
-        "stop": Entry("perdure.scenarios.commands.stop:stop", "Stop the supervisor and the hosts of a directory."),
-        "audit": Entry("perdure.scenarios.commands.data:audit", "Account for every completion."),
-        "doctor": Entry(
-            "perdure.scenarios.commands.doctor:doctor", "Verify the ledger and the storages, or repair the ledger."
-        ),
-        "backup": Entry("perdure.scenarios.commands.backup:backup", "Back a directory up, served or cold."),
-        "restore": Entry("perdure.scenarios.commands.backup:restore", "Bring a directory back from a backup."),
-        "replica": Entry("perdure.scenarios.commands.replica:replica", "Follow a directory into a bucket."),
-        "chaos": Entry(
-            "perdure.scenarios.commands.chaos:chaos", "Kill processes for a while, and account for the work."
-        ),
-        "swarm": Entry("perdure.scenarios.swarm.commands:swarm_command", "Play many simulated worlds with faults."),
-        "replay": Entry("perdure.scenarios.swarm.commands:replay", "Play one seed of the swarm again."),
-        "explore": Entry(
-            "perdure.scenarios.swarm.commands:explore_command", "Play one story, with a kill at every place."
-        ),
-        "soak": Entry(
-            "perdure.scenarios.stories.soak:soak", "Play stories for hours, and look whether anything grows."
-        ),
-        "bench": Entry("perdure.scenarios.bench.runner:bench", "Measure throughput, latency and recovery."),
+        "list": Entry("commands.catalog:list_scenarios", "Name the scenarios that `run` can play."),
+        "serve": Entry("commands.serve:serve", "Serve agents over HTTP, with what runs them."),
+        "mcp": Entry("commands.mcp:mcp", "Offer agents as tools to an MCP client over stdio."),
+        "ps": Entry("commands.data:ps", "Show live runs, mail and hosts, or list runs."),
+        "show": Entry("commands.data:show", "Show everything about a run, or about the directory."),
+        "explain": Entry("commands.data:explain", "Say where a run is and why, and what comes next."),
+        "inspect": Entry("commands.background:inspect", "Show an agent's state, tables and work."),
+        "fibers": Entry("commands.background:fibers", "List fibers of all agents, or failed ones."),
+        "schedules": Entry("commands.background:schedules", "List schedules and queued items."),
+        "turns": Entry("commands.background:turns", "List the turns of chat agents."),
+        "logs": Entry("commands.logs:logs", "Show what agents printed and logged, by run."),
+        "cancel": Entry("commands.data:cancel", "Cancel a run and what its child waits for."),
+        "retry": Entry("commands.data:retry", "Try a failed run or a parked mail again."),
+        "upgrade": Entry("commands.upgrade:upgrade", "Show which code stands where, and move agents on."),
+        "kill": Entry("commands.kill:kill", "Kill a process that serves a directory."),
+        "clear": Entry("commands.data:clear", "Forget runs and their children's storage."),
+        "forget": Entry("commands.data:forget", "Delete an agent and all that is its own."),
+        "stop": Entry("commands.stop:stop", "Stop the supervisor and the hosts of a directory."),
+        "audit": Entry("commands.data:audit", "Account for every completion."),
+        "doctor": Entry("commands.doctor:doctor", "Verify the ledger and the storages, or repair the ledger."),
+        "backup": Entry("commands.backup:backup", "Back a directory up, served or cold."),
+        "restore": Entry("commands.backup:restore", "Bring a directory back from a backup."),
+        "replica": Entry("commands.replica:replica", "Follow a directory into a bucket."),
+        "chaos": Entry("commands.chaos:chaos", "Kill processes for a while, and account for the work."),
+        "swarm": Entry("swarm.commands:swarm_command", "Play many simulated worlds with faults."),
+        "replay": Entry("swarm.commands:replay", "Play one seed of the swarm again."),
+        "explore": Entry("swarm.commands:explore_command", "Play one story, with a kill at every place."),
+        "soak": Entry("stories.soak:soak", "Play stories for hours, and look whether anything grows."),
+        "bench": Entry("bench.runner:bench", "Measure throughput, latency and recovery."),
     }
 
 

@@ -22,31 +22,31 @@ CATALOG: Final = (
         "fan-out",
         "One child agent for each file of the Python standard library, while the parent, hosts and the supervisor are killed.",
         "perdure run fan-out --children 200 --kills 5 --seed 7",
-        "perdure.scenarios.stories.fan_out:run_fan_out",
+        "stories.fan_out:run_fan_out",
     ),
     ScenarioEntry(
         "chat-recovery",
         "A chat agent with real tools and sub-agents. At one moment of each turn a process is killed, or the model falls silent.",
         "perdure run chat-recovery --points 20 --seed 7",
-        "perdure.scenarios.stories.chat_recovery:run_chat_recovery",
+        "stories.chat_recovery:run_chat_recovery",
     ),
     ScenarioEntry(
         "tool-disconnect",
         "The same agent. At one place of each turn the connection to its model breaks, while tools are at work.",
         "perdure run tool-disconnect --points 20 --seed 7",
-        "perdure.scenarios.stories.tool_disconnect:run_tool_disconnect",
+        "stories.tool_disconnect:run_tool_disconnect",
     ),
     ScenarioEntry(
         "messenger",
         "People write to a chat agent through a Telegram bot, while webhooks repeat, posts get lost, and processes are killed.",
         "perdure run messenger --updates 24 --kills 8 --seed 7",
-        "perdure.scenarios.stories.messenger:run_messenger",
+        "stories.messenger:run_messenger",
     ),
     ScenarioEntry(
         "jobs",
         "Agents accept fibers, schedules and queued items twice. Some fail, some are cancelled, and processes are killed.",
         "perdure run jobs --jobs 2000 --kills 4 --seed 7",
-        "perdure.scenarios.stories.jobs:run_jobs",
+        "stories.jobs:run_jobs",
     ),
 )
 

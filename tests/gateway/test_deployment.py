@@ -9,14 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import click
 import jsonschema
 import pytest
 import yaml
-from typer.main import get_command
 
 from perdure.ledger import bucket_of
-from perdure.scenarios.cli import app
+from tests.readmes.commands import command
 from tests.tidy import ROOT
 
 PAGE = (ROOT / "actors/gateway/README.md").read_text("utf-8")
@@ -31,10 +29,7 @@ def served(words: list[str]) -> dict[str, Any]:
     """The options of a `perdure serve`, as the command itself reads them."""
     at = words.index("serve")
     assert words[at - 1].rpartition("/")[2] == "perdure"
-    root = get_command(app)
-    assert isinstance(root, click.Group) or hasattr(root, "commands")
-    command: Any = root.commands["serve"]  # type: ignore[union-attr]
-    return dict(command.make_context("serve", words[at + 1 :]).params)
+    return dict(command("serve").make_context("serve", words[at + 1 :]).params)
 
 
 def test_the_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ def command(*words: str) -> Any:
     """The command under these words."""
     found: Any = COMMANDS
     for word in words:
-        found = found.commands[word]
+        found = found.get_command(None, word)
     return found
 
 

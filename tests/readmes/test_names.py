@@ -236,7 +236,7 @@ def test_the_commands_and_options_that_are_named_exist() -> None:
         words = line.split()[1:]
         known = command(words[0])
         if words[1:] and words[1] in getattr(known, "commands", {}):
-            known = known.commands[words[1]]
+            known = command(*words[:2])
         assert set(re.findall(r"(?<!\S)--[a-z-]+", line)) <= options_of(known), line
 
 
