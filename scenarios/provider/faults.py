@@ -13,8 +13,7 @@ and the simulated transport carry them out, so a fault means the same in both.
 | `status` | an HTTP status with an error body, `Retry-After` if given, instead of a reply |
 | `refused` | the port is closed from the request before, until `duration_ms` after the last open reply, or until opened |
 
-Every fault but a refusal may first be silent for `duration_ms`, or `held` until it is released. So a connection can be lost while a
-requested tool runs.
+Every fault but a refusal may first be silent for `duration_ms`. So a connection can be lost while a requested tool runs.
 
 The place is before event number `event` (from 0; -1 is the last one, usually the sentinel), or with `inside` in the middle of it, inside a
 character if possible; or after `byte` bytes of the body; or else before the head of the response.
@@ -54,7 +53,6 @@ class Fault(Plain):
     inside: bool = False
     byte: int | None = None
     duration_ms: float | None = None
-    held: bool = False
     status: int | None = None
     retry_after: str | None = None
     message: str = "scripted failure"
@@ -63,7 +61,7 @@ class Fault(Plain):
 
     @property
     def silence(self) -> tuple[SilentFor, ...]:
-        if self.held or (self.kind is FaultKind.STALL and self.duration_ms is None):
+        if self.kind is FaultKind.STALL and self.duration_ms is None:
             return (SilentFor(None),)
         return () if self.duration_ms is None else (SilentFor(self.duration_ms),)
 

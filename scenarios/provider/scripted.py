@@ -22,7 +22,6 @@ from perdure.scenarios.provider.faults import (
     ResponseHead,
     Rule,
     perform,
-    place_of,
     refusal,
 )
 from perdure.scenarios.provider.script import OpenQuestion, Script, answer, read
@@ -34,8 +33,8 @@ ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 class SeenRequest(BaseModel):
     """One request.
 
-    A request with `problems` is illegal and gets a 400. `fault` is that of the plan, and `fault_byte` its place in the body. `sizes` are
-    the lengths of the frames of the whole reply. `ended` is `whole`; the fault that ended it; `gone`, if the client left; or None while it
+    A request with `problems` is illegal and gets a 400. `fault` is that of the plan. `sizes` are the lengths of the frames of the whole
+    reply. `ended` is `whole`; the fault that ended it; `gone`, if the client left; or None while it
     is open.
     """
 
@@ -45,9 +44,7 @@ class SeenRequest(BaseModel):
     problems: list[str] = []
     asks: str | None = None
     results: int = 0
-    rule: int | None = None
     fault: Fault | None = None
-    fault_byte: int | None = None
     status: int | None = None
     sizes: list[int] = []
     sent: int = 0
@@ -69,7 +66,6 @@ class Counters(BaseModel):
     open_most: int = 0
     refused: int = 0
     ended: dict[str, int] = {}
-    statuses: dict[str, int] = {}
 
 
 class ScriptedProvider:
@@ -113,8 +109,7 @@ class ScriptedProvider:
         if not record.problems:
             record.asks = found.question.asks if found.question else None
             record.results = sum(map(len, found.results.values()))
-            record.rule = self._ruled(record)
-            record.fault = None if record.rule is None else self.plan.rules[record.rule].fault
+            record.fault = self._fault_of(record)
         acts = self._acts(record, body)
         record.status = next((act.status for act in acts if isinstance(act, ResponseHead)), None)
         self.records.append(record)
@@ -132,16 +127,14 @@ class ScriptedProvider:
         said = [event for event in events if wants_usage or not isinstance(event, Usage)]
         spoken = frames(said, f"chatcmpl-{record.number:06}", str(body.get("model", "scripted")))
         record.sizes = [len(frame) for frame in spoken]
-        if record.fault is not None and record.fault.kind is not FaultKind.STATUS:
-            record.fault_byte = place_of(spoken, record.fault)
         return perform(spoken, record.fault, self.pace)
 
-    def _ruled(self, record: SeenRequest) -> int | None:
+    def _fault_of(self, record: SeenRequest) -> Fault | None:
         for index, rule in enumerate(self.plan.rules):
             is_left = rule.times is None or self._used[index] < rule.times
             if is_left and rule.fault.kind is not FaultKind.REFUSED and self._fits(rule, record):
                 self._used[index] += 1
-                return index
+                return rule.fault
         return None
 
     def _fits(self, rule: Rule, record: SeenRequest) -> bool:
@@ -211,7 +204,6 @@ class ScriptedProvider:
             open_most=self.open_most,
             refused=self.refused,
             ended=Counter(record.ended for record in self.records if record.ended),
-            statuses=Counter(str(record.status) for record in self.records if record.status),
         )
 
 

@@ -210,7 +210,7 @@ def test_too_many_requests_say_when_to_come_again_and_why(provider: SocketProvid
     error = talk(provider, story)
     assert error.response.headers["retry-after"] == "60"
     assert error.body == {"message": "slow down", "type": "server_error", "param": None, "code": "rate_limit_exceeded"}
-    assert provider.counters().statuses == {"429": 1}
+    assert [each.status for each in provider.log()] == [429]
 
 
 def test_an_error_in_the_stream_comes_after_what_was_said(provider: SocketProvider) -> None:
@@ -250,21 +250,6 @@ def test_a_stall_ends_by_itself_or_when_it_is_released(provider: SocketProvider)
     assert provider.counters().ended == {"whole": 2}
     with pytest.raises(KeyError):
         provider.release(2)
-
-
-def test_a_connection_can_be_lost_at_a_moment_of_our_choice_while_the_client_is_at_work(
-    provider: SocketProvider,
-) -> None:
-    provider.set_plan(FaultPlan.at({1: Fault(kind=FaultKind.RESET, event=-1, held=True)}))
-
-    async def story(client: AsyncOpenAI) -> Heard:
-        asked = asyncio.create_task(listen(client))
-        await asyncio.to_thread(wait_until, provider, requests=1, still_open=1)
-        await asyncio.to_thread(provider.release, 1)
-        return await asked
-
-    got = talk(provider, story)
-    assert (got.finish, ending(got)) == ("tool_calls", LOST)
 
 
 def test_a_client_that_closes_in_the_middle_of_a_slow_reply_is_noticed_at_once(provider: SocketProvider) -> None:
@@ -334,9 +319,9 @@ def test_a_conversation_that_does_not_pair_is_refused_and_marked(provider: Socke
 def test_each_request_is_logged_with_what_became_of_it(provider: SocketProvider) -> None:
     heard(provider, Fault(kind=FaultKind.END, event=2))
     (record,) = provider.log()
-    assert (record.number, record.asks, record.status, record.rule) == (1, "take stock", 200, 0)
+    assert (record.number, record.asks, record.status) == (1, "take stock", 200)
     assert record.body["messages"] == [ASK]
-    assert record.fault_byte == record.sent == sum(record.sizes[:2])
+    assert record.sent == sum(record.sizes[:2])
     assert record.ended_at_ms is not None
     assert record.at_ms <= record.ended_at_ms
 
