@@ -41,21 +41,6 @@ def at_least(bound: float) -> Goal:
     return Goal(bound, at_least=True)
 
 
-class Measure(NamedTuple):
-    """One quantity. A workload fills in the braces of the names.
-
-    Args:
-        baseline: what is measured beside it in the same run.
-        known: the value of a baseline that was measured elsewhere.
-    """
-
-    name: str
-    unit: str
-    goal: Goal | None = None
-    baseline: str = ""
-    known: float = 0.0
-
-
 class Compared(NamedTuple):
     """The values of a row, and the median of its baseline."""
 
@@ -72,13 +57,36 @@ class Found:
     def __init__(self, *values: Values, **words: Any) -> None:
         self.values, self.words = values, words
 
-    def figure(self, row: Measure, found: Values) -> Figure:
+
+class Measure(NamedTuple):
+    """One quantity. A workload fills in the braces of the names.
+
+    Args:
+        baseline: what is measured beside it in the same run.
+        known: the value of a baseline that was measured elsewhere.
+    """
+
+    name: str
+    unit: str
+    goal: Goal | None = None
+    baseline: str = ""
+    known: float = 0.0
+
+    def figure(self, found: Values, **words: Any) -> dict[str, Any]:
+        """As `--json` prints it. Goals are for medians."""
         values = found.values if isinstance(found, Compared) else [found] if isinstance(found, (int, float)) else found
-        known = found.baseline if isinstance(found, Compared) else row.known
-        is_compared = isinstance(found, Compared) or bool(row.known)
-        assert is_compared == bool(row.baseline), f"{row.name} has the baseline {known}, called {row.baseline!r}"
-        baseline = (row.baseline.format(**self.words), known) if row.baseline else None
-        return Figure(row.name.format(**self.words), row.unit, values, row.goal, baseline)
+        known = found.baseline if isinstance(found, Compared) else self.known
+        is_compared = isinstance(found, Compared) or bool(self.known)
+        assert is_compared == bool(self.baseline), f"{self.name} has the baseline {known}, called {self.baseline!r}"
+        median = statistics.median(values)
+        return {
+            "name": self.name.format(**words),
+            "unit": self.unit,
+            "min": rounded(min(values)), "median": rounded(median), "max": rounded(max(values)),
+            "goal": None if self.goal is None else f"{self.goal} {self.unit}".rstrip(),
+            "baseline": {"name": self.baseline.format(**words), "median": rounded(known)} if self.baseline else None,
+            "met": None if self.goal is None else self.goal.is_met(median),
+        }
 
 
 class Group:
@@ -89,41 +97,7 @@ class Group:
 
     def measure(self, bench: Bench) -> list[dict[str, Any]]:
         found = self.workload(bench)
-        return [found.figure(*each).to_plain() for each in zip(self.rows, found.values, strict=True)]
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One measured quantity, with the value of each repeat."""
-
-    name: str
-    unit: str
-    values: Sequence[float]
-    goal: Goal | None = None
-    baseline: tuple[str, float] | None = None
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.values)
-
-    @property
-    def met(self) -> bool | None:
-        """Whether the goal is met; None without one."""
-        return None if self.goal is None else self.goal.is_met(self.median)
-
-    def to_plain(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "unit": self.unit,
-            **spread(self.values),
-            "goal": None if self.goal is None else f"{self.goal} {self.unit}".rstrip(),
-            "baseline": self.baseline and {"name": self.baseline[0], "median": rounded(self.baseline[1])},
-            "met": self.met,
-        }
-
-
-def spread(values: Sequence[float]) -> dict[str, float]:
-    return {"min": rounded(min(values)), "median": rounded(statistics.median(values)), "max": rounded(max(values))}
+        return [row.figure(each, **found.words) for row, each in zip(self.rows, found.values, strict=True)]
 
 
 def rounded(value: float) -> float:
@@ -184,7 +158,6 @@ def show(told: dict[str, Any]) -> None:
 
 
 def cells(figure: dict[str, Any]) -> dict[str, str]:
-    """A figure as a row of a table, by the headings."""
     goal, baseline = figure["goal"], figure["baseline"]
     return {
         "figure": figure["name"],
@@ -196,7 +169,6 @@ def cells(figure: dict[str, Any]) -> dict[str, str]:
 
 
 def line(figure: dict[str, Any]) -> str:
-    """A figure in one line."""
     told = f"{figure['name']}: {figure['median']:,g} {figure['unit']} ({figure['min']:,g} to {figure['max']:,g})"
     if figure["goal"] is not None:
         told += f"; goal {figure['goal']}, {'met' if figure['met'] else 'MISSED'}"

@@ -56,7 +56,6 @@ from perdure.scenarios.bench.measuring import Bench
 SIZES: Final = (1_000, 10_000, 100_000)
 REPEATS: Final = 15
 FULL: Final = Limits(hosts_max=1, hosts_warm=1, pack_max=1, waiting_max=10_000_000)  # room for one agent
-Measured = Coroutine[None, None, list[float]]
 MANY: Final = 10_000_000  # retained runs, to which the memory of a boot is extended
 PARENT: Final = agent_id("perdure.census:Census", "stdlib")
 CHILD: Final = "perdure.census:Reader"
@@ -121,6 +120,10 @@ class TurnBench:
     async def wake_parent(self) -> None:
         self.view.want(PARENT)
         await self.all_turns(await self.turn([]))
+
+
+Member = Callable[[TurnBench, int], list[float]]
+"""What is measured at one size: seconds of each repeat. It is given a supervisor of which so many runs have ended."""
 
 
 def requests(count: int, *, first: int = 0, **options: object) -> list[Stimulus]:
@@ -191,21 +194,26 @@ async def looking(count: int) -> list[float]:
     return [_took(lambda: overview(turns.view, 100)) for _ in range(REPEATS)]
 
 
-MEMBERS: Final[dict[str, Callable[[int], Measured]]] = {
-    "{size} mails pending for one agent, for a turn": pending_mail,
-    "{size} runs waiting, for a turn": waiting_runs,
-    "{size} agents waiting, for a turn": waiting_agents,
-    "{size} agents awake, for a sweep": live_agents,
-    "{size} runs live, for `perdure ps`": looking,
-}
+def _anew(measure: Callable[[int], Coroutine[None, None, list[float]]]) -> Member:
+    """A member that is measured on a supervisor of its own."""
+
+    def measured(_ended: TurnBench, count: int) -> list[float]:
+        gc.collect()
+        return asyncio.run(measure(count))
+
+    return measured
 
 
-AFTER: Final[dict[str, Callable[[TurnBench, int], list[float]]]] = {
+MEMBERS: Final[dict[str, Member]] = {
     "one fan-out of {size}, for each run": lambda turns, count: [turns.spent_s / count],
     "{size} runs in memory, to clear one": clearing,
     "{size} ended runs in memory, to drop 100": letting_go,
+    "{size} mails pending for one agent, for a turn": _anew(pending_mail),
+    "{size} runs waiting, for a turn": _anew(waiting_runs),
+    "{size} agents waiting, for a turn": _anew(waiting_agents),
+    "{size} agents awake, for a sweep": _anew(live_agents),
+    "{size} runs live, for `perdure ps`": _anew(looking),
 }
-"""What is measured of the supervisor after many runs have ended."""
 
 
 def growth(bench: Bench) -> Found:
@@ -214,14 +222,8 @@ def growth(bench: Bench) -> Found:
     least, most = sizes[0], sizes[-1]
     ended = {size: asyncio.run(fan_out(size)) for size in sizes}
     costs_us = [
-        *(
-            _costs_us(bench, name, {size: measure(ended[size], size) for size in sizes})
-            for name, measure in AFTER.items()
-        ),
-        *(
-            _costs_us(bench, name, {size: _measured(measure, size) for size in sizes})
-            for name, measure in MEMBERS.items()
-        ),
+        _costs_us(bench, name, {size: measure(ended[size], size) for size in sizes})
+        for name, measure in MEMBERS.items()
     ]
     armed = len(ended[most].view.timers.armed)
     ended.clear()
@@ -230,11 +232,6 @@ def growth(bench: Bench) -> Found:
     few, more = bench.size(100_000, 5_000), bench.size(1_000_000, 50_000)
     found = (armed, _memory(), _snapshot_mb(bench, few, more))
     return Found(*ratios, *found, costs=costs, size=most, least=least, many=MANY, more=more)
-
-
-def _measured(measure: Callable[[int], Measured], size: int) -> list[float]:
-    gc.collect()
-    return asyncio.run(measure(size))
 
 
 def _costs_us(bench: Bench, name: str, costs_s: dict[int, list[float]]) -> dict[int, float]:

@@ -23,7 +23,7 @@ BUSY: Final = "{agents:,} busy agents, a turn of six steps in {seconds} s each"
 STREAMS: Final = "{count:,} chat children that stream 20 chunks in 10 s"
 SLEEPERS: Final = "{count:,} children that sleep {seconds} s"
 RINGING: Final = "alarms/s of sleeping agents: late"
-GROWING: Final = [name.replace("{size}", "{size:,}") for name in (*growth.AFTER, *growth.MEMBERS)]
+GROWING: Final = [name.replace("{size}", "{size:,}") for name in growth.MEMBERS]
 
 FIGURES: Final[dict[str, Group]] = {
     "awaited": Group(
