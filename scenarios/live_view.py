@@ -143,12 +143,21 @@ def _cells(row: Row) -> tuple[RenderableType, ...]:
 
 def hosts_line(overview: dict[str, Any]) -> Text:
     hosts = [
-        f"{host['host'][:12]}: {host['tenants']} agent{'s' * (host['tenants'] != 1)}, {host['rss_mb']} MB"
+        f"{host['host'][:12]}: {plural(host['tenants'], 'agent')}, {host['rss_mb']} MB"
         if host["up"]
         else f"{host['host'][:12]}: starting"
         for host in overview["hosts"]
     ]
     return Text("hosts  " + "   ".join(hosts or ["none yet"]), style="dim", no_wrap=True, overflow="ellipsis")
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def were(count: int, noun: str) -> str:
+    """`1 run was`, `2 runs were`."""
+    return f"{plural(count, noun)} {'was' if count == 1 else 'were'}"
 
 
 def grid(rows: dict[str, RenderableType]) -> Table:

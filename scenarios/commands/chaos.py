@@ -20,8 +20,8 @@ from perdure.scenarios.commands.shown import equation, in_words, percentiles, sh
 from perdure.scenarios.exits import STOPPED
 from perdure.scenarios.faults.chaos import ACCOUNT, Account, Chaos, Plan
 from perdure.scenarios.faults.observer import Observer
-from perdure.scenarios.faults.strikes import counted, some
-from perdure.scenarios.live_view import PipeScreen, Screen, stamp
+from perdure.scenarios.faults.strikes import some
+from perdure.scenarios.live_view import PipeScreen, Screen, stamp, were
 
 SETTLE_MAX_MS: Final = 86_400_000
 FOR_MAX_MS: Final = 30 * 86_400_000
@@ -144,7 +144,7 @@ def _sentences(told: dict[str, Any]) -> list[str]:
     recovery, runs, mail = told["recovery_ms"], told["runs"], told["deliveries"]
     killed = sum(len(each["victims"]) for each in told["strikes"])
     said = [
-        f"{counted(len(told['strikes']), 'strike')} made in {told['seconds']:.1f} s: {in_words(told['kills'])} ({killed} killed)."
+        f"{were(len(told['strikes']), 'strike')} made in {told['seconds']:.1f} s: {in_words(told['kills'])} ({killed} killed)."
     ]
     if recovery["max"] is not None:
         said.append(f"At work again after {recovery['p50']:.0f} ms (worst {recovery['max']:.0f} ms).")

@@ -80,8 +80,7 @@ class ColdLedger:
     def ask(self, name: str, *args: Any) -> Any:
         """Answer a question of `Runtime.ask`, or do what needs no supervisor."""
         question = actors.question_of(name, *args)
-        self._recall(actors.runs_named(question))
-        self._recall_families(actors.deleted_with(self._view, question))
+        self._recall(question)
         if isinstance(question, Cancel | Clear | Forget | Retry):
             return self._settle(question)
         if not callable(question):
@@ -97,14 +96,13 @@ class ColdLedger:
             count += len(found)
         return count
 
-    # Runs may be in the snapshot alone.
-    def _recall(self, run_ids: list[str]) -> None:
-        for record in self._store.records("runs", [key for key in run_ids if key not in self._view.runs]):
+    def _recall(self, question: Any) -> None:
+        # Runs may be in the snapshot alone; so may what agents that go, and their children, had asked for.
+        unknown = [key for key in actors.runs_named(question) if key not in self._view.runs]
+        for record in self._store.records("runs", unknown):
             if record.body:
                 self._view.recall(run_from(record))
-
-    # With agents goes what they and their children had asked for, which may be in the snapshot alone.
-    def _recall_families(self, agents: list[str]) -> None:
+        agents = actors.deleted_with(self._view, question)
         while agents:
             for record in self._store.family_runs(agents.pop(), FAMILY_MAX):
                 agents.append(self._view.recall(run_from(record)).child)

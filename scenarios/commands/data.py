@@ -8,6 +8,7 @@ import math
 import shlex
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -16,7 +17,6 @@ import typer
 from perdure import actors
 from perdure.actors import LOGS, mistakable, ray_of
 from perdure.ledger import HARD, BadRequest, Status, bucket_of, given_as, lasting, name_of, type_of
-from perdure.ledger.maintenance.storage_sources import StorageSource
 from perdure.scenarios.commands.background import about, counted, of_storages, show_agent, storages_of, tally
 from perdure.scenarios.commands.cold import ColdLedger
 from perdure.scenarios.commands.opening import opened
@@ -24,6 +24,7 @@ from perdure.scenarios.commands.options import HERE, AsJson, Data, duration_ms
 from perdure.scenarios.commands.replica import replica_words
 from perdure.scenarios.commands.shown import equation, json_of, print_hosts, print_live, print_pairs, print_runs
 from perdure.scenarios.commands.watch import watch
+from perdure.scenarios.live_view import plural, were
 
 if TYPE_CHECKING:
     from perdure.actors import Runtime  # which brings Ray with it; a cold directory needs none
@@ -103,7 +104,11 @@ def ps(
     with opened(data) as ledger:
         told = ledger.ask("ps", limit) | {"gateways": _gateways(ledger)}
         if not listing:
-            told |= {"background": of_storages(ledger, data, _tally, lambda problem: {"problem": problem})}
+            told |= {
+                "background": of_storages(
+                    ledger, data, partial(tally, most=STORAGES_MAX), lambda problem: {"problem": problem}
+                )
+            }
         if listing:
             # One more than the page has tells whether there are older ones.
             found = ledger.ask("list", parent, chosen, None, page * limit + 1, "newest")
@@ -120,10 +125,6 @@ def ps(
         _print_overview(data, told)
 
 
-def _tally(storages: StorageSource) -> dict[str, Any]:
-    return tally(storages, STORAGES_MAX)
-
-
 # The processes of a gateway belong to the program that started them, and not to the supervisor.
 def _gateways(ledger: ColdLedger | Runtime) -> list[dict[str, Any]]:
     if isinstance(ledger, ColdLedger):
@@ -131,13 +132,12 @@ def _gateways(ledger: ColdLedger | Runtime) -> list[dict[str, Any]]:
     return [{"gateway": port, "pid": info.pid, "node": info.node} for port, info in ledger.cluster.gateways()]
 
 
-def _unserved(data: Path) -> str:
-    return "no supervisor that is known on this machine serves it" if bucket_of(data) else "no supervisor serves it now"
-
-
 def _print_overview(data: Path, told: dict[str, Any]) -> None:
     served, runs = told["supervisor"], told["runs"]
-    by = f"served by process {served['pid']} on {served['node']}" if served else _unserved(data)
+    nobody = (
+        "no supervisor that is known on this machine serves it" if bucket_of(data) else "no supervisor serves it now"
+    )
+    by = f"served by process {served['pid']} on {served['node']}" if served else nobody
     print(f"{given_as(data)}: {by}")
     for words in mistakable(data / "code"):
         print(f"names  {words}")
@@ -166,12 +166,8 @@ def _print_overview(data: Path, told: dict[str, Any]) -> None:
 
 def _code(told: dict[str, int]) -> str:
     agents, runs, parked = (told[each] for each in ("agents_with_older_code", "runs_with_older_code", "parked_runs"))
-    older = f"{_some(agents, 'agent')} awake and {_some(runs, 'live run')} with older code"
-    return f"{older}, {_some(parked, 'run')} parked (`perdure upgrade` tells more)"
-
-
-def _some(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+    older = f"{plural(agents, 'agent')} awake and {plural(runs, 'live run')} with older code"
+    return f"{older}, {plural(parked, 'run')} parked (`perdure upgrade` tells more)"
 
 
 def _background(told: dict[str, Any]) -> str:
@@ -303,15 +299,15 @@ def clear(
             named = len(set(run_ids))
             if more := _more({"runs": told["runs"] - named, "live": 0, "sub_agents": told["sub_agents"], "mail": 0}):
                 both = "it" if named == 1 else "them"
-                _confirm(f"{_some(named, 'run')} would be cleared, and with {both} {more}", yes=yes)
+                _confirm(f"{plural(named, 'run')} would be cleared, and with {both} {more}", yes=yes)
             ledger.ask("clear", run_ids)
-        print(f"{_runs(told['runs'])} cleared.")
+        print(f"{were(told['runs'], 'run')} cleared.")
         return
     if status is None and older_than is None:
         _confirm(f"all runs in {given_as(data)} would be cleared", yes=yes)
     with opened(data) as ledger:
         count = ledger.clear(status=None if status is None else [str(each) for each in status], older_than=before_ms)
-    print(f"{_runs(count)} cleared.")
+    print(f"{were(count, 'run')} cleared.")
 
 
 def forget(
@@ -343,9 +339,9 @@ def forget(
 def _more(told: dict[str, int]) -> str:
     live = f", {told['live']} of them live" if told["live"] else ""
     found = [
-        f"{_some(told['runs'], 'run')}{live}" if told["runs"] else "",
-        _some(told["sub_agents"], "sub-agent") if told["sub_agents"] else "",
-        f"{_some(told['mail'], 'mail')} on the way" if told["mail"] else "",
+        f"{plural(told['runs'], 'run')}{live}" if told["runs"] else "",
+        plural(told["sub_agents"], "sub-agent") if told["sub_agents"] else "",
+        f"{plural(told['mail'], 'mail')} on the way" if told["mail"] else "",
     ]
     return "; ".join(filter(None, found))
 
@@ -379,10 +375,6 @@ def audit(data: Data = HERE, as_json: AsJson = False) -> None:
         print("".join(f"found at the start: {finding}\n" for finding in told["findings"]), end="")
     if not told["balanced"]:
         raise typer.Exit(1)
-
-
-def _runs(count: int) -> str:
-    return "1 run was" if count == 1 else f"{count} runs were"
 
 
 def _directory(data: Path, ledger: ColdLedger | Runtime) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from perdure.scenarios.commands.shown import equation, json_of
 from perdure.scenarios.exits import TERMINATED
 from perdure.scenarios.faults.observer import Observer
 from perdure.scenarios.faults.strikes import Overview, Strike, Victim
-from perdure.scenarios.live_view import FRAME_S, LINE_S, RunTable, Screen, grid, hosts_line, screen_for, stamp
+from perdure.scenarios.live_view import FRAME_S, LINE_S, RunTable, Screen, grid, hosts_line, plural, screen_for, stamp
 
 SHARE: Final = 3  # times as long as the look before it is a pause, at least
 RATE_S: Final = 10.0  # over which the rate is taken
@@ -74,7 +74,7 @@ class LiveOverview:
 
     def _heard(self, before: Overview | None, overview: Overview) -> Iterator[str]:
         count = overview["runs"]["starting"] + overview["runs"]["running"]
-        now = f"life {overview['epoch']}, with {count} live run{'s' * (count != 1)}"
+        now = f"life {overview['epoch']}, with {plural(count, 'live run')}"
         if self._silent_s is not None:
             yield f"the supervisor answers after {self._at_s - self._silent_s:.1f} s, in {now}"
         elif before is not None and overview["epoch"] > before["epoch"]:

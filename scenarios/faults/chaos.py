@@ -21,7 +21,8 @@ from typing import Any, Final, NamedTuple, Self
 from perdure.ledger import SupervisorUnreachable
 from perdure.policies import StrikeTarget, from_here, in_turns
 from perdure.scenarios.faults.observer import NotServed
-from perdure.scenarios.faults.strikes import Overview, Strike, System, Victim, chosen, counted, some
+from perdure.scenarios.faults.strikes import Overview, Strike, System, Victim, chosen, some
+from perdure.scenarios.live_view import were
 
 LOOK_S: Final = 0.25
 LIVE_MAX: Final = 1_000  # runs that are looked at
@@ -235,7 +236,7 @@ class Chaos:
         parked = [mail for mail in audit["parked_mail"] if mail["mail_id"] not in known]
         if parked:
             mails = [f"{mail['mail_id']} ({mail['error']})" for mail in parked]
-            yield f"{counted(len(parked), 'completion')} parked meanwhile: {some(mails)}"
+            yield f"{were(len(parked), 'completion')} parked meanwhile: {some(mails)}"
         for number, strike in ({} if self.stopped.is_set() or self.is_over else self._open).items():
             yield f"what strike {number} hit is not at work again: {some(strike.left)}"
 

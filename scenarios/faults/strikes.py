@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
 from perdure.policies import StrikeTarget, carriers, victims
+from perdure.scenarios.live_view import were
 
 if TYPE_CHECKING:
     from perdure.actors import Runtime  # which brings Ray with it
@@ -124,7 +125,7 @@ class Strike:
             return "nothing is decided until it is back"
         if not self.runs and not self.agents:
             return "no live run was on it"
-        runs = counted(len(self.runs), "run")
+        runs = were(len(self.runs), "run")
         if len(self.agents) > 1:
             return f"{runs} on it, and {len(self.agents)} agents that have live runs"
         return f"{runs} on it" + (", and their parent" if self.agents else "")
@@ -152,8 +153,3 @@ def _is_again(row: Overview | None, attempt: int) -> bool:
 def some(names: Sequence[object]) -> str:
     more = len(names) - NAMED_MAX
     return ", ".join(map(str, names[:NAMED_MAX])) + (f" and {more} more" if more > 0 else "")
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 run was`, `2 runs were`."""
-    return f"1 {noun} was" if number == 1 else f"{number} {noun}s were"
