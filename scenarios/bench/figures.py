@@ -82,7 +82,9 @@ class Measure(NamedTuple):
         return {
             "name": self.name.format(**words),
             "unit": self.unit,
-            "min": rounded(min(values)), "median": rounded(median), "max": rounded(max(values)),
+            "min": rounded(min(values)),
+            "median": rounded(median),
+            "max": rounded(max(values)),
             "goal": None if self.goal is None else f"{self.goal} {self.unit}".rstrip(),
             "baseline": {"name": self.baseline.format(**words), "median": rounded(known)} if self.baseline else None,
             "met": None if self.goal is None else self.goal.is_met(median),

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, NamedTuple
+from typing import Annotated, Any, ClassVar, Final
 
 import httpx
 import typer
@@ -30,7 +30,7 @@ from perdure.scenarios.provider.server import SocketProvider
 from perdure.scenarios.provider.sim import SimProvider
 from perdure.scenarios.stories.engine import Scenario, perform
 from perdure.scenarios.stories.messenger_checks import Seen, figures_of
-from perdure.scenarios.stories.messenger_play import Exchanges, Kill, Way, chosen, messages_of
+from perdure.scenarios.stories.messenger_play import Exchanges, Way, chosen, messages_of
 from perdure.scenarios.stories.stage import Stage
 from perdure.scenarios.telegram.server import SocketTelegram
 from perdure.scenarios.telegram.sim import SimTelegram
@@ -93,9 +93,8 @@ class MessengerScenario(Scenario):
             yield
 
     async def play(self, stage: Stage) -> None:
-        correspondence = Correspondence(stage, self._telegram, self._provider, self.screen.say, self.seed)
-        kill = partial(self.kill, stage)
-        self._exchanges, self._seen = await correspondence.play(self._ways, self._chats, kill)
+        played = await correspond(self, stage, self._telegram, self._provider, self._ways, self._chats)
+        self._exchanges, self._seen = played
         self.wrong += [*self._exchanges.wrong, *self._seen.wrong()]
 
     def figures(self) -> dict[str, Any]:
@@ -119,26 +118,26 @@ class MessengerScenario(Scenario):
         return said
 
 
-class Correspondence(NamedTuple):
-    """Who writes to a clerk, and what the clerk has behind it."""
-
-    stage: Stage
-    telegram: SimTelegram | SocketTelegram
-    provider: SimProvider | SocketProvider
-    say: Callable[[str], None]
-    seed: int
-
-    async def play(self, ways: list[Way], chats: int, kill: Kill, before: int = 0) -> tuple[Exchanges, Seen]:
-        """Play these exchanges, after `before` earlier messages, and return what was seen of them."""
-        stage, since = self.stage, self.provider.counters().requests
-        app = messenger_app(stage.client, Clerk)
-        async with posting(app) if stage.world == "ray" else posting_inside(app) as post:
-            room = Exchanges(stage, self.telegram, post, self.say, kill, self.seed, chats, before)
-            await room.play(ways)
-            rows = {chat_id: await room.rows(chat_id) for chat_id in sorted(set(room.chat_of.values()))}
-        asked = [str(record.body) for record in self.provider.log(since)]
-        messages = self.telegram.log()["messages"]
-        return room, Seen(self.seed, room.acknowledged, room.chat_of, rows, messages, asked)
+async def correspond(
+    scenario: Scenario,
+    stage: Stage,
+    telegram: SimTelegram | SocketTelegram,
+    provider: SimProvider | SocketProvider,
+    ways: list[Way],
+    chats: int,
+    before: int = 0,
+) -> tuple[Exchanges, Seen]:
+    """Play these exchanges with a clerk, after `before` earlier messages, and return what was seen of them."""
+    since = provider.counters().requests
+    app = messenger_app(stage.client, Clerk)
+    async with posting(app) if stage.world == "ray" else posting_inside(app) as post:
+        kill = partial(scenario.kill, stage)
+        room = Exchanges(stage, telegram, post, scenario.screen.say, kill, scenario.seed, chats, before)
+        await room.play(ways)
+        rows = {chat_id: await room.rows(chat_id) for chat_id in sorted(set(room.chat_of.values()))}
+    asked = [str(record.body) for record in provider.log(since)]
+    messages = telegram.log()["messages"]
+    return room, Seen(scenario.seed, room.acknowledged, room.chat_of, rows, messages, asked)
 
 
 # webhooks over HTTP

@@ -16,7 +16,6 @@ import statistics
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Annotated, Any, ClassVar, Final, NamedTuple
@@ -305,8 +304,8 @@ class Soak(Scenario):
         provider.set_plan(FaultPlan())
         provider.pace = messenger.PACE
         ways = [self._die.choice([*CALM, *DEADLY]) for _ in range(WAYS)]
-        room = messenger.Correspondence(stage, self._telegram, provider, self.screen.say, self.seed)
-        played, seen = await room.play(ways, self._die.randint(1, WAYS), partial(self.kill, stage), self._messages)
+        chats = self._die.randint(1, WAYS)
+        played, seen = await messenger.correspond(self, stage, self._telegram, provider, ways, chats, self._messages)
         provider.pace = Pace()
         self._messages += messages_of(ways)
         self._found(number, "messenger", [*played.wrong, *seen.wrong()])

@@ -14,7 +14,7 @@ from time import perf_counter
 
 from perdure.actors import KillPoint
 from perdure.policies import Limits
-from perdure.scenarios.testing.laboratory import QUICK, Laboratory, Story, finding
+from perdure.scenarios.testing.laboratory import QUICK, Laboratory, Story, finding, weathered
 
 TIMEOUT_MS = 900_000.0
 
@@ -97,13 +97,5 @@ def places(story: Story, seed: int, limits: Limits, kill: str | None) -> list[De
 def die_at(story: Story, place: Death, seed: int = 0, limits: Limits = QUICK, *, diaries: bool = False) -> Death:
     """Play the story with a death at one place, and say what came of it."""
     with Laboratory(seed, limits=limits, kill_at=place.visit, diaries=diaries) as laboratory:
-
-        def play() -> None:
-            laboratory.play(story, TIMEOUT_MS)
-            laboratory.heal()
-            laboratory.play(story, TIMEOUT_MS)
-            laboratory.settle(TIMEOUT_MS)
-            laboratory.simulation.raise_errors()
-
-        words, trace = finding(play)
+        words, trace = finding(lambda: weathered(laboratory, story, story, TIMEOUT_MS))
     return replace(place, problem=words, trace=trace)

@@ -32,7 +32,7 @@ from perdure.scenarios.cast.outside import Outside
 from perdure.scenarios.swarm.conversations import around_chats, around_letters, chats, letters
 from perdure.scenarios.swarm.play_context import Part, PlayContext
 from perdure.scenarios.swarm.stories import STORIES, play_parts, tallies
-from perdure.scenarios.testing.laboratory import Laboratory, Story, Violation, Weather, finding
+from perdure.scenarios.testing.laboratory import Laboratory, Story, Violation, Weather, finding, weathered
 
 FIRE_S = 25.0
 CALM_MS = 900_000.0
@@ -206,14 +206,11 @@ def _play_ours(laboratory: Laboratory, name: str) -> None:
     seed = laboratory.simulation.seed
     parts = STORIES[name] if laboratory.bucket is None else (*STORIES[name], tallies)
 
-    async def fire(client: Client) -> None:
-        await play_parts(parts, PlayContext(client, Random(seed), False, "", meddled, complaints, heard), seed)
-
-    async def calm(client: Client) -> None:
-        await play_parts(parts, PlayContext(client, Random(seed), True, "", meddled, complaints, heard), seed)
+    async def story(client: Client, *, patient: bool) -> None:
+        await play_parts(parts, PlayContext(client, Random(seed), patient, "", meddled, complaints, heard), seed)
 
     with around_story(name) as complaints_outside:
-        _play(laboratory, fire, calm)
+        _play(laboratory, partial(story, patient=False), partial(story, patient=True))
         complaints += complaints_outside()
     if complaints:
         raise Violation("; ".join(complaints))
@@ -238,11 +235,7 @@ def _play(laboratory: Laboratory, fire: Story, calm: Story) -> None:
             with suppress(BucketUnreachable):  # new work was refused, so the fire ends here
                 playing.result()
 
-    laboratory.play(cut_off, timeout_ms=CALM_MS)
-    laboratory.heal()
-    laboratory.play(calm, timeout_ms=CALM_MS)
-    laboratory.settle(CALM_MS)
-    laboratory.simulation.raise_errors()
+    weathered(laboratory, cut_off, calm, CALM_MS)
 
 
 def swarm(

@@ -267,6 +267,15 @@ def _bucket_module() -> Any:
         raise BadRequest("carried", f"needs `pip install 'perdure[bucket]'` ({problem})") from problem
 
 
+def weathered(laboratory: Laboratory, fire: Story, calm: Story, timeout_ms: float) -> None:
+    """Play a story in the weather and one when it is over, and check everything at rest. Raises what is found."""
+    laboratory.play(fire, timeout_ms)
+    laboratory.heal()
+    laboratory.play(calm, timeout_ms)
+    laboratory.settle(timeout_ms)
+    laboratory.simulation.raise_errors()
+
+
 def finding(play: Callable[[], None]) -> tuple[str, str]:
     """The failure of a play, in words and as a traceback; empty without one."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from perdure.scenarios.cast.clerk import answer_of
 from perdure.scenarios.faults.strikes import Victim
 from perdure.scenarios.stories.engine import simulated
-from perdure.scenarios.stories.messenger import Correspondence, MessengerScenario
+from perdure.scenarios.stories.messenger import MessengerScenario, correspond
 from perdure.scenarios.stories.messenger_checks import NOTE, Seen
 from perdure.scenarios.stories.messenger_play import CALM, DEADLY, chosen, messages_of
 from perdure.scenarios.stories.stage import Stage
@@ -31,12 +32,11 @@ class Resumed(MessengerScenario):
     """The same in two parts: others write after the first."""
 
     async def play(self, stage: Stage) -> None:
-        room = Correspondence(stage, self._telegram, self._provider, self.screen.say, self.seed)
+        played = partial(correspond, self, stage, self._telegram, self._provider)
         first, later = self._ways[:3], self._ways[3:]
-        sent = messages_of(first)
-        self.parts = [await room.play(first, 2, self.strike), await room.play(later, 2, self.strike, before=sent)]
+        self.parts = [await played(first, 2), await played(later, 2, before=messages_of(first))]
 
-    async def strike(self, kind: str, victim: Victim) -> None:
+    async def kill(self, stage: Stage, kind: str, victim: Victim, aside: str = "") -> None:
         self.kills[kind] += 1
 
 
