@@ -10,8 +10,13 @@ from perdure.ledger.errors import BadRequest
 
 FIELD: Final = "data"
 PREFIX_BYTES: Final = 500  # S3 allows 1,024 for a key
-KEYS: Final = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or what your store has in their place"
 SCHEMES: Final = ("s3", "gs", "az", "file")
+KEYS: Final = {
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "gs": "set GOOGLE_APPLICATION_CREDENTIALS to the path of a file with a key",
+    "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+}
+"""By which variables a store is told its keys, by scheme."""
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
@@ -30,8 +35,9 @@ def checked_url(url: str, field: str = FIELD) -> str:
         raise BadRequest(
             field, f"{url!r:.200} is no bucket that Perdure knows; it knows {known}. A directory is given as a path"
         )
-    if parts.username is not None and parts.password is not None:
-        raise BadRequest(field, f"an address with keys in it is not opened, since it is shown and logged; {KEYS}")
+    if "@" in parts.netloc:
+        say = KEYS.get(scheme, "a directory has none")
+        raise BadRequest(field, f"an address with keys in it is not opened, since it is shown and logged; {say}")
     if scheme != "file" and not parts.netloc:
         raise BadRequest(field, f"{url!r:.200} names no bucket; write {scheme}://bucket/prefix")
     if any(each in url for each in "?#") or not url.isprintable():

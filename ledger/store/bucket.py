@@ -14,18 +14,19 @@ what the two looks of a beginning are for.
 from __future__ import annotations
 
 import math
+import os
 import random
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from itertools import islice
 from typing import Final, TypeVar
+from urllib.parse import urlsplit
 
 import obstore
 from obstore.exceptions import (
@@ -57,18 +58,25 @@ _USUAL_MIN_S: Final = 0.05
 _LONG_S: Final = 1e6
 READS: Final = 32
 """So many objects are read at the same time."""
+_DELETED: Final[dict[type, int]] = {S3Store: 1_000, AzureStore: 100}
+"""So many objects are deleted with one request; elsewhere one, and as many requests at the same time as there are readers."""
 _THREADS: Final = 2 * READS  # they are made as they are needed: for reads at the same time, and for what is late
 _WORDS_MAX: Final = 500  # of what a client says
 
-_UNKNOWN: Final = "it does not know the keys", KEYS
-_NO_KEYS: Final = "no keys were found, and this machine has no role that gives any", KEYS
+_UNKNOWN: Final = "it does not know the keys", "{keys}"
+_UNSIGNED: Final = "the keys are wrong or have expired, or the clock of this machine is off", "{keys}, and the clock"
+_NO_KEYS: Final = "no keys were found, and this machine has no role that gives any", "{keys}"
+_NO_NAME: Final = "no bucket may have that name", "correct the address"
 _NO_BUCKET: Final = "there is no such bucket", "create it, or correct the address"
 _REGION: Final = "it is in another region", "set AWS_REGION"
 _FINAL: Final = {
     ">AuthorizationHeaderMalformed<": _REGION,
+    ">ContainerBeingDeleted<": _NO_BUCKET,
     ">ContainerNotFound<": _NO_BUCKET,
     ">ExpiredToken<": ("the keys have expired", "renew them"),
     ">InvalidAccessKeyId<": _UNKNOWN,
+    ">InvalidBucketName<": _NO_NAME,
+    ">InvalidResourceName<": _NO_NAME,
     ">NoSuchBucket<": _NO_BUCKET,
     ">NotImplemented<": (
         "it does not know `If-None-Match: *`, without which two supervisors would both commit there",
@@ -78,16 +86,32 @@ _FINAL: Final = {
         "the clock of this machine differs from the bucket's by more than it allows",
         "set the clock",
     ),
+    ">ResourceNotFound<": _NO_BUCKET,  # as Azure says to who has no keys, too
     ">SignatureDoesNotMatch<": _UNKNOWN,
+    "Server failed to authenticate the request": _UNSIGNED,  # Azure's one sentence for all of it
+    "invalid_grant": _UNSIGNED,  # Google's
     "incorrectly configured region": _REGION,
     "//169.254.169.254/": _NO_KEYS,
     "//metadata.google.internal/": _NO_KEYS,
 }
 """What no repetition mends, by what an answer or obstore says: what happened, and what to do."""
-_RIGHTS: Final = (
-    "allow s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket, or what your store has in their place"
-)
-_CONFLICTS: Final = (">ConditionalRequestConflict<", ">OperationAborted<")
+_DENIED: Final[dict[type[Request], str]] = {
+    Create: "create objects: it is read-only for them",
+    Newest: "list objects",
+    Names: "list objects",
+    Delete: "delete objects",
+}
+_RIGHTS: Final = {
+    "s3": "allow s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket",
+    "gs": "allow storage.objects.get, .create, .delete and .list, as roles/storage.objectUser does",
+    "az": "give them the role Storage Blob Data Contributor",
+}
+_ENDPOINTS: Final = {
+    "s3": ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"),
+    "gs": ("GOOGLE_BASE_URL",),
+    "az": ("AZURE_ENDPOINT", "AZURE_STORAGE_ENDPOINT", "AZURITE_BLOB_STORAGE_URL"),
+}
+_CONFLICTS: Final = (">ContainerBeingDeleted<", ">ConditionalRequestConflict<", ">OperationAborted<")
 
 _SILENCES: Final = (NoAnswer, BaseError, OSError, ValueError)
 """What obstore raises. Other exceptions are bugs, which no waiting mends."""
@@ -127,6 +151,7 @@ class Bucket:
         answer_s: float = ANSWER_S,
     ) -> None:
         self.url = url
+        self._scheme = url.partition(":")[0].lower()
         self.trouble = ""
         self._store = _store_at(url, answer_s)
         self._pause, self._now_s = pause, now_s
@@ -175,10 +200,14 @@ class Bucket:
         if not keys or not isinstance(self._store, S3Store | GCSStore | AzureStore):
             return []
         try:
-            return list(obstore.sign(self._store, "GET", list(keys), SIGNED))
+            urls = list(obstore.sign(self._store, "GET", list(keys), SIGNED))
         except BaseError as problem:
             self.trouble = _words(problem)
             return []
+        # For Azure obstore signs an encoded path where the decoded one is asked for, so such a URL is refused.
+        return (
+            [] if isinstance(self._store, AzureStore) and "%" in "".join(urlsplit(url).path for url in urls) else urls
+        )
 
     def puts_s(self, count: int) -> list[float]:
         """How many seconds each of so many objects of 1 KB takes to be created, one after the other. They are deleted again."""
@@ -220,11 +249,14 @@ class Bucket:
     def _refusal(self, request: Request, problem: BaseException | None) -> tuple[str, str] | None:
         """What no repetition mends: what happened, and what to do."""
         words = str(problem)
-        if known := next((told for each, told in _FINAL.items() if each in words), None):
-            return known
-        if isinstance(problem, PermissionDeniedError | UnauthenticatedError) or ">AccessDenied<" in words:
-            what = "create objects: it is read-only for them" if isinstance(request, Create) else "read objects"
-            return f"access is denied: the keys may not {what}", _RIGHTS
+        known = next((told for each, told in _FINAL.items() if each in words), None)
+        if known is None and isinstance(problem, UnauthenticatedError):
+            known = _UNSIGNED
+        if known is not None:
+            return known[0], known[1].format(keys=KEYS.get(self._scheme, ""))
+        if isinstance(problem, PermissionDeniedError) or ">AccessDenied<" in words:
+            what = _DENIED.get(type(request), "read objects")
+            return f"access is denied: the keys may not {what}", _RIGHTS.get(self._scheme, "")
         if isinstance(problem, InvalidPathError | NotSupportedError):
             return _words(problem), "correct the address"
         return None
@@ -242,8 +274,10 @@ class Bucket:
             case Names(prefix, last):
                 return list(self._names(prefix, last))
             case Delete(keys):
-                with suppress(FileNotFoundError):
-                    obstore.delete(self._store, list(keys))
+                size = _DELETED.get(type(self._store), 1)
+                parts = [keys[at : at + size] for at in range(0, len(keys), size)]
+                for group in [parts] if size == 1 else [[part] for part in parts]:
+                    self.at_once([partial(self._delete, part) for part in group])
                 return None
 
     def _create(self, key: str, body: bytes) -> bool:
@@ -254,6 +288,14 @@ class Bucket:
                 raise
             return False
         return True
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        """Delete what goes with one request. Where a missing one is an error, obstore leaves the requests that come after it."""
+        try:
+            obstore.delete(self._store, list(keys))
+        except FileNotFoundError as problem:
+            if self._refusal(Delete(tuple(keys)), problem):
+                raise
 
     def _names(self, prefix: str, last: str) -> Iterator[str]:
         for page in obstore.list(self._store, prefix):
@@ -310,12 +352,13 @@ def _words(problem: BaseException) -> str:
 
 
 def _store_at(url: str, answer_s: float) -> ObjectStore:
+    if not url.startswith(("memory:", "file:")):
+        _check_endpoint(checked_url(url))
     try:
         if url.startswith("memory:"):
             return MemoryStore()
         if url.startswith("file:"):
             return LocalStore.from_url(url, mkdir=True)
-        checked_url(url)
         return from_url(
             url,
             retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=1)},
@@ -326,6 +369,12 @@ def _store_at(url: str, answer_s: float) -> ObjectStore:
             },
         )
     except BaseException as problem:  # for an option that it does not know obstore raises what is no `Exception`
-        if isinstance(problem, BadRequest | KeyboardInterrupt | SystemExit):
+        if isinstance(problem, KeyboardInterrupt | SystemExit):
             raise
-        raise BadRequest("data", f"{url!r} cannot be opened: {problem}") from problem
+        raise BadRequest("data", f"{url!r} cannot be opened: {_words(problem)}") from problem
+
+
+def _check_endpoint(url: str) -> None:
+    for name in _ENDPOINTS.get(url.partition(":")[0], ()):
+        if "://" not in (said := os.environ.get(name, "://")):  # obstore would panic, and not before the first request
+            raise BadRequest("data", f"the variable {name} is {said!r:.200}; write http:// or https:// before it")

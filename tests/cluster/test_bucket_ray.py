@@ -22,6 +22,7 @@ from perdure.ledger.store.bucket import Bucket
 from perdure.policies import Limits
 from perdure.scenarios.bench.measuring import process_of
 from perdure.scenarios.cli import app
+from tests import named_bucket
 from tests.s3_server import in_process
 
 STEPS = 8
@@ -191,3 +192,38 @@ def test_a_directory_that_is_followed_is_brought_back_from_its_replica(
             assert again.run(Stepper, 2, run_id="steps").output == steps
             assert again.audit()["balanced"]
             assert "replica" not in again.ps()["supervisor"]
+
+
+@pytest.mark.skipif(not named_bucket.NAMED, reason=f"{named_bucket.VARIABLE} names no bucket")
+def test_a_named_bucket_keeps_what_happens_and_is_audited_backed_up_and_restored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERDURE_CACHE", str(tmp_path / "cache"))
+    limits = Limits(hosts_max=2, idle_ms=500)
+
+    def said(*words: str) -> str:
+        told = CliRunner().invoke(app, list(words))
+        assert told.exit_code == 0, told.output + str(told.exception)
+        return told.stdout
+
+    with named_bucket.fresh_prefix() as url, named_bucket.fresh_prefix() as other:
+        with Runtime(url, limits=limits) as runtime:
+            assert runtime.agent(Note, "n").add(5) == 5
+            assert runtime.agent(Diary, "d").write("x" * 400_000) == 1, "so much that a host reads it by signed URLs"
+            steps = runtime.run(Stepper, 3, run_id="steps").output
+        shutil.rmtree(tmp_path / "cache")
+        with Runtime(url, limits=limits) as again:
+            assert again.agent(Note, "n").show() == 5
+            assert again.agent(Diary, "d").write("b") == 2
+            assert again.run(Stepper, 3, run_id="steps").output == steps
+        shutil.rmtree(tmp_path / "cache")
+        for words in (("ps",), ("audit",), ("doctor", "--deep"), ("inspect", f"d@{__name__}:Diary")):
+            said(*words, "--data", url)
+        assert "monday" in said("backup", url, "--name", "monday")
+        said("restore", url, other, "--backup", "monday")
+        said("restore", url, str(tmp_path / "copy"))
+        assert "monday" in said("backup", url, "--delete", "monday")
+        for data in (other, str(tmp_path / "copy")):
+            with Runtime(data, limits=limits) as restored:
+                assert restored.agent(Diary, "d").lines() == 2
+                assert restored.audit()["balanced"]

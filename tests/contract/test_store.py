@@ -23,6 +23,7 @@ from perdure.ledger.store.bucket_store import BucketStore
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.ledger.store.memory_store import MemoryStore
 from perdure.ledger.store.store import Boot, FactRow, First, Payload, Record, Row, Store, Wanted
+from tests import named_bucket
 
 
 class Following(DuckDBStore):
@@ -74,12 +75,17 @@ STORES: dict[str, Callable[[Path], Store]] = {
 }
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=[*STORES, *(["named bucket"] if named_bucket.NAMED else [])])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    made = STORES[request.param](tmp_path / "ledger")
-    made.boot()
-    yield made
-    made.close()
+    if request.param in STORES:
+        made = STORES[request.param](tmp_path / "ledger")
+        made.boot()
+        yield made
+        made.close()
+        return
+    with named_bucket.fresh_prefix() as url, closing(Wandering(tmp_path / "ledger", Bucket(url))) as in_bucket:
+        in_bucket.boot()
+        yield in_bucket
 
 
 def fact(seq: int, subject: str = "a", frame: int | None = None, body: bytes = b"body") -> FactRow:

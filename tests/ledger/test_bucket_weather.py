@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import obstore
 import pytest
-from obstore.exceptions import GenericError
+from obstore.exceptions import GenericError, PermissionDeniedError, UnauthenticatedError
 
 from perdure.ledger.errors import BadRequest, BucketUnreachable, LedgerDamaged, LedgerError
 from perdure.ledger.slots import IDENTITY, Answer, Request, get, slot_key
@@ -295,7 +295,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "not readable": ({"says": {"AccessDenied": True}}, "the keys may not read objects — allow s3:GetObject"),
     "no right to list": (
         {"says": {"AccessDenied": True}, "verbs": "LIST"},
-        "the keys may not read objects — .*s3:ListBucket",
+        "the keys may not list objects — .*s3:ListBucket",
     ),
     "an hour behind": ({"clock_s": 3_600}, "the clock of this machine differs .* — set the clock"),
     "an hour ahead": ({"clock_s": -3_600}, "the clock of this machine differs .* — set the clock"),
@@ -321,15 +321,71 @@ def test_what_no_repetition_mends_is_refused_at_once_and_in_words(s3: S3, url: s
     assert not bucket.names()
 
 
-def test_where_there_are_no_keys_it_is_said_where_they_would_be_looked_for(url: str, tmp_path: Path) -> None:
-    """Without keys obstore asks the machine for those of its role."""
+METADATA = "Error performing GET http://169.254.169.254/"
+SAID: dict[str, tuple[str, Exception, str]] = {
+    "no keys for S3": ("s3", GenericError(METADATA), "no keys were found, .* — set AWS_ACCESS_KEY_ID"),
+    "no keys for Azure": ("az", GenericError(METADATA), "no keys were found, .* — set AZURE_STORAGE_ACCOUNT_NAME"),
+    "no keys for Google": ("gs", GenericError(METADATA), "no keys were found, .* — set GOOGLE_APPLICATION_CREDENTIALS"),
+    "Azure's one sentence": (
+        "az",
+        PermissionDeniedError("<Code>AuthenticationFailed</Code><Message>Server failed to authenticate the request."),
+        "the keys are wrong or have expired, or the clock .* is off — set AZURE_STORAGE_ACCOUNT_NAME .* and the clock",
+    ),
+    "no role in Azure": (
+        "az",
+        PermissionDeniedError("<Code>AuthorizationPermissionMismatch</Code>"),
+        "the keys may not read objects — give them the role Storage Blob Data Contributor",
+    ),
+    "no container": ("az", FileNotFoundError("<Code>ContainerNotFound</Code>"), "there is no such bucket"),
+    "a container that goes": ("az", GenericError("<Code>ContainerBeingDeleted</Code>"), "there is no such bucket"),
+    "a name of no container": ("az", GenericError("<Code>InvalidResourceName</Code>"), "no bucket may have that name"),
+    "Google's refusal to begin": (
+        "gs",
+        GenericError('{"error":"invalid_grant","error_description":"Invalid JWT Signature."}'),
+        "the keys are wrong or have expired, or the clock",
+    ),
+    "a token that has expired": ("gs", UnauthenticatedError("401 Unauthorized"), "the keys are wrong or have expired"),
+    "no role at Google": (
+        "gs",
+        PermissionDeniedError("<Code>AccessDenied</Code>"),
+        "the keys may not read objects — allow storage.objects.get",
+    ),
+}
 
-    class Keyless(Waiting):
+
+@pytest.mark.parametrize("what", SAID)
+def test_what_is_refused_is_said_in_the_words_of_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    for name, value in (("ACCOUNT_NAME", "account"), ("ACCOUNT_KEY", "a2V5")):
+        monkeypatch.setenv(f"AZURE_STORAGE_{name}", value)
+    scheme, problem, words = SAID[what]
+
+    class Refusing(Waiting):
         def _answer(self, request: Request) -> Answer:
-            raise GenericError("Error performing PUT http://169.254.169.254/latest/api/token in 3s")
+            raise problem
 
-    with pytest.raises(BucketRefused, match=r"no keys were found, .* — set AWS_ACCESS_KEY_ID"):
-        opened(tmp_path / "a", Keyless(url))
+    bucket = Refusing(f"{scheme}://bucket/prefix")
+    with pytest.raises(BucketRefused, match=words):
+        opened(tmp_path / "a", bucket)
+    assert not bucket.noted, "without a pause"
+
+
+@pytest.mark.parametrize(
+    ("url", "variable"),
+    [("s3://b/p", "AWS_ENDPOINT_URL"), ("gs://b/p", "GOOGLE_BASE_URL"), ("az://b/p", "AZURE_STORAGE_ENDPOINT")],
+)
+def test_an_endpoint_that_is_no_address_is_refused(url: str, variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, "127.0.0.1:9000")
+    with pytest.raises(BadRequest, match=f"the variable {variable} is '127.0.0.1:9000'; write http:// or https://"):
+        Bucket(url)
+
+
+def test_what_is_wrong_in_the_variables_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nowhere/key.json")
+    with pytest.raises(BadRequest, match=r"data: 'gs://b/p' cannot be opened: .*/nowhere/key.json") as refused:
+        Bucket("gs://b/p")
+    assert "\n" not in str(refused.value)
 
 
 def test_a_prefix_that_became_read_only_is_refused_by_its_next_life(s3: S3, url: str, tmp_path: Path) -> None:
@@ -473,9 +529,10 @@ def test_an_address_that_would_open_another_prefix_than_is_read_is_refused(addre
 
 
 def test_keys_in_an_address_are_refused_and_not_repeated() -> None:
-    with pytest.raises(BadRequest, match="an address with keys in it") as refused:
-        Bucket("s3://AKIA123:hidden@bucket/a")
-    assert "hidden" not in str(refused.value)
+    for keys in ("AKIA123:hidden", "hidden"):
+        with pytest.raises(BadRequest, match="an address with keys in it") as refused:
+            Bucket(f"s3://{keys}@bucket/a")
+        assert "hidden" not in str(refused.value)
 
 
 # ---------------------------------------------------------------- signed URLs
@@ -502,6 +559,13 @@ def test_a_signed_url_is_good_for_an_hour(s3: S3, url: str) -> None:
     assert [read(each) for each in signed] == [(200, key.encode()) for key in keys]
     s3.weather(clock_s=3_700)
     assert {read(each)[0] for each in signed} == {403}
+
+
+def test_where_azure_would_refuse_what_is_signed_there_are_no_urls(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("ACCOUNT_NAME", "account"), ("ACCOUNT_KEY", "a2V5")):
+        monkeypatch.setenv(f"AZURE_STORAGE_{name}", value)
+    assert len(Bucket("az://bucket/prefix").signed(["storage/1"])) == 1
+    assert Bucket("az://bucket/a prefix").signed(["storage/1"]) == []
 
 
 def test_where_nothing_is_signed_there_are_no_urls(s3: S3, url: str, tmp_path: Path) -> None:
