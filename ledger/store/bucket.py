@@ -371,7 +371,9 @@ def _store_at(url: str, answer_s: float) -> ObjectStore:
     except BaseException as problem:  # for an option that it does not know obstore raises what is no `Exception`
         if isinstance(problem, KeyboardInterrupt | SystemExit):
             raise
-        raise BadRequest("data", f"{url!r} cannot be opened: {_words(problem)}") from problem
+        keys = KEYS.get(url.partition(":")[0].lower())
+        hint = f"; correct it, or {keys}" if keys else ""
+        raise BadRequest("data", f"{url!r} cannot be opened: {_words(problem)}{hint}") from problem
 
 
 def _check_endpoint(url: str) -> None:

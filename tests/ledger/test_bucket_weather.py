@@ -15,7 +15,7 @@ import pytest
 from obstore.exceptions import GenericError, PermissionDeniedError, UnauthenticatedError
 
 from perdure.ledger.errors import BadRequest, BucketUnreachable, LedgerDamaged, LedgerError
-from perdure.ledger.slots import IDENTITY, Answer, Request, get, slot_key
+from perdure.ledger.slots import IDENTITY, Answer, Request, delete, get, slot_key
 from perdure.ledger.store.bucket import UNREACHABLE_S, Bucket, BucketRefused
 from perdure.ledger.store.bucket_store import BucketStore
 from perdure.ledger.store.store import FactRow
@@ -209,6 +209,15 @@ def test_while_the_bucket_is_gone_the_journal_has_no_end(s3: S3, url: str, tmp_p
     s3.weather(says={"NoSuchBucket": 2}, only="journal", verbs="GET")
     assert bucket.read(slot_key(2)) == store._bucket.run(get([slot_key(2)]))  # noqa: SLF001
     assert len(bucket.noted) == 2
+
+
+def test_while_the_bucket_is_gone_nothing_is_taken_for_deleted(s3: S3, url: str) -> None:
+    bucket = Waiting(url)
+    bucket.put("a", b"")
+    s3.weather(says={"NoSuchBucket": 2}, verbs="POST")
+    bucket.run(delete(["a"]))
+    assert len(bucket.noted) == 2
+    assert bucket.names() == []
 
 
 def test_a_bucket_that_dies_and_comes_back_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
