@@ -201,6 +201,8 @@ MUTANTS = (
            "test_commits_without_facts_are_followed_by_a_checkpoint_too"),
     Mutant("actors.host.tenant:Tenant.look", "removed call", "until_durable",
            "test_what_a_host_answers_itself_waits_until_it_is_durable"),
+    Mutant("actors.telemetry.telemetry:HeldTelemetry._let_go", "removed call", "_until_durable",
+           "test_a_span_is_told_when_what_it_speaks_of_is_durable"),
     Mutant("actors.life.steps:RemembersSteps._given_durably", "removed call", "until_durable",
            "test_a_step_and_durable_wait_for_it_too"),
     Mutant("ledger.store.bucket_store:BucketStore._boot", "never", "edition",

@@ -202,6 +202,7 @@ class Host:
             left = [task for tenant in self.tenants.values() for task in tenant.abandon()]
             if left:
                 await asyncio.wait(left, timeout=GOODBYE_S)
+            self.services.close()
 
     def _hello(self, again: bool) -> HostHello:
         # the supervisor that is greeted says anew whether there are observers, and what it had begun to say of storages

@@ -22,9 +22,10 @@ from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.link.wire import error_to_plain
 from perdure.actors.ports import World
 from perdure.actors.tasks import Pending, Tasks
+from perdure.actors.telemetry.telemetry import HeldTelemetry
 from perdure.actors.threads import beside
 from perdure.ledger import BadRequest, CarriedDisk, Up, type_of
-from perdure.ledger.storage.agent_storages import AgentStorages
+from perdure.ledger.storage.agent_storages import AgentStorages, unbound
 from perdure.policies import Limits
 
 T = TypeVar("T")
@@ -87,10 +88,13 @@ class HostServices:
         code_dir: Path | None,
         package: str,
     ) -> None:
-        self.world, self.tasks, self.limits = world, tasks, limits
+        self.tasks, self.limits = tasks, limits
         self.agent_storages, self.peer, self.supervisor = agent_storages, peer, supervisor
         self.writes = CommitBatcher(agent_storages.disk)
         self._carried = agent_storages.disk if isinstance(agent_storages.disk, CarriedDisk) else None
+        self._held_spans = HeldTelemetry(world.telemetry, self.until_durable, self._start_soon)
+        is_held = self._carried is not None and world.telemetry.is_on
+        self.world = world._replace(telemetry=self._held_spans) if is_held else world
         self.code_dir, self.package = code_dir, package
         self.code = CarriedCode(code_dir) if code_dir is not None and self._carried is not None else None
         self.loaded: set[str] = set()
@@ -134,6 +138,19 @@ class HostServices:
         """Wait until nothing that was committed here can be lost with this machine."""
         if self._carried is not None:
             await self.peer.until_durable()
+
+    def close(self) -> None:
+        """The host ends. What is held here, and is durable, may leave."""
+        self.peer.say_first()
+        if self.peer.is_clear:
+            self._held_spans.pass_on()
+
+    def _start_soon(self, job: Callable[[], Pending[None]]) -> None:
+        def start() -> None:
+            if not self.tasks.has_ended:
+                self.tasks.start(job(), unbound())
+
+        self.on_loop(start)
 
     def _soon_patches(self) -> None:
         if not self._is_saying_patches:

@@ -9,12 +9,15 @@ collector, so none stays open there. What a process had under way when it died i
     an inline tool          the agent's next life, from the record of the call
     an attempt at a fiber   the agent's next life, from the fiber's row
     a reply of a messenger  whichever life brings it to its end, from its row
+
+Where a ledger is in a bucket, a span is held until the bucket has what it may speak of: in a host by `HeldTelemetry`, and the supervisor
+tells of facts after their commit.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
@@ -80,6 +83,59 @@ class Telemetry:
 
 
 OFF: Final = Telemetry()
+
+
+class HeldTelemetry(Telemetry):
+    """Passes spans on when all that was committed in this process before them is durable. What is held when the process dies is not told.
+
+    Spans that an author's code makes by OpenTelemetry's own API do not come here: they are requests of that code's own. Nor do metrics:
+    those of a host count requests to models, and say of no run, turn or fiber that anything came of it.
+
+    Args:
+        until_durable: waits until all that was committed so far is durable.
+        start: begins a job on the loop, from whichever thread.
+    """
+
+    def __init__(
+        self,
+        telemetry: Telemetry,
+        until_durable: Callable[[], Awaitable[None]],
+        start: Callable[[Callable[[], Coroutine[object, object, None]]], None],
+    ) -> None:
+        self._telemetry, self._until_durable, self._start = telemetry, until_durable, start
+        self.is_on, self.tells_content = telemetry.is_on, telemetry.tells_content
+        self._held: list[EndedSpan] = []
+        self._is_waiting = False
+
+    def tell(self, span: EndedSpan) -> None:
+        self._held.append(span)
+        self._start(self._let_go)
+
+    async def _let_go(self) -> None:
+        if self._is_waiting:
+            return
+        self._is_waiting = True
+        while count := len(self._held):
+            await self._until_durable()
+            self.pass_on(count)
+        self._is_waiting = False
+
+    def pass_on(self, count: int | None = None) -> None:
+        """Tell the first that are held, or all: what they speak of is durable."""
+        due, self._held = self._held[:count], [] if count is None else self._held[count:]
+        for span in due:
+            self._telemetry.tell(span)
+
+    def samples(self, trace_id: str) -> bool:
+        return self._telemetry.samples(trace_id)
+
+    def enter(self, context: TraceContext) -> None:
+        self._telemetry.enter(context)
+
+    @contextmanager
+    def entered(self, context: TraceContext) -> Iterator[None]:
+        with self._telemetry.entered(context):
+            yield
 
 
 def carried() -> dict[str, str]:

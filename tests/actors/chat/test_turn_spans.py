@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
 import pytest
 
 from perdure.actors import agent_tool, tool
+from perdure.actors.sim_world.weather import Span, Weather
 from perdure.policies import EndedSpan, TraceContext, context_of
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
 from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
@@ -62,6 +64,26 @@ def test_a_turn_has_its_requests_and_tools_below_it() -> None:
     )
     assert {span.context.trace_id for span in recorder.spans} == {turn.context.trace_id}
     assert not any(span.error for span in recorder.spans)
+
+
+def test_spans_of_a_turn_wait_until_a_bucket_has_what_they_speak_of(tmp_path: Path) -> None:
+    recorder = Recorder()
+
+    async def story(room: Room) -> None:
+        await room.do("chat", "sum", request_id="first")
+        await asyncio.sleep(1)
+        told = len(recorder.spans)
+        slow = Span(20_000, 20_000)
+        room.laboratory.simulation.change_weather(Weather(commit_slow=1, commit_slow_ms=slow))
+        second = room.soon("chat", "sum", request_id="second")
+        await asyncio.sleep(15)
+        assert len(recorder.spans) == told
+        room.laboratory.heal()
+        await second
+        await asyncio.sleep(1)
+        assert len(recorder.spans) == 2 * told
+
+    visit(Adder, story, telemetry=recorder, carried=tmp_path)
 
 
 def test_a_turn_that_is_begun_at_the_host_stands_where_its_caller_does() -> None:

@@ -39,6 +39,7 @@ from perdure.ledger.storage.patches import FilePatch, Patch, StorageImage, first
 from perdure.ledger.store.bucket_store import BucketStore
 from perdure.ledger.store.memory_store import MemoryStore
 from perdure.scenarios.testing.laboratory import QUICK, Laboratory
+from tests.actors.traces import Recorder
 from tests.kit import address
 
 SLOW = Weather(commit_slow=1, commit_slow_ms=Span(20_000, 20_000))
@@ -88,6 +89,22 @@ class Counter(Agent):
     def restore(self, path: str) -> list[int]:
         self.storage.restore(path)
         return self.kept()
+
+
+class Worker(Agent):
+    """Begins work that ends at once."""
+
+    @exposed
+    async def begin(self, kind: str) -> None:
+        if kind == "queue":
+            self.queue("done")
+        elif kind == "unmanaged fiber":
+            self.state["begun"] = True
+            await self.run_fiber("unmanaged", lambda _fiber: None)
+        else:
+            self.start_fiber("work", "done")
+
+    def done(self, given: object = None, it: object = None) -> None: ...
 
 
 class Stepper(Agent):
@@ -182,6 +199,33 @@ def test_sync_code_waits_in_its_step_but_for_one_in_a_transaction(*, carried: bo
         assert not begun
 
     asyncio.run(on_a_loop())
+
+
+@pytest.mark.parametrize("kind", ["fiber", "queue", "unmanaged fiber"])
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_span_is_told_when_what_it_speaks_of_is_durable(tmp_path: Path, kind: str, *, dies: bool) -> None:
+    recorder = Recorder()
+    with Laboratory(1, carried=tmp_path, telemetry=recorder) as laboratory:
+
+        async def story(client: Client) -> None:
+            agent = client.agent(Worker, "w")
+            await agent.begin("queue")  # it is awake from now on
+            await asyncio.sleep(1)
+            before = len(recorder.spans)
+            laboratory.simulation.change_weather(SLOW)
+            begun = asyncio.ensure_future(agent.begin(kind))
+            await asyncio.sleep(15)
+            assert len(recorder.spans) == before, "the bucket has nothing of it yet"
+            if dies:
+                await kill_hosts(laboratory)
+            laboratory.simulation.heal()
+            await asyncio.gather(begun, return_exceptions=dies)
+            await asyncio.sleep(60)
+            assert {each.error for each in recorder.spans} <= {""}, "what was lost has not been told"
+            assert dies or len(recorder.spans) == before + 1
+
+        laboratory.play(story)
+        laboratory.settle()
 
 
 def test_a_deleted_storage_is_no_agent_any_more_although_its_name_is_remembered(tmp_path: Path) -> None:
