@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from perdure.actors.link.caller import Address
     from perdure.actors.link.questions import Books, Later, deleted_with, question_of, runs_named
     from perdure.actors.link.wire import RemoteError
+    from perdure.actors.log_files import ClusterLogs, LogFiles, WantedLogs
     from perdure.actors.mcp_server.offers import offers_of
     from perdure.actors.mcp_server.stdio import serve_stdio
     from perdure.actors.messenger.adapter import (
@@ -102,7 +103,6 @@ if TYPE_CHECKING:
         storages_in,
         version_in,
     )
-    from perdure.actors.runtime.log_files import LogFiles, WantedLogs
     from perdure.actors.runtime.runtime import AsyncRuntime, Runtime
     from perdure.actors.runtime.stopping import Stopped, stop_serving
     from perdure.actors.runtime.tending import ServedSteward, served_findings, standing_by

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 from perdure.actors.events.observability import Metrics, NoMetrics
@@ -202,6 +203,12 @@ class Fleet(Protocol):
     async def death(self, host_id: str) -> str:
         """Wait until the host has died and say why. Raises `NoSuchNode` if it waited for what will never come."""
 
+    async def bare_nodes(self, hosts: Sequence[str]) -> dict[str, str]:
+        """The nodes on which neither this process nor any of these hosts is: their names, by their ids."""
+
+    async def read_logs(self, place: str, asked: Sequence[Any]) -> bytes | None:
+        """Read the logs (`LogsOf`) of a node, named by its id or by a host there, without a host. None if that cannot be done."""
+
     async def pulse(self, host_id: str) -> Pulse | None:
         """How a host is, soon, whatever occupies its event loop. None if its process neither answers nor computes."""
 
@@ -214,6 +221,7 @@ class World(NamedTuple):
 
     Attributes:
         cores: how many the cluster has. Only the supervisor asks; in Ray's world it is told what Ray counts.
+        logs: where the processes of this machine keep their logs, if other machines do not see it.
     """
 
     clock: Clock
@@ -225,3 +233,4 @@ class World(NamedTuple):
     turns: LoopTurns = NoTurns()
     telemetry: Telemetry = OFF
     cores: int = 4
+    logs: Path | None = None

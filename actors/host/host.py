@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Container
+from collections.abc import Awaitable, Callable, Container
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, Final
 
-from perdure.actors.code.author_call import tried
+from perdure.actors.code.author_call import in_words, tried
 from perdure.actors.code.naming import load_type
 from perdure.actors.events.observability import Channel, ObservedEvent, subscribe
 from perdure.actors.host.arriving_storages import ArrivingStorages
@@ -34,6 +34,7 @@ from perdure.actors.link.messages import (
     HoldStorage,
     HostHello,
     HostVitals,
+    LogsRead,
     MailSettled,
     MakeCall,
     Message,
@@ -42,6 +43,7 @@ from perdure.actors.link.messages import (
     Ping,
     Prepare,
     Prepared,
+    ReadLogs,
     RetireHost,
     Signal,
     Start,
@@ -50,8 +52,10 @@ from perdure.actors.link.messages import (
     Wake,
 )
 from perdure.actors.link.peer import Peer
+from perdure.actors.link.questions import LogsOf
 from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.link.wire import error_to_plain
+from perdure.actors.log_files import folder_key, read_logs
 from perdure.actors.ports import Transport, World
 from perdure.actors.tasks import Tasks, self_cancelled
 from perdure.ledger import Ended, Released, StorageError, Unstarted, agent_id, pack, unpack
@@ -224,6 +228,7 @@ class Host:
                 said.incarnation for said in self.peer.pending if isinstance(said, Ended | Unstarted | Released)
             ],
             waits=self.supervisor.waits,
+            logs=folder_key(self.world.logs),
         )
 
     # what the supervisor says
@@ -379,6 +384,16 @@ class Host:
         if tenant is not None:
             tenant.spawn(tenant.signal(RunInfo.from_ledger(said.run), said.snapshot))
 
+    def _read_logs(self, said: ReadLogs) -> None:
+        if self.world.logs is not None:
+            self._tasks.start(
+                self._tell_logs(said.ref, read_logs(self.world.logs, LogsOf(*said.asked), self.world.threads.read))
+            )
+
+    async def _tell_logs(self, ref: str, reading: Awaitable[bytes]) -> None:
+        page, problem = await tried(reading)
+        self.peer.push_awaited(LogsRead(ref, page or b"", "" if problem is None else in_words(problem)))
+
     COMMANDS: ClassVar[dict[type[Message], Callable[..., None]]] = {
         Start: _start,
         Starts: _starts,
@@ -394,6 +409,7 @@ class Host:
         RetireHost: _retire,
         HoldStorage: _hold_storage,
         CodeFiles: _code,
+        ReadLogs: _read_logs,
         Ping: lambda *_: None,  # the next exchange is the answer, and it is on its way already
     }
 

@@ -54,7 +54,8 @@ class ClientHello(NamedTuple):
 
 
 class HostHello(NamedTuple):
-    """Begins the session of a host. `tenants` are `(agent, incarnation)`; `farewells` are incarnations whose goodbye is on its way."""
+    """Begins the session of a host. `tenants` are `(agent, incarnation)`; `farewells` are incarnations whose goodbye is on its way. `logs`
+    is the key of its machine's logs, if the machine has its own."""
 
     pid: int
     node: str
@@ -62,6 +63,7 @@ class HostHello(NamedTuple):
     tenants: list[tuple[str, int]]
     farewells: list[int]
     waits: list[str]
+    logs: str = ""
 
 
 class Ask(NamedTuple):
@@ -136,6 +138,14 @@ class Patches(NamedTuple):
     whatever the host says after these commits."""
 
     patches: list[bytes]
+
+
+class LogsRead(NamedTuple):
+    """What a host has read in its machine's logs (`ReadLogs`), or why it could not."""
+
+    ref: str
+    page: bytes
+    problem: str
 
 
 class CodeFiles(NamedTuple):
@@ -279,6 +289,13 @@ class RetireHost(NamedTuple):
     """End."""
 
 
+class ReadLogs(NamedTuple):
+    """Read in the logs of this machine. `LogsRead` bears the same `ref`."""
+
+    ref: str
+    asked: list[Plain]
+
+
 class Ping(NamedTuple):
     """Show that you are alive: the next exchange does."""
 
@@ -395,10 +412,11 @@ FromHost: TypeAlias = (
     | InboxKept
     | Patches
     | StorageUnread
+    | LogsRead
 )
 ToHost: TypeAlias = (
     Start | Starts | Wake | Deliver | MailSettled | Stop | MakeCall | Signal | Observed | Prepare | Passivate | RetireHost | Ping
-    | HoldStorage
+    | HoldStorage | ReadLogs
 )  # fmt: skip
 ToPeer: TypeAlias = RunEnded | RunsEnded | Refused | Exists | Reply
 FromSupervisor: TypeAlias = ToHost | RunEvent | ToPeer | Happened | CodeFiles

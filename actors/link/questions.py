@@ -7,7 +7,7 @@ is read from the store, or by looking through all runs, comes as a `Later`, whic
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -280,10 +280,25 @@ class ChangedRuns(NamedTuple):
     limit: int
 
 
+class LogMachines(NamedTuple):
+    """Which machines have logs of their own? Their names, by keys."""
+
+
+class LogsOf(NamedTuple):
+    """What has a machine's log (`actors.log_files`)? Without a `position` the newest records, `most` of them. After one what is
+    written then, for which it may wait for `hold_ms`. The answer has a `page`, or says why it is `missing`."""
+
+    machine: str
+    wanted: list[Any]
+    most: int
+    position: Sequence[tuple[int, int]] | None
+    hold_ms: int
+
+
 Query: TypeAlias = (
     WhichExist | Inspect | Show | Explain | Frames | KeptFrames | ListRuns | PageOfRuns | CountAtStake
     | Overview | Audit | ShowLimits | ShowAgent | Upgrade
-    | WindDown | Keep | ChangedRuns
+    | WindDown | Keep | ChangedRuns | LogMachines | LogsOf
 )  # fmt: skip
 """What is answered without a new fact."""
 
@@ -307,6 +322,8 @@ QUESTIONS: Final[dict[str, type[Query | Steering]]] = {
     "wind_down": WindDown,
     "keep": Keep,
     "changed": ChangedRuns,
+    "log_machines": LogMachines,
+    "logs_of": LogsOf,
     "cancel": Cancel,
     "clear": Clear,
     "forget": Forget,

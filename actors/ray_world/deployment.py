@@ -113,6 +113,11 @@ class Deployment(NamedTuple):
     def code_dir(self) -> Path:
         return self.data / "code"
 
+    @property
+    def own_logs(self) -> Path | None:
+        """The logs of this machine's processes, if other machines have their own."""
+        return self.data / LOGS if self.bucket else None
+
     def last_words(self, host_id: str) -> Path:
         return self.data / "hosts" / host_id
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final, Generic, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from perdure.actors.code.author_call import tried
 from perdure.actors.ports import PoolSpec, Pulse
@@ -68,6 +69,10 @@ class Actors(Protocol[H]):
 
     def kill(self, handle: H) -> None:
         """End a host, or its creation. Idempotent."""
+
+    def bare_nodes(self, hosts: Sequence[str]) -> dict[str, str]: ...
+
+    def read_logs(self, place: str, asked: Sequence[Any]) -> bytes | None: ...
 
     async def info(self, host_id: str, spec: PoolSpec, handle: H) -> ProcessInfo: ...
 
@@ -217,6 +222,12 @@ class ActorFleet(Generic[H]):
         if host is not None and host.refusal:
             raise NoSuchNode(host.refusal)
         return cause
+
+    async def bare_nodes(self, hosts: Sequence[str]) -> dict[str, str]:
+        return await asyncio.to_thread(self._actors.bare_nodes, hosts)
+
+    async def read_logs(self, place: str, asked: Sequence[Any]) -> bytes | None:
+        return await asyncio.to_thread(self._actors.read_logs, place, asked)
 
     async def pulse(self, host_id: str) -> Pulse | None:
         host = self._hosts.get(host_id)

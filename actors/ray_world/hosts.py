@@ -8,7 +8,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypedDict, TypeVar
 
@@ -18,9 +18,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from perdure.actors.code.naming import prefer_pinned, prefer_sent
 from perdure.actors.code.packages import package_file, package_uris, packed_in
+from perdure.actors.link.questions import LogsOf
+from perdure.actors.log_files import WantedLogs, log_page
 from perdure.actors.ports import PoolSpec, Pulse
 from perdure.actors.ray_world.autoscaler import outlook
-from perdure.actors.ray_world.deployment import Deployment
+from perdure.actors.ray_world.deployment import LOGS, Deployment
 from perdure.actors.ray_world.exit_report import killed_for_memory, take_exit_report
 from perdure.actors.ray_world.fleet import HostActorDead, HostSilent
 from perdure.actors.ray_world.identity import refuse_elsewhere, unlike
@@ -46,7 +48,7 @@ from perdure.actors.ray_world.ray_internals import LOST, draining_nodes, free_cp
 from perdure.actors.ray_world.ray_transport import RayTransport, find_supervisor
 from perdure.actors.ray_world.spares import PLAIN, Spare
 from perdure.actors.ray_world.system import system_world
-from perdure.ledger import DirectoryElsewhere, HostUnavailable, NoSuchNode, blind
+from perdure.ledger import DirectoryElsewhere, HostUnavailable, NoSuchNode, begin_cache, blind
 from perdure.policies import CPU, GPU, MEMORY, NODE_ID, NodeDrain, NodeOffer, has_labels, node_lack
 
 T = TypeVar("T")
@@ -63,6 +65,7 @@ RuntimeEnv = dict[str, Any]
 ANSWER_S: Final = 10.0  # for a node to answer: it may have to start a process
 AGAIN_S: Final = 60.0  # until a node that sees the directory is asked again
 SOON_S: Final = 10.0  # until one that does not is
+LOGS_S: Final = 20.0  # for a node to read its logs: it starts a process each time
 
 
 class Node(TypedDict):
@@ -159,24 +162,36 @@ def serving_nodes() -> list[Node]:
 
 
 def _ask(deployment: Deployment, node_ids: list[str]) -> dict[str, str]:
+    told = dict.fromkeys(node_ids, f"what it did not tell within {ANSWER_S:.0f} s")
+    for each, answer in on_nodes(node_ids, ANSWER_S, unlike, deployment.data, deployment.identity).items():
+        is_problem = isinstance(answer, RayError)
+        told[each] = f"what it could not be asked about ({cause_of(answer)})" if is_problem else str(answer)
+    return told
+
+
+def on_nodes(node_ids: list[str], within_s: float, job: Callable[..., object], *arguments: object) -> dict[str, Any]:
+    """What a job gives in a process of each of these nodes, or Ray's error. Nodes that do not answer in time are left out."""
     asked: dict[str, Remote] = {}
-    look = remote(unlike, num_cpus=0, max_retries=0, max_calls=1, enable_task_events=False)
+    task = remote(job, num_cpus=0, max_retries=0, max_calls=1, enable_task_events=False)
     for each in node_ids:
         there = NodeAffinitySchedulingStrategy(each, soft=False)
-        asked[each] = look.options(scheduling_strategy=there, runtime_env=PLAIN).remote(
-            deployment.data, deployment.identity
-        )
-    ready = wait_for(asked, ANSWER_S)
-    told = dict.fromkeys(node_ids, f"what it did not tell within {ANSWER_S:.0f} s")
+        asked[each] = task.options(scheduling_strategy=there, runtime_env=PLAIN).remote(*arguments)
+    ready = wait_for(asked, within_s)
+    told: dict[str, object] = {}
     for each, answer in asked.items():
         if each not in ready:
             ray.cancel(answer, force=True)
             continue
         try:
-            told[each] = str(ray.get(answer))
+            told[each] = ray.get(answer)
         except RayError as problem:
-            told[each] = f"what it could not be asked about ({cause_of(problem)})"
+            told[each] = problem
     return told
+
+
+def logs_there(url: str, asked: Sequence[Any]) -> bytes:
+    wanted = LogsOf(*asked)
+    return log_page(begin_cache(url) / LOGS, WantedLogs(*wanted.wanted), wanted.most, wanted.position).packed()
 
 
 # ---------------------------------------------------------------- hosts
@@ -196,6 +211,7 @@ class RayHost(HostProcess):
             prefer_sent(unpacked, deployment.package, deployment.code_dir)
         telemetry, metrics = begin_telemetry(deployment, host_id)
         world = system_world(metrics, threads_max=deployment.limits.threads_max, telemetry=telemetry)
+        world = world._replace(logs=deployment.own_logs)
         route = ray.get_runtime_context().get_actor_name() or ""
         transport = RayTransport(functools.partial(find_supervisor, deployment), route=route)
         self._spare = Spare(own=deployment.own)
@@ -221,7 +237,7 @@ class RayActors:
         self._spare = Spare(own=deployment.own)
         self.elsewhere: dict[str, str] = {}
         if (deployment.identity or deployment.bucket) and not deployment.own:
-            own_node = ray.get_runtime_context().get_node_id()
+            own_node = self._own_node = ray.get_runtime_context().get_node_id()
             ask = functools.partial(_ask, deployment) if deployment.identity else lambda ids: dict.fromkeys(ids, "")
             self._nodes = Nodes(serving_nodes, ask, own_node)
             self._places = Places(own_node, free_cpus, draining_nodes)
@@ -277,6 +293,19 @@ class RayActors:
 
     def is_in_vain(self, spec: PoolSpec) -> bool:
         return bool(lack(self._there(), spec)) and outlook().is_in_vain(spec)
+
+    def bare_nodes(self, hosts: Sequence[str]) -> dict[str, str]:
+        if self._nodes is None:
+            return {}
+        taken = {self._own_node, *map(self._places.node_of, hosts)}
+        return {node["NodeID"]: node["NodeManagerHostname"] for node in alive_nodes() if node["NodeID"] not in taken}
+
+    def read_logs(self, place: str, asked: Sequence[Any]) -> bytes | None:
+        where = "" if self._nodes is None else self._places.node_of(place) or place
+        if all(node["NodeID"] != where for node in alive_nodes()):
+            return None
+        told = on_nodes([where], LOGS_S, logs_there, self._deployment.bucket, asked).get(where)
+        return told if isinstance(told, bytes) else None
 
     def _there(self) -> list[Node]:
         return alive_nodes() if self._nodes is None else serving_nodes()

@@ -53,6 +53,10 @@ class Places:
         with self._lock:
             self._places[host_id] = Place(spec, node_id)
 
+    def node_of(self, host_id: str) -> str:
+        with self._lock:
+            return self._places[host_id].node_id if host_id in self._places else ""
+
     def forget(self, host_id: str) -> None:
         with self._lock:
             self._places.pop(host_id, None)

@@ -89,6 +89,7 @@ class RaySupervisor(SupervisorProcess):
         telemetry, metrics = begin_telemetry(deployment, SUPERVISOR)
         world = system_world(several(RayMetrics(), metrics), telemetry=telemetry)
         world = world._replace(cores=int(ray.cluster_resources().get("CPU", 0)))  # type: ignore[no-untyped-call]
+        world = world._replace(logs=deployment.own_logs)
         if deployment.bucket:
             deployment = deployment._replace(claim=_claim(deployment.claim, world))
         super().__init__(deployment, world, ActorFleet(RayActors(deployment)))

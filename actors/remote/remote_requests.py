@@ -230,7 +230,8 @@ class Operations:
     def logs(
         self, of: str = "", *, level: str = "debug", since_ms: int = 0, last: int = 1_000
     ) -> RemoteRequest[list[dict[str, Any]]]:
-        """The newest records that agents' code printed and logged: of a run, an agent or a host, or all."""
+        """The newest records that agents' code printed and logged: of a run, an agent or a host, or all. Those of another machine than the
+        gateway's name it (`machine`)."""
         which = given(of=of, level=level, since_ms=since_ms, last=last)
         return RemoteRequest("GET", "/api/logs", query=which, told=itemgetter("records"))
 

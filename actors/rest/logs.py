@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, Field
@@ -11,17 +11,14 @@ from starlette.responses import Response
 
 from perdure.actors.gateway.plain_json import json_bytes
 from perdure.actors.gateway.streaming import event, event_stream
+from perdure.actors.log_files import LATE_MS, ClusterLogs, Logged, WantedLogs
 from perdure.actors.ray_world.deployment import LOGS
 from perdure.actors.rest.models import Seq, Words
 from perdure.actors.rest.reading import EVENTS, after
 from perdure.actors.rest.table import ApiRequest, Handlers, Operation, Taken
-from perdure.actors.runtime.log_files import LogFiles, Logged, WantedLogs
+from perdure.ledger import bucket_of
 from perdure.policies import JsonObject
 
-LOOK_S: Final = 0.3
-"""Between two looks at the files."""
-LATE_MS: Final = 2_000
-"""How much later than its time a record may be written. So much is told again to a client that comes again."""
 AT_ONCE: Final = 500
 """How many records are in one event at most."""
 
@@ -50,7 +47,8 @@ class LogsFollowed(LogsOf):
 
 
 class LogsTold(BaseModel):
-    """Records in the order of time: `at_ms`, `level`, `host`, `run`, `agent`, `logger`, `text`, and `trace` and `span` if there are."""
+    """Records in the order of time: `at_ms`, `level`, `host`, `run`, `agent`, `logger`, `text`, and `trace` and `span` if there are. Those
+    of another machine than the gateway's have its `machine`. Where one is missing, a record of the logger `perdure.logs` says so."""
 
     records: list[JsonObject]
 
@@ -60,11 +58,10 @@ class LogHandlers(Handlers):
 
     @Operation("GET", "/api/logs", LogsTold, query=LogsAsked)
     async def show_logs(self, asked: ApiRequest) -> object:
-        """What agents' code printed and logged, wherever it ran; of a ledger in a bucket, on the gateway's machine alone. At most
-        `logs_bytes_max` of it is kept."""
+        """What agents' code printed and logged, wherever it ran. At most `logs_bytes_max` of it is kept on a machine, and where machines
+        share no directory, each tells at most 256 KB at once."""
         which: LogsAsked = asked.query
-        work = LogFiles(self._backend.data / LOGS).newest
-        return {"records": await asyncio.to_thread(work, which.wanted(which.since_ms), which.last)}
+        return {"records": await self._logs().newest(which.wanted(which.since_ms), which.last)}
 
     @Operation("GET", "/api/logs/live", media=EVENTS, query=LogsFollowed)
     async def follow_logs(self, asked: ApiRequest) -> Response:
@@ -73,18 +70,21 @@ class LogHandlers(Handlers):
         The data of a `logs` event is `{"records": […]}`; its id is an instant. A client that comes again with the last one misses nothing,
         and is told once more of the 2 s before.
         """
-        return event_stream(_followed(LogFiles(self._backend.data / LOGS), asked.query, after(asked)))
+        return event_stream(_followed(self._logs(), asked.query, after(asked)))
+
+    def _logs(self) -> ClusterLogs:
+        data = self._backend.data
+        return ClusterLogs(data / LOGS, self._backend.ask if bucket_of(data) else None)
 
 
-async def _followed(files: LogFiles, which: LogsOf, since_ms: int | None) -> AsyncGenerator[bytes, None]:
+async def _followed(logs: ClusterLogs, which: LogsOf, since_ms: int | None) -> AsyncGenerator[bytes, None]:
     newest_ms = -1 if since_ms is None else since_ms
     wanted = which.wanted(newest_ms - LATE_MS)
     if since_ms is None:  # what is there already is passed over
-        await asyncio.to_thread(files.in_order, wanted)
-    while True:
-        records = await asyncio.to_thread(files.in_order, wanted)
-        for begin in range(0, len(records), AT_ONCE):
-            page: list[Logged] = records[begin : begin + AT_ONCE]
-            newest_ms = max(newest_ms, page[-1]["at_ms"])
-            yield event(json_bytes({"records": page}), number=newest_ms, name="logs")
-        await asyncio.sleep(LOOK_S)
+        await logs.newest(wanted, 0)
+    async with aclosing(logs.follow(wanted)) as pages:
+        async for records in pages:
+            for begin in range(0, len(records), AT_ONCE):
+                page: list[Logged] = records[begin : begin + AT_ONCE]
+                newest_ms = max(newest_ms, page[-1]["at_ms"])
+                yield event(json_bytes({"records": page}), number=newest_ms, name="logs")

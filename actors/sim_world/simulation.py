@@ -44,7 +44,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
@@ -276,6 +276,12 @@ class SimFleet:
         if machine is None or self._nature.chance(weather.lost):
             return None
         return machine.process.pulse()
+
+    async def bare_nodes(self, _hosts: Sequence[str]) -> dict[str, str]:
+        return {}
+
+    async def read_logs(self, _place: str, _asked: Sequence[Any]) -> None:
+        return None
 
     async def kill(self, host_id: str) -> None:
         self._process.check()

@@ -19,6 +19,7 @@ from perdure.actors.link.messages import (
     HostHello,
     HostVitals,
     InboxKept,
+    LogsRead,
     MailSettled,
     Message,
     Observe,
@@ -96,6 +97,8 @@ class Intake:
                 self._inboxes.append((session, message))
             case Happened():
                 self._publisher.pass_on(message)
+            case LogsRead():
+                self._queries.machine_logs.told(message)
             case Wait(run_ids):
                 for run_id in run_ids:
                     self._waits(session, run_id)
@@ -119,6 +122,8 @@ class Intake:
             for at, (session, number, message) in enumerate(line):
                 if isinstance(message, Ask) and isinstance(message.question, Query):
                     self._queries.add(session, message.ref, message.question)
+                elif isinstance(message, LogsRead):  # it says nothing of what is durable
+                    self._queries.machine_logs.told(message)
                 elif session.is_host or not self._is_new(message):
                     continue
                 elif isinstance(message, Request):
@@ -151,7 +156,7 @@ class Intake:
 
     def _host_hello(self, session: PeerSession, said: HostHello) -> Iterator[Stimulus]:
         self._wait_again(session, said.waits)
-        session.is_host = True
+        session.is_host, session.node, session.logs = True, said.node, said.logs
         host = self._view.hosts.get(session.peer_id)
         if host is None:
             session.say(RetireHost())

@@ -31,6 +31,7 @@ class PeerSession:
         self.link.session = session
         self.durable = 0
         self.is_host = False
+        self.node = self.logs = ""  # of a host: its machine, and the key of that one's logs
         self.seen_s = 0.0
         self._answers: list[FromSupervisor] = []
         self.held = Held()

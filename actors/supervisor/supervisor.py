@@ -37,6 +37,7 @@ from perdure.actors.link.messages import (
     Report,
     StorageUnread,
 )
+from perdure.actors.link.questions import Books
 from perdure.actors.link.wire import content_of, error_to_plain
 from perdure.actors.ports import MOVED, Clock, Fleet, KillPoint, World
 from perdure.actors.supervisor.backup_service import BackupService
@@ -51,7 +52,7 @@ from perdure.actors.supervisor.intake import Intake, batch_alike
 from perdure.actors.supervisor.node_drains import NodeDrains
 from perdure.actors.supervisor.pool import Pool
 from perdure.actors.supervisor.publisher import Publisher
-from perdure.actors.supervisor.queries import Queries
+from perdure.actors.supervisor.queries import MachineLogs, Queries
 from perdure.actors.supervisor.replication import Replication
 from perdure.actors.supervisor.sessions import PeerSession, Sessions
 from perdure.actors.supervisor.snapshot_loader import SnapshotLoader
@@ -196,7 +197,7 @@ class Supervisor:
         self.run_spans = RunSpans(self.view, self.world.telemetry)
         self.run_spans.take_up(boot.rows)
         self.publisher = Publisher(self.view, self.sessions, self.now_ms)
-        world, view, sessions = self.world, self.view, self.sessions
+        world, view, sessions, store = self.world, self.view, self.sessions, self.store
         self.drain = Drain(view, sessions)
         self.sweep_queue = SweepQueue(view)
         self.effect_executor = EffectExecutor(world, view, sessions, self.store, self.limits, self._carrier)
@@ -217,9 +218,9 @@ class Supervisor:
         )  # fmt: skip
         self.changes = Changes(view)
         self.queries = Queries(
-            world, self._tasks, self.now_ms, view, sessions, self.store, self.limits,
-            findings=self.findings, drain=self.drain, backup_service=self.backup_service, changes=self.changes,
-            replication=self._replication,
+            world, self._tasks, sessions, Books(view, store, self.limits, self.findings, self.now_ms, self.backup_service.stored_below),
+            drain=self.drain, backup_service=self.backup_service, changes=self.changes, replication=self._replication,
+            machine_logs=MachineLogs(world, sessions, self._fleet),
         )  # fmt: skip
         ways = CallRouter(view, self._agent_storages.exists if self._carrier is None else self._carrier.exists)
         self.calls = Calls(view, sessions, ways)

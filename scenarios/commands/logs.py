@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import ExitStack, aclosing
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-from perdure.actors import LOGS, LogFiles, WantedLogs
+from perdure.actors import LOGS, ClusterLogs, WantedLogs
 from perdure.ledger import BadRequest, bucket_of, check_format
+from perdure.scenarios.commands.opening import served
 from perdure.scenarios.commands.options import HERE, Data, duration_ms
-
-POLL_S: Final = 0.3
 
 
 class Level(StrEnum):
@@ -50,7 +52,12 @@ def logs(
     What the tools of a chat agent print is the agent's too: functions, and agents that its model calls, with what they ask for in turn.
 
     The logs lie in the data directory, and are read there: nothing is asked or started. They are bounded by the limit `logs_bytes_max`.
-    Of a bucket each machine has those of its own processes, and shows no others.
+
+    Where the ledger is in a bucket, each machine has those of its own processes. On a machine of the cluster all of them are shown, in the
+    order of time, as far as clocks agree: the supervisor asks a host on each machine, or starts a process on one that has none. A host of
+    another machine is shown as host@machine. A machine tells at most 256 KB at once. One that has not answered within half a minute is
+    named, and so is one of which older lines are left out. A machine that is gone has taken its logs along. If no supervisor answers, only
+    what this machine has is shown.
 
     Examples:
         perdure logs
@@ -59,21 +66,30 @@ def logs(
     """
     if not data.exists():
         raise BadRequest("data", f"there is no directory {data}")
-    check_format(data)
+    if not (url := bucket_of(data)):
+        check_format(data)
     since_ms = 0 if since is None else time.time_ns() // 1_000_000 - duration_ms(since, "since")
-    if url := bucket_of(data):
-        print(
-            f"perdure: these are the logs of this machine alone; other machines of {url} have their own",
-            file=sys.stderr,
-        )
-    files, wanted = LogFiles(data / LOGS), WantedLogs(whose or "", since_ms, level.upper(), without_tools=own)
-    newest = files.newest(wanted, last)
+    wanted = WantedLogs(whose or "", since_ms, level.upper(), without_tools=own)
+    with ExitStack() as stack:
+        runtime = stack.enter_context(served(data)) if url else None
+        if url and runtime is None:
+            words = (
+                f"no supervisor that is known on this machine serves {url}, so these are the logs of this machine alone"
+            )
+            print(f"perdure: {words}", file=sys.stderr)
+        found = ClusterLogs(data / LOGS, None if runtime is None else runtime.asynchronous.ask)
+        asyncio.run(_show(found, wanted, last, follow=follow, as_json=as_json, where=data / LOGS))
+
+
+async def _show(found: ClusterLogs, wanted: WantedLogs, last: int, *, follow: bool, as_json: bool, where: Path) -> None:
+    newest = await found.newest(wanted, last)
     _print(newest, as_json=as_json)
     if not newest and not follow:
-        print(f"There is no such record in {data / LOGS}.", file=sys.stderr)
-    while follow:
-        time.sleep(POLL_S)
-        _print(files.in_order(wanted), as_json=as_json)
+        print(f"There is no such record in {where}.", file=sys.stderr)
+    if follow:
+        async with aclosing(found.follow(wanted)) as pages:
+            async for records in pages:
+                _print(records, as_json=as_json)
 
 
 def _print(records: Iterable[dict[str, Any]], *, as_json: bool) -> None:
@@ -85,5 +101,6 @@ def _print(records: Iterable[dict[str, Any]], *, as_json: bool) -> None:
 def _line(record: dict[str, Any]) -> str:
     at = datetime.fromtimestamp(record["at_ms"] / 1000, UTC)
     whose = record.get("run") or record.get("agent") or "-"
-    head = f"{at:%Y-%m-%d %H:%M:%S}.{record['at_ms'] % 1000:03} {record['level']:7} {record['host']}"
+    host = "@".join(filter(None, [record["host"], record.get("machine")]))
+    head = f"{at:%Y-%m-%d %H:%M:%S}.{record['at_ms'] % 1000:03} {record['level']:7} {host}"
     return f"{head} {whose} {record['logger']}: {record['text']}"

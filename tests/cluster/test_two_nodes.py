@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
+import platform
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -37,6 +39,16 @@ class Rester(Agent):
         await run.report_progress(0.1)
         await asyncio.sleep(60 if run.attempt == 1 else 0)
         return [input, run.attempt]
+
+
+class Apart(Agent):
+    """Fails on a node of its own, and says so."""
+
+    resources: ClassVar[dict[str, float]] = {"apart": 0.001}
+
+    async def run(self, input: str) -> None:
+        logging.getLogger("far").info("begins with %s", input)
+        raise ValueError(f"cannot do {input}")
 
 
 class Sender(Agent):
@@ -111,12 +123,13 @@ def soon(condition: Callable[[], bool]) -> None:
 
 
 @pytest.fixture(scope="module")
-def two_nodes() -> Iterator[tuple[Cluster, Any]]:
+def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, Any]]:
+    cache = {"PERDURE_CACHE": str(tmp_path_factory.mktemp("head"))}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_health_check_period_ms", "500")
         patch.setenv("RAY_health_check_failure_threshold", "3")
         read_settings()  # or this Ray would ask for a token as an earlier one of this process did, and the other way round
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "env_vars": cache})
     second = cluster.add_node(num_cpus=1, resources={"second": 1.0})
     cluster.wait_for_nodes()
     yield cluster, second
@@ -138,6 +151,36 @@ def test_a_fan_out_outlives_the_node_on_which_its_children_live(two_nodes: tuple
         assert sorted(number for number, _ in result.output) == list(range(6))
         assert {attempt for _, attempt in result.output} == {2}, "every child was on the node that died"
         assert runtime.audit()["balanced"]
+
+
+def test_logs_are_shown_of_nodes_that_share_no_directory_whether_they_have_hosts_or_not(
+    two_nodes: tuple[Cluster, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, _ = two_nodes
+    monkeypatch.setenv("PERDURE_CACHE", str(tmp_path / "here"))
+    there = {"PERDURE_CACHE": str(tmp_path / "there")}
+    apart = cluster.add_node(num_cpus=1, resources={"apart": 1.0}, env_vars=there)
+    url, limits = f"file://{tmp_path}/bucket", Limits(hosts_max=2, hosts_warm=0, host_idle_ms=2_000)
+
+    def logs() -> list[dict[str, Any]]:
+        lines = perdure("logs", "failed", "--json", "--data", url).splitlines()
+        return [each for line in lines if (each := json.loads(line))["logger"] != "perdure.logs"]
+
+    with Runtime(url, address=cluster.address, limits=limits) as runtime:
+        assert not runtime.run(Apart, "this", run_id="failed").ok
+        told = logs()
+        assert told[0]["text"] == "begins with this"
+        assert "ValueError: cannot do this" in told[1]["text"]
+        assert {each["machine"] for each in told} == {platform.node()}
+        soon(lambda: not runtime.ps()["hosts"])
+        soon(lambda: logs() == told)  # no host is there any more, and the node may take long to start a process
+        cluster.remove_node(apart)
+        monkeypatch.setenv("PERDURE_CACHE", there["PERDURE_CACHE"])
+        own = CliRunner().invoke(app, ["logs", "failed", "--json", "--data", url])
+        assert "no supervisor that is known on this machine" in own.stderr
+        assert [json.loads(line) for line in own.stdout.splitlines()] == [
+            {name: value for name, value in each.items() if name != "machine"} for each in told
+        ]
 
 
 def test_agents_and_tools_run_where_the_gpus_are_and_what_is_nowhere_is_refused_with_what_there_is(
