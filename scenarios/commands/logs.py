@@ -73,10 +73,8 @@ def logs(
     with ExitStack() as stack:
         runtime = stack.enter_context(served(data)) if url else None
         if url and runtime is None:
-            words = (
-                f"no supervisor that is known on this machine serves {url}, so these are the logs of this machine alone"
-            )
-            print(f"perdure: {words}", file=sys.stderr)
+            words = f"no supervisor of {url} that is known here tells those of others"
+            print(f"perdure: these are the logs of this machine alone: {words}", file=sys.stderr)
         found = ClusterLogs(data / LOGS, None if runtime is None else runtime.asynchronous.ask)
         asyncio.run(_show(found, wanted, last, follow=follow, as_json=as_json, where=data / LOGS))
 

@@ -177,7 +177,7 @@ def test_logs_are_shown_of_nodes_that_share_no_directory_whether_they_have_hosts
         cluster.remove_node(apart)
         monkeypatch.setenv("PERDURE_CACHE", there["PERDURE_CACHE"])
         own = CliRunner().invoke(app, ["logs", "failed", "--json", "--data", url])
-        assert "no supervisor that is known on this machine" in own.stderr
+        assert "these are the logs of this machine alone" in own.stderr
         assert [json.loads(line) for line in own.stdout.splitlines()] == [
             {name: value for name, value in each.items() if name != "machine"} for each in told
         ]
