@@ -19,6 +19,7 @@ from perdure.actors.ray_world.processes import ProcessLog
 from perdure.actors.sim_world.sim_ports import SimVitals
 from perdure.actors.sim_world.weather import Weather
 from perdure.scenarios.testing.laboratory import QUICK, Laboratory
+from tests.actors.cast import Doubler
 
 CLERK = Whose("r1@desk:Clerk", "r1", "r1")
 OTHER = Whose("r2@desk:Clerk", "r2", "r2")
@@ -181,9 +182,11 @@ def test_lines_are_told_while_the_bucket_does_not_answer(apart: Apart) -> None:
     async def story(client: Client) -> None:
         logs = await apart.logs(client)
         apart.simulation.change_weather(Weather(bucket_lost=1))
+        waits_for_commit = asyncio.ensure_future(client.run(Doubler, {"n": 1}, run_id="d"))
         await asyncio.sleep(8)
         assert told(await logs.newest(EVERYTHING, 10)) == [("b", "why")]
         apart.heal()
+        assert (await waits_for_commit).ok
 
     apart.play(story)
 
