@@ -207,7 +207,7 @@ class Intake:
         try:
             return self._router.of_mail(mail)
         except AgentUnreachable as refusal:
-            session.answer(Reply(ref, ok=False, value=error_to_plain(refusal)))
+            session.say(Reply(ref, ok=False, value=error_to_plain(refusal)))
             return None
 
     def tell_settled(self) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import count, repeat
 from typing import NamedTuple
 
@@ -22,27 +23,32 @@ from perdure.ledger import Activation, BadRequest, Run, pack
 log = logging.getLogger("perdure.link")
 
 
+class Gate:
+    """Holds what is said while the ledger decides, in order, until that is durable: what is said then may speak of it."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+        self.held: list[tuple[PeerSession, FromSupervisor]] = []
+
+
 class PeerSession:
     """One peer's conversation, seen from the supervisor. `durable` is the number up to which its messages are committed."""
 
-    def __init__(self, peer_id: str, session: int) -> None:
+    def __init__(self, peer_id: str, session: int, gate: Gate | None = None) -> None:
         self.peer_id = peer_id
+        self._gate = gate or Gate()
         self.link: Link[bytes] = Link()
         self.link.session = session
         self.durable = 0
         self.is_host = False
         self.node = self.logs = ""  # of a host: its machine, and the key of that one's logs
         self.seen_s = 0.0
-        self._answers: list[FromSupervisor] = []
         self.held = Held()
         self._commit: asyncio.Future[None] | None = None
 
     def commit(self, number: int) -> None:
-        """The peer's messages up to this number are durable now, so what answers them may leave."""
+        """The peer's messages up to this number are durable now."""
         self.durable = max(self.durable, number)
-        for answer in self._answers:
-            self.say(answer)
-        self._answers.clear()
 
     def committed(self) -> None:
         """Answer the exchanges that wait until their messages are durable."""
@@ -58,6 +64,9 @@ class PeerSession:
             await asyncio.shield(self._commit)
 
     def say(self, message: FromSupervisor) -> None:
+        if self._gate.is_closed:
+            self._gate.held.append((self, message))
+            return
         # A message that cannot be sent harms nothing else: a peer that waits for a reply is told, and the log tells the
         # rest.
         try:
@@ -68,10 +77,6 @@ class PeerSession:
                 return
             body = body_of(Reply(message.ref, ok=False, value=error_to_plain(problem)))
         self.link.push(body)
-
-    def answer(self, message: FromSupervisor) -> None:
-        """Queue a message that says what came of the peer's: until that is durable, it is not said."""
-        self._answers.append(message)
 
 
 class Arrived(NamedTuple):
@@ -92,6 +97,7 @@ class Sessions:
         self.by_peer: dict[str, PeerSession] = {}
         self.inbox: dict[str, deque[Arrived]] = {}
         self.are_attended = False
+        self._gate = Gate()
         self.arrived = asyncio.Event()
         self.waiters: dict[str, dict[str, None]] = {}
 
@@ -105,7 +111,7 @@ class Sessions:
                 return pack(SupervisorFrame(self.epoch, 0, 0, 0, [], missed=False, seq=0))
             if session is not None:
                 session.held.release()
-            session = self.by_peer[said.peer_id] = PeerSession(said.peer_id, said.session)
+            session = self.by_peer[said.peer_id] = PeerSession(said.peer_id, said.session, self._gate)
         link = session.link
         if said.session < link.session:
             return pack(SupervisorFrame(self.epoch, link.session, 0, 0, [], missed=False, seq=0))
@@ -134,6 +140,23 @@ class Sessions:
             line.extend(map(Arrived._make, zip(repeat(session), count(number + 1), fresh, strict=False)))
             self.arrived.set()
         return gap
+
+    @contextmanager
+    def deciding(self) -> Iterator[None]:
+        """Inside, nothing is said to anybody: it is when `made_durable` follows."""
+        self._gate.is_closed = True
+        try:
+            yield
+        finally:
+            self._gate.is_closed = False
+
+    def made_durable(self, arrived: Iterable[Arrived]) -> None:
+        """What these messages led to is durable now, so what was said meanwhile may leave."""
+        for session, number in {each.session: each.number for each in arrived}.items():  # the last number of each
+            session.commit(number)
+        held, self._gate.held = self._gate.held, []
+        for session, message in held:
+            session.say(message)
 
     @property
     def waiting(self) -> int:

@@ -22,13 +22,10 @@ from perdure.actors.events.observability import Channel, EventType
 from perdure.actors.link.messages import (
     REPORTS,
     Ask,
-    CallAnswered,
-    CallCut,
     ClientHello,
     CodeFiles,
     CopyStorage,
     Exists,
-    Happened,
     HostHello,
     Message,
     Patches,
@@ -163,7 +160,6 @@ class Supervisor:
         self._pace = CommitPace()
         self._carrier: StorageCarrier | None = None
         self._replication: Replication | None = None
-        self._speaks_of_commits: list[tuple[PeerSession, Message]] = []  # passed on when these are durable
 
     async def exchange(self, frame: bytes) -> bytes:
         """Take a peer's frame and answer it. The call is held open while there is nothing to say."""
@@ -301,20 +297,20 @@ class Supervisor:
         at_ms, began_s = self.now_ms(), asyncio.get_running_loop().time()
         rows: list[Row] = []
         payloads: list[Payload] = []
-        for stimulus in seen:
-            self._decide(stimulus, at_ms, rows, payloads)
-        for session, messages in batch_alike(arrived, self.limits):
-            if len(messages) < BATCH_MIN or not self._receive_together(session, messages, at_ms, rows):
-                for message in messages:
-                    self._receive(session, message, at_ms, rows, payloads)
-        if not self.drain.is_on:
-            rows += apply_fact(self.view, assign_hosts(self.view, at_ms, self.limits), at_ms)
+        with self.sessions.deciding():
+            for stimulus in seen:
+                self._decide(stimulus, at_ms, rows, payloads)
+            for session, messages in batch_alike(arrived, self.limits):
+                if len(messages) < BATCH_MIN or not self._receive_together(session, messages, at_ms, rows):
+                    for message in messages:
+                        self._receive(session, message, at_ms, rows, payloads)
+            if not self.drain.is_on:
+                rows += apply_fact(self.view, assign_hosts(self.view, at_ms, self.limits), at_ms)
         touched = list(self.view.touched)
         self.view.touched.clear()
         arm(self.view, touched, self.limits)
         commit_ms = await self._append(rows, payloads)
-        for session, number in {each.session: each.number for each in arrived}.items():  # the last number of each
-            session.commit(number)
+        self.sessions.made_durable(arrived)
         if self._carrier is not None:
             if commit_ms:
                 count, awake = len(arrived), len(self.view.awake)
@@ -334,10 +330,6 @@ class Supervisor:
     def _after_commit(self, rows: list[Row], touched: list[str]) -> None:
         """Let each part act on what is durable by now. The order matters where a comment says so."""
         may_begin = not self.drain.is_on
-        for session, message in self._speaks_of_commits:
-            for _ in self.intake.receive(session, message):
-                raise AssertionError(f"{message} is decided, and not passed on")
-        self._speaks_of_commits.clear()
         self.publisher.publish(rows)
         self.changes.note(rows)  # before questions are answered: one of them asks for the changes
         if self.world.telemetry.is_on:
@@ -374,8 +366,6 @@ class Supervisor:
         elif isinstance(message, CodeFiles):
             assert self._carrier is not None, "only a cache is told to others"
             self._carrier.take_code(session, message.files)
-        elif self._carrier is not None and isinstance(message, CallAnswered | CallCut | Happened):
-            self._speaks_of_commits.append((session, message))
         else:
             if self._carrier is not None and isinstance(message, HostHello | ClientHello):
                 self._carrier.greet(session)
@@ -404,7 +394,7 @@ class Supervisor:
         try:
             self._decide(request, at_ms, rows, payloads)
         except (BadRequest, WorldError) as problem:
-            session.answer(Refused(request.run_id, error_to_plain(problem), content_of(request)))
+            session.say(Refused(request.run_id, error_to_plain(problem), content_of(request)))
             if isinstance(problem, Overloaded):
                 told = {"waiting": problem.waiting, "retry_after_ms": problem.retry_after_ms}
                 self.publisher.happened(Channel.SUPERVISOR, EventType.SUPERVISOR_OVERLOADED, "", told)
@@ -413,11 +403,11 @@ class Supervisor:
                 self.sessions.wait(session, request.run_id)
                 self.view.touched[request.run_id] = None
             elif len(rows) == count:  # one that does not is told where a run that existed already stands (spec W-20)
-                session.answer(Exists(request.run_id, str(self.view.runs[request.run_id].status)))
+                session.say(Exists(request.run_id, str(self.view.runs[request.run_id].status)))
 
     def _ask(self, session: PeerSession, ref: str, wish: Stimulus | CopyStorage, at_ms: int, rows: list[Row]) -> None:
         if isinstance(wish, Tell) and wish.mail_id in self.snapshot_loader.posted:
-            session.answer(Reply(ref, ok=True, value=None))
+            session.say(Reply(ref, ok=True, value=None))
             return
         try:
             if not isinstance(wish, CopyStorage):
@@ -425,9 +415,9 @@ class Supervisor:
             elif self._carrier is not None:
                 self._carrier.copy(session.peer_id, wish)
         except (BadRequest, StorageError) as problem:
-            session.answer(Reply(ref, ok=False, value=error_to_plain(problem)))
+            session.say(Reply(ref, ok=False, value=error_to_plain(problem)))
         else:
-            session.answer(Reply(ref, ok=True, value=None))
+            session.say(Reply(ref, ok=True, value=None))
 
     def _decide(self, stimulus: Stimulus, at_ms: int, rows: list[Row], payloads: list[Payload]) -> None:
         new = apply_fact(self.view, decide(self.view, stimulus, at_ms, self.limits), at_ms)

@@ -16,13 +16,15 @@ import pytest
 from perdure import Agent, BadRequest, BucketUnreachable, OutcomeUnknown, RunContext, StorageLost, exposed
 from perdure.actors import Client, KillPoint
 from perdure.actors.life.life import Life
-from perdure.actors.link.messages import CopyStorage
+from perdure.actors.link.messages import Ask, CopyStorage, Happened, Message, Observe, Reply, RunEnded, Wait
+from perdure.actors.link.wire import messages_in
 from perdure.actors.sim_world.weather import Span, Weather
 from perdure.actors.supervisor.storage_carrier import StorageCarrier
 from perdure.ledger import (
     ATTEND_S,
     Activation,
     AgentBeingDeleted,
+    Forget,
     LedgerDamaged,
     LedgerError,
     StaleIncarnation,
@@ -370,6 +372,39 @@ def test_what_a_host_answers_itself_waits_until_it_is_durable(laboratory: Labora
         laboratory.simulation.heal()
 
     laboratory.play(story)
+
+
+@pytest.mark.parametrize("wish", ["forget", "wait", "observe"])
+def test_what_the_supervisor_says_while_it_decides_waits_until_that_is_durable(
+    laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch, wish: str
+) -> None:
+    early: list[object] = []
+
+    async def story(client: Client) -> None:
+        await client.agent(Counter, "a").add(1)
+        (supervisor,) = laboratory.supervisors
+        append = supervisor._append  # noqa: SLF001 - where the commit begins
+
+        async def appends(*given: Any) -> float:
+            links = [session.link for session in supervisor.sessions.by_peer.values()]
+            early.extend(messages_in([body for link in links for body in link.pending[-link.unsent :] if link.unsent]))
+            return await append(*given)
+
+        monkeypatch.setattr(supervisor, "_append", appends)
+        laboratory.simulation.change_weather(SLOW)
+        waiting = asyncio.ensure_future(client.agent(Counter, "b").add(1))
+        await asyncio.sleep(0)
+        wishes: dict[str, Message] = {
+            "forget": Ask("q", Forget(address(Counter, "b"))),
+            "wait": Wait(["unknown"]),
+            "observe": Observe(wanted=True),
+        }
+        client.peer.push(wishes[wish])  # in the turn in which the agent begins to wake
+        await asyncio.wait([waiting])
+        laboratory.simulation.heal()
+
+    laboratory.play(story)
+    assert not [each for each in early if isinstance(each, Reply | RunEnded | Happened)]
 
 
 def test_what_a_life_leaves_in_the_cache_is_not_there_for_the_next_one(tmp_path: Path) -> None:
