@@ -419,6 +419,8 @@ MUTANTS = (
            "test_a_cold_restart_in_the_middle_of_a_fan_out_loses_and_repeats_nothing"),
     Mutant("actors.supervisor.snapshot_loader:SnapshotLoader._recall_tells", "always", "epoch",
            "test_a_tell_that_is_repeated_to_a_later_life_is_posted_once"),
+    Mutant("actors.supervisor.sessions:PeerSession.say", "never", "is_closed",
+           "test_what_the_supervisor_says_while_it_decides_waits_until_that_is_durable"),
     Mutant("actors.supervisor.sessions:Sessions.exchange", "no part", "epoch",
            "test_a_late_hello_to_an_earlier_life_is_refused_and_so_is_what_comes_without_one"),
     Mutant("actors.supervisor.supervisor:Supervisor._ask", "never", "posted",

@@ -23,7 +23,7 @@ AT_ONCE: Final = 500
 """How many records are in one event at most."""
 
 
-class LogsOf(Taken):
+class LogFilter(Taken):
     """Which records."""
 
     of: Annotated[Words, Field(description="Those of a run, of an agent by its address or name, or of a host.")] = ""
@@ -33,14 +33,14 @@ class LogsOf(Taken):
         return WantedLogs(self.of, since_ms, self.level.upper())
 
 
-class LogsAsked(LogsOf):
+class LogsAsked(LogFilter):
     """Which of the records that are there."""
 
     since_ms: Annotated[Seq, Field(description="Only those that are not older than this instant.")] = 0
     last: Annotated[int, Field(ge=0, le=10_000, description="Only so many, the newest ones.")] = 1_000
 
 
-class LogsFollowed(LogsOf):
+class LogsFollowed(LogFilter):
     """From which on."""
 
     after: Annotated[int | None, Field(ge=-1, lt=2**53, description="An instant; `Last-Event-ID` wins.")] = None
@@ -77,7 +77,7 @@ class LogHandlers(Handlers):
         return ClusterLogs(data / LOGS, self._backend.ask if bucket_of(data) else None)
 
 
-async def _followed(logs: ClusterLogs, which: LogsOf, since_ms: int | None) -> AsyncGenerator[bytes, None]:
+async def _followed(logs: ClusterLogs, which: LogFilter, since_ms: int | None) -> AsyncGenerator[bytes, None]:
     newest_ms = -1 if since_ms is None else since_ms
     wanted = which.wanted(newest_ms - LATE_MS)
     if since_ms is None:  # what is there already is passed over

@@ -23,7 +23,7 @@ from perdure.ledger import Activation, BadRequest, Run, pack
 log = logging.getLogger("perdure.link")
 
 
-class Gate:
+class OutputGate:
     """Holds what is said while the ledger decides, in order, until that is durable: what is said then may speak of it."""
 
     def __init__(self) -> None:
@@ -34,9 +34,9 @@ class Gate:
 class PeerSession:
     """One peer's conversation, seen from the supervisor. `durable` is the number up to which its messages are committed."""
 
-    def __init__(self, peer_id: str, session: int, gate: Gate | None = None) -> None:
+    def __init__(self, peer_id: str, session: int, gate: OutputGate | None = None) -> None:
         self.peer_id = peer_id
-        self._gate = gate or Gate()
+        self._gate = gate or OutputGate()
         self.link: Link[bytes] = Link()
         self.link.session = session
         self.durable = 0
@@ -97,7 +97,7 @@ class Sessions:
         self.by_peer: dict[str, PeerSession] = {}
         self.inbox: dict[str, deque[Arrived]] = {}
         self.are_attended = False
-        self._gate = Gate()
+        self._gate = OutputGate()
         self.arrived = asyncio.Event()
         self.waiters: dict[str, dict[str, None]] = {}
 
