@@ -64,6 +64,7 @@ class PeerSession:
             await asyncio.shield(self._commit)
 
     def say(self, message: FromSupervisor) -> None:
+        """Queue a message for the peer; while the ledger decides, it is held."""
         if self._gate.is_closed:
             self._gate.held.append((self, message))
             return

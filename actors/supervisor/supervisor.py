@@ -51,7 +51,7 @@ from perdure.actors.supervisor.pool import Pool
 from perdure.actors.supervisor.publisher import Publisher
 from perdure.actors.supervisor.queries import MachineLogs, Queries
 from perdure.actors.supervisor.replication import Replication
-from perdure.actors.supervisor.sessions import PeerSession, Sessions
+from perdure.actors.supervisor.sessions import Arrived, PeerSession, Sessions
 from perdure.actors.supervisor.snapshot_loader import SnapshotLoader
 from perdure.actors.supervisor.storage_carrier import StorageCarrier
 from perdure.actors.supervisor.sweep_queue import SweepQueue
@@ -300,10 +300,7 @@ class Supervisor:
         with self.sessions.deciding():
             for stimulus in seen:
                 self._decide(stimulus, at_ms, rows, payloads)
-            for session, messages in batch_alike(arrived, self.limits):
-                if len(messages) < BATCH_MIN or not self._receive_together(session, messages, at_ms, rows):
-                    for message in messages:
-                        self._receive(session, message, at_ms, rows, payloads)
+            self._receive_all(arrived, at_ms, rows, payloads)
             if not self.drain.is_on:
                 rows += apply_fact(self.view, assign_hosts(self.view, at_ms, self.limits), at_ms)
         touched = list(self.view.touched)
@@ -346,6 +343,12 @@ class Supervisor:
         self.queries.answer_all()
         if may_begin:
             self.pool.ensure()
+
+    def _receive_all(self, arrived: Sequence[Arrived], at_ms: int, rows: list[Row], payloads: list[Payload]) -> None:
+        for session, messages in batch_alike(arrived, self.limits):
+            if len(messages) < BATCH_MIN or not self._receive_together(session, messages, at_ms, rows):
+                for message in messages:
+                    self._receive(session, message, at_ms, rows, payloads)
 
     def _receive(
         self, session: PeerSession, message: Message, at_ms: int, rows: list[Row], payloads: list[Payload]
