@@ -149,8 +149,7 @@ def test_a_full_pool_of_our_own_uses_up_no_budget() -> None:
 
 
 def test_a_process_that_was_killed_for_its_memory_is_told_apart() -> None:
-    assert classify([raised("ray.OutOfMemoryError", "killed")]).is_out_of_memory
-    assert not LOST.is_out_of_memory
+    assert classify([raised("ray.OutOfMemoryError", "killed")]).code == "OUT_OF_MEMORY" != LOST.code
 
 
 # --- case 58 -----------------------------------------------------------------------------------------------------

@@ -66,10 +66,14 @@ def made_events() -> Iterable[tuple[str, set[str]]]:
     """The types of the events that the code of chats makes, and the keys with which it makes them."""
     for file in (*(ROOT / "actors/chat").glob("*.py"), ROOT / "actors/events/message_parts.py"):
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
-            if isinstance(node, ast.Dict) and isinstance(node.keys[0] if node.keys else None, ast.Constant):
-                keys = [each.value for each in node.keys if isinstance(each, ast.Constant)]
-                named = ast.unparse(node.values[0]).strip("'") if keys[:1] == ["type"] else ""
-                yield NAMED.get(named, named), set(map(str, keys)) - {"type"}
+            if isinstance(node, ast.Dict):
+                told = {
+                    key.value: each
+                    for key, each in zip(node.keys, node.values, strict=True)
+                    if isinstance(key, ast.Constant)
+                }
+                named = ast.unparse(told["type"]).strip("'") if next(iter(told), "") == "type" else ""
+                yield NAMED.get(named, named), set(map(str, told)) - {"type"}
 
 
 NAMED = {"RETRACT": RETRACT, "OUTPUT": OUTPUT}

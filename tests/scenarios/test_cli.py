@@ -358,12 +358,15 @@ ASKED: dict[str, list[Any]] = {
 def test_a_directory_that_is_not_served_answers_all_but_what_only_a_supervisor_can(archive: Path) -> None:
     with ColdLedger(archive) as ledger:
         told = {name: ledger.ask(name, *given) for name, given in ASKED.items()}
-        for name, given in {"wind_down": [], "keep": ["hold", []], "changed": [None, 1]}.items():
+        live = {
+            "wind_down": [], "keep": ["hold", []], "changed": [None, 1], "log_machines": [], "logs_of": ["m", [], 1, None, 0],
+        }  # fmt: skip
+        for name, given in live.items():
             with pytest.raises(BadRequest, match=f"only a supervisor answers '{name}'"):
                 ledger.ask(name, *given)
         with pytest.raises(BadRequest, match="'weather' is not one"):
             ledger.ask("weather")
-    assert {*ASKED, "wind_down", "keep", "changed", "cancel", "clear", "forget", "retry"} == {*QUESTIONS}
+    assert {*ASKED, *live, "cancel", "clear", "forget", "retry"} == {*QUESTIONS}
     assert (told["inspect"]["error"], told["show"]["status"]) == ("it\nbroke", "error")
     assert (told["frames"][-1]["event"]["kind"], told["kept"]) == ("error", [told["frames"], None])
     assert [row["run_id"] for row in told["list"]] == ["one", "e1"]
