@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import count
@@ -146,13 +145,13 @@ class Contents(NamedTuple):
 
 def read_segment(content: bytes) -> Contents:
     """What is in a segment."""
-    every = list(_pieces(content))
-    generation = max((each.generation for each in every), default=1)
-    found = [each for each in every if each.generation == generation]
-    named = [each for each in _all_names(content) if each.generation == generation]
-    entries: dict[int, list[_Found]] = defaultdict(list)
+    pieces, names = list(_pieces(content)), list(_all_names(content))
+    generation = max((each.generation for each in (*pieces, *names)), default=1)
+    found = [each for each in pieces if each.generation == generation]
+    named = [each for each in names if each.generation == generation]
+    entries: dict[int, list[_Found]] = {each.entry: [] for each in named}  # the end of one shows that it was there
     for each in found:
-        entries[each.entry].append(each)
+        entries.setdefault(each.entry, []).append(each)
     latest = max(entries, default=0)
     missing = [number for number in range(1, latest + 1) if not _is_whole(entries.get(number, []))]
     is_cut_off = latest in missing
@@ -260,6 +259,7 @@ def _piece(content: bytes, at: int) -> _Found | None:
 
 class _Names(NamedTuple):
     generation: int
+    entry: int
     names: list[Name]
     end: int
 
@@ -269,9 +269,9 @@ def _all_names(content: bytes) -> Iterator[_Names]:
     while (at := content.find(_NAMES_MAGIC, at)) >= 0:
         begin = at + _NAMES.size
         if begin <= len(content):
-            _, generation, _, count = _NAMES.unpack_from(content, at)
+            _, generation, entry, count = _NAMES.unpack_from(content, at)
             end = begin + count * _NAME.size
             if content[end : end + _CHECK] == check_of(content[at:end]):
                 names = [Name(*each) for each in _NAME.iter_unpack(content[begin:end])]
-                yield _Names(generation, names, end + _CHECK)
+                yield _Names(generation, entry, names, end + _CHECK)
         at += 1

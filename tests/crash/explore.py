@@ -164,9 +164,9 @@ def judged(workload: Workload, states: list[tuple[int, str]], recorded: list[Cha
                 shutil.rmtree(folder)
                 continue
             if state not in known:
-                known[state] = in_child(lambda: workload.judge(folder, disk.said))
-            is_told = kind.startswith("flip") and told(known[state], folder)
-            yield "" if is_told else known[state]
+                verdict = in_child(lambda: workload.judge(folder, disk.said))
+                known[state] = "" if kind.startswith("flip") and told(verdict, folder) else verdict
+            yield known[state]
         shutil.rmtree(folder)
 
 

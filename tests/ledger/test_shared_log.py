@@ -16,8 +16,9 @@ from perdure.ledger.known_agent import KnownAgents
 from perdure.ledger.maintenance.examination import examine_storages
 from perdure.ledger.maintenance.listing import list_storages
 from perdure.ledger.storage.agent_storages import AgentStorages, CommitPart, FileDisk, Storage
+from perdure.ledger.storage.log_format import COMMIT, frame_of
 from perdure.ledger.storage.shared_log import SharedLog
-from perdure.ledger.storage.shared_segment import boot_of, read_segment
+from perdure.ledger.storage.shared_segment import LogPiece, Segment, boot_of, read_segment
 from perdure.ledger.storage.this_machine import boot_id, is_local
 
 NAMES = [f"{each}@m:T" for each in "abc"]
@@ -475,6 +476,28 @@ def test_a_last_entry_that_is_not_whole_is_kept_and_told(
     (told,) = [each for each in findings if kept.name in each.what]
     assert told.severity == "warning"
     assert "its last entry is not whole" in told.what
+
+
+@pytest.mark.parametrize("generations", [1, 2])
+def test_a_last_entry_of_which_only_the_end_is_left_is_told(tmp_path: Path, generations: int) -> None:
+    """Nothing follows it, and without its pieces only that end shows that it was there."""
+    segment = Segment(tmp_path / "1.shared", "boot", 6_000)
+    pieces = [LogPiece(f"{'ab' * 16}.db", 0, frame_of(COMMIT, [], n, 1, bytes(16))[0]) for n in range(2)]
+    for generation in range(generations):
+        if generation:
+            segment.renew()
+        for _ in range(3):
+            begin = segment._end  # noqa: SLF001
+            entry = segment.entry(pieces)
+            assert entry is not None
+            segment.append(entry)
+    raw = bytearray(segment.path.read_bytes())
+    whole = read_segment(bytes(raw))
+    assert (len(whole.sure), whole.problem) == (6, "")
+    raw[begin : raw.rindex(b"\xc5nam")] = bytes(raw.rindex(b"\xc5nam") - begin)
+    found = read_segment(bytes(raw))
+    assert (len(found.sure), found.last, found.problem) == (4, [], "its last entry is not whole")
+    segment.close(remove=True)
 
 
 def test_a_damaged_head_of_a_segment_loses_nothing(process: Process, tmp_path: Path) -> None:
