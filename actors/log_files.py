@@ -93,9 +93,7 @@ class LogFiles:
     def newest(self, wanted: WantedLogs, most: int) -> list[Logged]:
         found: list[Logged] = []
         for path in self._paths():
-            lines = list(
-                self._new_lines(path)
-            )  # a file that is full has a few megabytes, of which the newest are parsed
+            lines = list(self._new_lines(path))  # a few megabytes, of which the newest are parsed
             found += reversed(list(islice(_chosen(reversed(lines), wanted), most)))
         return in_order(found)[max(0, len(found) - most) :]
 
@@ -166,7 +164,7 @@ def folder_key(directory: Path | None) -> str:
 
 
 def log_page(directory: Path, wanted: WantedLogs, most: int, position: Position | None) -> LogPage:
-    """The newest records, or without `most` heeded what was written after a position."""
+    """The newest records, `most` of them; or all that was written after a position, as far as there is room."""
     files, key = LogFiles(directory, position or ()), folder_key(directory)
     if position is not None:
         return LogPage(key, in_order(_with_room(files.look(wanted))), files.position)

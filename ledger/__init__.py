@@ -53,6 +53,8 @@ if TYPE_CHECKING:
         outstanding,
     )
     from perdure.ledger.errors import (
+        UNREACHABLE_RETRY_MS,
+        UNREACHABLE_S,
         WAY_OUT,
         AdmissionRefused,
         AgentAborted,

@@ -49,6 +49,13 @@ Every exception carries fields, and survives pickling because the fields are its
 
 from __future__ import annotations
 
+from typing import Final
+
+UNREACHABLE_S: Final = 5.0
+"""For how long new work waits for a bucket that does not answer, before it is refused (`BucketUnreachable`)."""
+UNREACHABLE_RETRY_MS: Final = 2_000
+"""After how long it may be asked for again."""
+
 
 class PerdureError(Exception):
     """Any error that Perdure raises on purpose."""

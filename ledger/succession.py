@@ -99,8 +99,8 @@ def holder_of(about: bytes | None) -> Holder | None:
 
 
 class Traces(NamedTuple):
-    """What a machine sees of the Ray of a holder: whether a process of its session runs there, and whether its GCS refuses connections.
-    Anything but a refusal, such as no answer, refuses nothing."""
+    """What a machine sees of the Ray of a holder: whether a process of its session runs there, and whether connections to its GCS are
+    refused. One that is not answered is not refused."""
 
     has_processes: bool
     refuses: bool
@@ -127,8 +127,7 @@ def verdict(claim: Claim, holder: Holder | None, *, answers: bool | None = None)
 
 
 def is_gone(claim: Claim, holder: Holder, look: Callable[[Holder], Traces]) -> bool:
-    """Whether it is known that a holder's Ray is gone. Only the machine that had its head can know; that of the claim looks if it is the
-    one."""
+    """Whether it is known that a holder's Ray is gone. Only the machine that had its head can know."""
     if not holder.home or (holder.machine, holder.home) != (claim.machine, claim.home):
         return False
     found = look(holder)

@@ -7,20 +7,23 @@ import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from perdure.actors.ports import World
 from perdure.actors.tasks import Tasks
-from perdure.ledger import BucketUnreachable, LedgerError, StorageError, View
+from perdure.ledger import (
+    UNREACHABLE_RETRY_MS,
+    UNREACHABLE_S,
+    BucketUnreachable,
+    LedgerError,
+    StorageError,
+    View,
+)
 
 if TYPE_CHECKING:  # it needs what reaches buckets
     from perdure.ledger import ReplicatedStore
 
 log = logging.getLogger("perdure.supervisor")
-
-REFUSED_S: Final = 5.0
-"""How long new work waits for a bucket that takes nothing, before it is refused."""
-RETRY_MS: Final = 2_000
 
 
 class Replication:
@@ -115,9 +118,9 @@ class Replication:
     def unreachable(self) -> BucketUnreachable | None:
         """Why answers wait for the bucket; None while it may still take what they wait for."""
         behind_s = self._store.behind_ms() / 1000
-        if not self._problem or behind_s < self.settings.lag_max_ms / 1000 + REFUSED_S:
+        if not self._problem or behind_s < self.settings.lag_max_ms / 1000 + UNREACHABLE_S:
             return self._store.unreachable()
-        return BucketUnreachable(self.settings.url, behind_s, self._problem, RETRY_MS)
+        return BucketUnreachable(self.settings.url, behind_s, self._problem, UNREACHABLE_RETRY_MS)
 
     def _candidates(self) -> list[str]:
         return list({**self._touched, **self._view.awake})

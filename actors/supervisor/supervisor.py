@@ -415,7 +415,8 @@ class Supervisor:
         try:
             if not isinstance(wish, CopyStorage):
                 self._decide(wish, at_ms, rows, [])
-            elif self._carrier is not None:
+            else:
+                assert self._carrier is not None, "with a directory a host makes copies itself"
                 self._carrier.copy(session.peer_id, wish)
         except (BadRequest, StorageError) as problem:
             session.say(Reply(ref, ok=False, value=error_to_plain(problem)))

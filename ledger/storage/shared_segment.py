@@ -146,7 +146,7 @@ class Contents(NamedTuple):
 def read_segment(content: bytes) -> Contents:
     """What is in a segment."""
     pieces, names = list(_pieces(content)), list(_all_names(content))
-    generation = max((each.generation for each in (*pieces, *names)), default=1)
+    generation = max([1, *(each.generation for each in pieces), *(each.generation for each in names)])
     found = [each for each in pieces if each.generation == generation]
     named = [each for each in names if each.generation == generation]
     entries: dict[int, list[_Found]] = {each.entry: [] for each in named}  # the end of one shows that it was there

@@ -47,8 +47,6 @@ T = TypeVar("T")
 
 ANSWER_S: Final = 10.0
 """Seconds for one request; then it is sent again."""
-UNREACHABLE_S: Final = 5.0
-"""After so many seconds without an answer new work should be refused."""
 SIGNED: Final = timedelta(hours=1)
 """For how long a signed URL is good."""
 _CONNECT_S: Final = 3.0
@@ -204,10 +202,9 @@ class Bucket:
         except BaseError as problem:
             self.trouble = _words(problem)
             return []
-        # For Azure obstore signs an encoded path where the decoded one is asked for, so such a URL is refused.
-        return (
-            [] if isinstance(self._store, AzureStore) and "%" in "".join(urlsplit(url).path for url in urls) else urls
-        )
+        if isinstance(self._store, AzureStore) and any("%" in urlsplit(url).path for url in urls):
+            return []  # obstore signs the encoded path, and Azure asks for the decoded one
+        return urls
 
     def puts_s(self, count: int) -> list[float]:
         """How many seconds each of so many objects of 1 KB takes to be created, one after the other. They are deleted again."""

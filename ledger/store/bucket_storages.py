@@ -303,8 +303,9 @@ class BucketStorages:
                 "SELECT agent_id, pack, start, size, digest FROM storage_blocks WHERE pack = $1 ORDER BY start", [name]
             ).fetchall()
             extents = [Extent(*row) for agent, *row in rows if agent not in folded]
-            with suppress(LedgerDamaged):  # it stays there
-                moved += [(extent, packs.add(body)) for extent, body in [(each, self._read(each)) for each in extents]]
+            with suppress(LedgerDamaged):  # then all of it stays there
+                bodies = [self._read(extent) for extent in extents]
+                moved += [(extent, packs.add(body)) for extent, body in zip(extents, bodies, strict=True)]
         return moved
 
     def _write(

@@ -29,7 +29,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from perdure.ledger.bucket_history import UPLOADS, Dated, KeptObjects, Pin, dated, floor_of, pins
 from perdure.ledger.codec import pack, unpack
-from perdure.ledger.errors import BadRequest, BucketUnreachable, LedgerDamaged, LedgerError
+from perdure.ledger.errors import (
+    UNREACHABLE_RETRY_MS,
+    UNREACHABLE_S,
+    BadRequest,
+    BucketUnreachable,
+    LedgerDamaged,
+    LedgerError,
+)
 from perdure.ledger.slots import (
     IDENTITY,
     Begun,
@@ -46,7 +53,7 @@ from perdure.ledger.slots import (
 )
 from perdure.ledger.storage.patches import Patch, StorageImage, patch_of
 from perdure.ledger.storage.signed_storage import SignedStorage
-from perdure.ledger.store.bucket import UNREACHABLE_S, Bucket, BucketRefused
+from perdure.ledger.store.bucket import Bucket, BucketRefused
 from perdure.ledger.store.bucket_storages import BucketStorages, PackWriter, signed_storage
 from perdure.ledger.store.duckdb_file import DATABASE, create, transact
 from perdure.ledger.store.duckdb_file import get as get_value
@@ -85,7 +92,6 @@ T = TypeVar("T")
 FORMAT: Final = 2
 PIECE: Final = 1 << 18
 """Bytes of a piece of the database's file."""
-_RETRY_MS: Final = 2_000
 _LOOKS: Final = 3  # tries, for what can be done without
 _LOOK_S: Final = 0.2  # between two looks whether a life has answered
 _SWEEPS: Final = 24  # in the time for which history is kept
@@ -431,7 +437,7 @@ class BucketStore(DuckDBStore):
         silent_s = self._bucket.unanswered_s()
         if silent_s < UNREACHABLE_S:
             return None
-        return BucketUnreachable(self._bucket.url, silent_s, self._bucket.trouble, _RETRY_MS)
+        return BucketUnreachable(self._bucket.url, silent_s, self._bucket.trouble, UNREACHABLE_RETRY_MS)
 
     def may_have_storage(self, agent_id: str) -> bool:
         return self._storages.may_have(agent_id)

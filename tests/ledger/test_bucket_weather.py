@@ -14,9 +14,9 @@ import obstore
 import pytest
 from obstore.exceptions import GenericError, PermissionDeniedError, UnauthenticatedError
 
-from perdure.ledger.errors import BadRequest, BucketUnreachable, LedgerDamaged, LedgerError
+from perdure.ledger.errors import UNREACHABLE_S, BadRequest, BucketUnreachable, LedgerDamaged, LedgerError
 from perdure.ledger.slots import IDENTITY, Answer, Request, delete, get, slot_key
-from perdure.ledger.store.bucket import UNREACHABLE_S, Bucket, BucketRefused
+from perdure.ledger.store.bucket import Bucket, BucketRefused
 from perdure.ledger.store.bucket_store import BucketStore
 from perdure.ledger.store.store import FactRow
 from tests.s3_server import S3, in_process, in_thread

@@ -20,8 +20,8 @@ from perdure.actors import Client
 from perdure.actors.chat.tools import function_tool
 from perdure.actors.life.host_options import Placement
 from perdure.actors.sim_world.weather import Span, Weather
-from perdure.ledger import LAG_MAX_MS
-from perdure.ledger.store.bucket import SIGNED, UNREACHABLE_S
+from perdure.ledger import LAG_MAX_MS, UNREACHABLE_S
+from perdure.ledger.store.bucket import SIGNED
 from perdure.ledger.store.bucket_store import BucketStore
 from perdure.ledger.succession import KNOCK_S
 from perdure.policies import Limits
