@@ -19,6 +19,7 @@ from contextvars import Context, ContextVar, copy_context
 from reprlib import repr as shortened
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias, TypeVar
+from weakref import WeakSet
 
 from perdure.policies import Rank
 
@@ -161,6 +162,18 @@ AGENT: Final = "agent "  # how the name of an agent's life begins
 
 RANK: ContextVar[Rank | None] = ContextVar("perdure_rank", default=None)
 """Why the current code works for an agent; None where it works for the host itself, whose work waits for no turn."""
+
+
+OF_ATTEMPT: ContextVar[WeakSet[asyncio.Task[Any]] | None] = ContextVar("perdure_of_attempt", default=None)
+"""The tasks that the author's code of the present attempt at a run has started."""
+
+
+def note_task(task: asyncio.Task[T], context: Context | None) -> asyncio.Task[T]:
+    """Tell the attempt whose code has started a task. One that is started in a context of its own is ours."""
+    among = OF_ATTEMPT.get()
+    if among is not None and context is None:
+        among.add(task)
+    return task
 
 
 OWNER: Final[ContextVar[str]] = ContextVar("perdure_owner", default="")

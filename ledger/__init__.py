@@ -38,9 +38,11 @@ if TYPE_CHECKING:
         word_of,
     )
     from perdure.ledger.effects import (
+        DeliverEvents,
         DeliverMail,
         Effect,
         ForgetStorage,
+        PauseAttempt,
         StartAttempt,
         StartBatch,
         StopAgent,
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
         BucketUnreachable,
         ConflictingRequest,
         DirectoryElsewhere,
+        EventRefused,
         FiberStopped,
         HostUnavailable,
         LedgerDamaged,
@@ -79,6 +82,7 @@ if TYPE_CHECKING:
         NoSuchNode,
         OutcomeUnknown,
         Overloaded,
+        PauseRefused,
         PerdureError,
         RetryRefused,
         RunBeingCleared,
@@ -96,6 +100,7 @@ if TYPE_CHECKING:
         UnknownRun,
         UnknownTool,
         VersionMismatch,
+        WaitTimedOut,
         WorldError,
     )
     from perdure.ledger.explanation import explain
@@ -142,7 +147,7 @@ if TYPE_CHECKING:
         parked,
     )
     from perdure.ledger.known_agent import KnownAgent, KnownAgents, standing_of
-    from perdure.ledger.mail import MILESTONE, Mail, MailState, Slot
+    from perdure.ledger.mail import EVENT, MILESTONE, Mail, MailState, Slot
     from perdure.ledger.maintenance.bucket_backups import pin_bucket, pins_of, unpin_bucket
     from perdure.ledger.maintenance.bucket_examination import examine_bucket
     from perdure.ledger.maintenance.bucket_restoration import (
@@ -215,10 +220,12 @@ if TYPE_CHECKING:
         HostLost,
         HostUp,
         Milestone,
+        Pause,
         Progress,
         Released,
         Request,
         Retry,
+        Send,
         Stimulus,
         StopLives,
         Tell,
@@ -226,6 +233,7 @@ if TYPE_CHECKING:
         Unhosted,
         Unstarted,
         Up,
+        Waiting,
     )
     from perdure.ledger.storage.carried_disk import CarriedDisk, FetchedStorage, own_folder
     from perdure.ledger.storage.patches import (
@@ -271,7 +279,7 @@ if TYPE_CHECKING:
         unchecked,
         unpack_value,
     )
-    from perdure.ledger.view import View, last_end
+    from perdure.ledger.view import ALARM_OF_RUN, View, last_end
     from perdure.ledger.whole_files import add_line, keep_whole, lines_of, numbered_lines, write_at
     from perdure.ledger.wording import lasting, of_json
 

@@ -102,6 +102,8 @@ def _ends_plainly(view: View, said: Ended) -> Run | None:
     run = view.runs.get(said.run_id)
     if run is None or not run.is_live or run.slots or run.teardown or run.cleared or run.retries or run.parked:
         return None
+    if said.run_id in view.events:
+        return None
     agent, life = run.child, view.agents.get(run.child)
     if life is None or life.incarnation != said.incarnation or not life.host_id or life.host_id != run.host_id:
         return None

@@ -36,6 +36,7 @@ class StartAttempt(NamedTuple):
     options: dict[str, Any]
     reported: int = 0
     after: int = 0
+    over_ms: float = 0
 
 
 class StartBatch(NamedTuple):
@@ -67,6 +68,24 @@ class DeliverMail(NamedTuple):
     incarnation: int
 
 
+class DeliverEvents(NamedTuple):
+    """Deliver to a run at work what was sent to it, as `DeliverMail` does to an agent."""
+
+    host_id: str
+    agent_id: str
+    incarnation: int
+    run_id: str
+
+
+class PauseAttempt(NamedTuple):
+    """Tell a host that the run is paused: the child is to stop at its next step."""
+
+    host_id: str
+    agent_id: str
+    incarnation: int
+    run_id: str
+
+
 class StopAgent(NamedTuple):
     """Tell a host to stop an agent."""
 
@@ -88,7 +107,17 @@ class ForgetStorage(NamedTuple):
     agent_id: str
 
 
-Effect = StartAttempt | StartBatch | WakeAgent | DeliverMail | StopAgent | TellEnd | ForgetStorage
+Effect = (
+    StartAttempt
+    | StartBatch
+    | WakeAgent
+    | DeliverMail
+    | DeliverEvents
+    | PauseAttempt
+    | StopAgent
+    | TellEnd
+    | ForgetStorage
+)
 """One thing to do, as data. It names the life that it is meant for."""
 
 
@@ -110,6 +139,8 @@ def outstanding(view: View, keys: Iterable[str], at_ms: int) -> Iterator[Effect]
             starts.setdefault((run.host_id, run.agent_type, id(run.options)), []).append(run)
         elif not run.confirmed or run.teardown or not run.host_id:
             yield from _for_run(view, run)
+        if run is not None and run.host_id and (run.paused or key in view.events):
+            yield from _for_steered(view, run, at_ms)
         activation = agents.get(key)
         if key in doomed:
             yield from _for_doomed(view, key)
@@ -140,7 +171,7 @@ def _starts_plainly(view: View, run: Run) -> bool:
     """Whether all that is left to do for a live run is to start its first attempt, and nothing is to be delivered behind that."""
     if run.attempt != 1 or run.confirmed or not run.host_id or run.input is None:
         return False
-    if run.collect or run.teardown or run.cleared or run.child in view.mailbox:
+    if run.collect or run.teardown or run.cleared or run.child in view.mailbox or run.over_ms:
         return False
     activation = view.agents.get(run.child)
     return activation is None or not activation.reported
@@ -161,19 +192,28 @@ def _for_run(view: View, run: Run) -> list[Effect]:
     effects: list[Effect] = []
     activation, is_live = view.agents.get(run.child), run.is_live
     awake = activation if activation is not None and activation.host_id else None
-    begins_again = is_live and not run.host_id and not run.parked
+    begins_again = is_live and not run.host_id and not (run.parked or run.is_put_off)
     # A run that begins again waits until its child has ended its other work: an agent has one life at a time.
     if awake is not None and (run.teardown or run.cleared or begins_again):
         effects.append(StopAgent(awake.host_id, run.child, awake.incarnation))
     elif is_live and run.host_id and not run.confirmed:
         start = StartAttempt(
             run.host_id, run.child, run.incarnation, run.run_id, run.attempt, run.input, run.collect, run.options,
-            0 if awake is None else awake.reported or 0, run.begun_after,
+            0 if awake is None else awake.reported or 0, run.begun_after, run.over_ms,
         )  # fmt: skip
         effects.append(start)
     if run.cleared and awake is None:
         effects.append(ForgetStorage(run.run_id, run.child))
     return effects
+
+
+def _for_steered(view: View, run: Run, at_ms: int) -> Iterator[Effect]:
+    life = run.host_id, run.child, run.incarnation, run.run_id
+    events = view.events.get(run.run_id)
+    if events is not None and events.is_outstanding(at_ms):
+        yield DeliverEvents(*life)
+    if run.paused:
+        yield PauseAttempt(*life)
 
 
 def _for_doomed(view: View, agent: str) -> Iterator[Effect]:
@@ -202,6 +242,8 @@ def _for_agent(view: View, activation: Activation, at_ms: int) -> Iterator[Effec
 def letter(view: View, mail: Mail) -> tuple[str, str, str, dict[str, Any], dict[str, Any]]:
     if mail.content is not None and not mail.run_id:
         return mail.mail_id, mail.slot, mail.handler, {}, mail.content
+    if mail.is_event:
+        return mail.mail_id, mail.slot, mail.handler, {"run_id": mail.run_id}, mail.content or {}
     run = view.runs[mail.run_id]
     content = outcome_of(run) if mail.content is None else dict(mail.content)
     if "body" in content:

@@ -5,6 +5,8 @@
     │   ├── ConflictingRequest        a run id was used again with other content
     │   ├── UnknownRun                no run has this id
     │   ├── RetryRefused              the run is live, has completed or was cancelled, so it is not tried again
+    │   ├── EventRefused              the run has ended, or has too many events that it has not taken
+    │   ├── PauseRefused              the run has ended, or nobody waits for it any more
     │   ├── RuntimeClosed             the runtime was closed, or this process was forked from the one that opened it
     │   ├── UnknownAgentType          the agent's class cannot be found or imported
     │   ├── UnknownTool               no tool has this name, or its function cannot be found or imported
@@ -40,6 +42,7 @@
         ├── RunBeingCleared           the id belongs to a run that is being cleared; requests wait for that by themselves
         ├── FiberStopped              the fiber has ended while its code still ran
         ├── AgentAborted              the agent's parent ended its life during a call, or before it
+        ├── WaitTimedOut              an event that a run waited for did not come in time
         ├── StartTimedOut             the agent's `on_start` did not return in time, so the agent did not start
         └── OutcomeUnknown            the agent's host died during a call; the call may or may not have taken effect
 
@@ -83,6 +86,14 @@ class UnknownRun(BadRequest):
 
 class RetryRefused(BadRequest):
     """Only a run that failed, was given up or is parked is tried again."""
+
+
+class EventRefused(BadRequest):
+    """The run has ended, or has too many events that it has not taken. The event was not sent."""
+
+
+class PauseRefused(BadRequest):
+    """Only a live run is paused, and goes on."""
 
 
 class RuntimeClosed(BadRequest):
@@ -337,6 +348,18 @@ class AgentAborted(WorldError):
 
     def __str__(self) -> str:
         return f"{self.agent_id} was aborted: {self.reason}"
+
+
+class WaitTimedOut(WorldError, TimeoutError):
+    """An event that a run waited for did not come in time. If it comes later it is there for the next wait."""
+
+    def __init__(self, run_id: str, event: str) -> None:
+        super().__init__(run_id, event)
+        self.run_id = run_id
+        self.event = event
+
+    def __str__(self) -> str:
+        return f"event {self.event!r} did not come in time for run {self.run_id!r}"
 
 
 class StartTimedOut(WorldError):

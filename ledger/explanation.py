@@ -18,7 +18,15 @@ from perdure.ledger.mail import Mail, MailState, Slot
 from perdure.ledger.placements import askers_host, blamed_in, hindrance, is_alone, is_at_fault
 from perdure.ledger.run import Run
 from perdure.ledger.status import InterruptedReason, Status
-from perdure.ledger.timeouts import budget_of, next_look, place_due_ms, retry_due_ms, sighting_of, start_due_ms
+from perdure.ledger.timeouts import (
+    budget_of,
+    next_look,
+    place_due_ms,
+    retry_due_ms,
+    sighting_of,
+    start_due_ms,
+    wait_end_ms,
+)
 from perdure.ledger.view import View
 from perdure.ledger.wait_queues import line_for
 from perdure.ledger.wording import counted, first, lasting, nth
@@ -82,6 +90,8 @@ def explain(view: View, run: Run, at_ms: int, limits: Limits, *, served: bool = 
     said = [*_what(case), *_code(case)]
     if run.parked:
         said += _parked(case)
+    elif run.run_id in view.waiting:
+        said += _put_off(case)
     elif run.is_live:
         said += [*_attempts(case), *_place(case), *_signs(case), *_patience(case)]
     elif run.status is Status.INTERRUPTED:
@@ -133,6 +143,25 @@ def _parked(case: Case) -> Iterator[str]:
     yield f"`perdure retry {name}` tries it at once, and `perdure cancel {name}` gives it up."
 
 
+def _put_off(case: Case) -> Iterator[str]:
+    run, wait, name = case.run, case.run.wait, shlex.quote(case.run.run_id)
+    if wait is not None and not wait.is_for_nothing:
+        whats = [f"for event {each!r}" for each in wait.events]
+        if not math.isinf(wait.until_ms):
+            whats.append(f"until its time comes, {case.due(wait_end_ms(case.view, wait))}")
+        since = lasting(max(0, case.at_ms - wait.since_ms))
+        yield f"It waits {' or '.join(whats)}, and has waited for {since}. It is on no host, and that costs it no attempt."
+        if wait.events:
+            yield f"`perdure send {name} {shlex.quote(wait.events[0])} VALUE` sends it the event."
+    if run.paused:
+        yield f"It is paused, and on no host, until `perdure resume {name}`."
+    if not run.is_awaited and "max_budget_ms" in run.options:
+        seen = sighting_of(case.view, run, case.awake_at_ms)
+        yield from _ends(case, "It is given up", seen.requested_at_ms + run.options["max_budget_ms"], "max_budget_ms")
+    else:
+        yield "No time limit applies to it meanwhile."
+
+
 # ------------------------------------------------------------------ live
 
 
@@ -147,6 +176,8 @@ def _place(case: Case) -> Iterator[str]:
         )
     elif run.is_placed and not case.served:
         yield f"{_last_seen(run)} If that host is gone, the next attempt begins."
+    elif run.is_placed and run.paused:
+        yield "It is paused: its child stops at its next step at which nothing else of it is at work."
     elif run.is_placed and run.confirmed:
         yield f"Its child is at work on host {run.host_id}{_own_children(case)}."
     elif run.is_placed:
@@ -228,9 +259,9 @@ def _alone(case: Case, spec: HostSpec | None, losses: int, died: str) -> Iterato
 def _attempts(case: Case) -> Iterator[str]:
     run, limits = case.run, case.limits
     coming = run.attempt + (not run.is_placed)
-    if coming - run.begun_after == 1:
+    if coming - run.begun_after - run.reentries == 1:
         return
-    attempts, in_all = run.attempts(limits.attempts_max), run.attempt - run.begun_after
+    attempts, in_all = run.attempts(limits.attempts_max), run.counted_attempts
     yield f"It is in attempt {coming}." if run.is_placed else f"Attempt {coming} is next."
     if run.cause:
         yield f"The attempt before was lost: {run.cause}."

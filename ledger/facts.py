@@ -170,6 +170,38 @@ class RunParked(NamedTuple):
     error: str
 
 
+class RunWaiting(NamedTuple):
+    """The attempt ended because all that the child does waits: for one of the events of these names, or until `until_ms`, which is infinite
+    if only an event ends it. `until_ms` is by the ledger's time, or with `by_wall` by the wall clock; `deadline_ms` is the same moment as
+    the child knows it. With `released`, the child has left its host."""
+
+    run_id: str
+    attempt: int
+    events: list[str]
+    until_ms: float
+    by_wall: bool
+    deadline_ms: float
+    released: bool
+    sequence: int = 0
+
+
+class RunPaused(NamedTuple):
+    """An operator paused the run, or with `paused=False` let it go on. A run that is at work stops at its next step."""
+
+    run_id: str
+    paused: bool
+
+
+class EventSent(NamedTuple):
+    """An event for a run, kept until the run takes it. `sender` is an agent, or empty for a client."""
+
+    mail_id: str
+    run_id: str
+    name: str
+    sender: str
+    body: bytes
+
+
 class RunRetried(NamedTuple):
     """A person had the run tried again, or code came for a run that was parked, or tried again without an attempt since. It has all its
     attempts again, and the code of this package unless that is None."""
@@ -297,6 +329,9 @@ Fact = (
     | RunReattached
     | RunCleared
     | RunParked
+    | RunWaiting
+    | RunPaused
+    | EventSent
     | RunRetried
     | AgentActivated
     | AgentReleased
@@ -329,6 +364,8 @@ RUN_FACTS: tuple[type[Fact], ...] = (
     RunReattached,
     RunCleared,
     RunParked,
+    RunWaiting,
+    RunPaused,
     RunRetried,
 )
 """The facts whose subject is a run."""

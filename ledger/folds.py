@@ -25,6 +25,7 @@ from perdure.ledger.facts import (
     AttemptLost,
     AttemptStarted,
     CodeAdopted,
+    EventSent,
     Fact,
     MailDelivered,
     MailFailed,
@@ -38,13 +39,15 @@ from perdure.ledger.facts import (
     RunFailed,
     RunInterrupted,
     RunParked,
+    RunPaused,
     RunReattached,
     RunRequested,
     RunRetried,
+    RunWaiting,
     SupervisorStarted,
 )
 from perdure.ledger.ids import name_of
-from perdure.ledger.mail import MILESTONE, Mail, MailEvent, Slot, permits
+from perdure.ledger.mail import EVENT, MILESTONE, Mail, MailEvent, Slot, permits
 from perdure.ledger.notes import Note
 from perdure.ledger.run import open_run, outcome_of
 from perdure.ledger.store.batches import BATCH, Batch
@@ -125,6 +128,8 @@ def _run_ended(view: View, fact: RunCompleted | RunFailed | RunAborted, seq: int
         view.move_mail(MailEvent.OVERTAKEN, run.mail_id(Slot.GIVE_UP))
     if run.wants_mail:
         view.post(run, Slot.FINISH, None, at_ms)
+    if run.run_id in view.events:  # nobody is left to take them
+        view.move_mail(MailEvent.WITHDRAWN, *view.events[run.run_id])
     return frame
 
 
@@ -169,6 +174,38 @@ def _run_parked(view: View, fact: RunParked, seq: int, at_ms: int) -> int | None
     view.drop_agent(run.child)
     view.parked[run.run_id] = None
     return frame
+
+
+def _run_waiting(view: View, fact: RunWaiting, seq: int, at_ms: int) -> int | None:
+    run = view.runs[fact.run_id]
+    frame = view.advance(run, fact, seq, at_ms)
+    if fact.released:
+        view.move(run.child, "").run_id = ""
+        view.drop_agent(run.child)
+    else:  # it lives on for other work
+        activation = view.agents[run.child]
+        activation.run_id, activation.confirmed = "", True
+        view.dirty_agents[run.child] = None
+    view.rest(run)
+    return frame
+
+
+def _run_paused(view: View, fact: RunPaused, seq: int, at_ms: int) -> int | None:
+    run = view.runs[fact.run_id]
+    frame = view.advance(run, fact, seq, at_ms)
+    if not (run.is_placed or run.parked or run.teardown) and run.is_live:
+        if run.paused or run.wait is not None:
+            view.rest(run)
+        else:
+            view.waiting.pop(run.run_id, None)
+            view.timers.arm(run.run_id, run.retry_at_ms)
+    return frame
+
+
+def _event_sent(view: View, fact: EventSent, seq: int, at_ms: int) -> None:
+    run = view.runs[fact.run_id]
+    content = {"sender": fact.sender, "body": fact.body}
+    view.put_event(run, Mail(fact.mail_id, run.child, run.run_id, EVENT + fact.name, "", content, at_ms, seq=seq))
 
 
 def _run_retried(view: View, fact: RunRetried, seq: int, at_ms: int) -> int | None:
@@ -349,6 +386,9 @@ _FOLDS: dict[type[Fact], Callable[[View, Any, int, int], int | None]] = {
     RunReattached: _run_reattached,
     RunCleared: _run_cleared,
     RunParked: _run_parked,
+    RunWaiting: _run_waiting,
+    RunPaused: _run_paused,
+    EventSent: _event_sent,
     RunRetried: _run_retried,
     AgentActivated: _agent_activated,
     AgentReleased: _agent_released,

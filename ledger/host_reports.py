@@ -25,6 +25,7 @@ from perdure.ledger.facts import (
     RunInterrupted,
     RunParked,
     RunStarted,
+    RunWaiting,
 )
 from perdure.ledger.ids import name_of
 from perdure.ledger.mail import MailEvent
@@ -51,6 +52,7 @@ from perdure.ledger.stimulus import (
     Released,
     Unstarted,
     Up,
+    Waiting,
 )
 from perdure.ledger.transitions import permits
 from perdure.ledger.view import View
@@ -157,6 +159,22 @@ def unstarted(view: View, said: Unstarted, at_ms: int, limits: Limits) -> Iterat
         yield RunInterrupted(run.run_id, reason, None, said.error)
     else:
         yield from lose(view, view.agents[run.child], said.error, at_ms, limits, is_clean=True)
+
+
+def waiting(view: View, said: Waiting, at_ms: int) -> Iterator[Fact]:
+    """All that a child does waits, so the run gives up its place, and is entered again when a wait is over."""
+    run = current(view, said.run_id, said.incarnation)
+    if run is None:
+        return
+    if run.is_placed and not run.teardown and permits(run.status, RunWaiting):
+        until_ms = said.deadline_ms if said.by_wall else at_ms + max(said.after_ms, 0)
+        yield RunWaiting(
+            run.run_id, run.attempt, said.events, until_ms, said.by_wall, said.deadline_ms, said.released, said.sequence
+        )
+    elif said.released:
+        yield AgentReleased(run.child, said.incarnation, said.sequence)
+        if run.is_live and run.teardown:
+            yield from seal(view, run, still_running=False)
 
 
 def released(view: View, said: Released, at_ms: int, limits: Limits) -> Iterator[Fact]:
@@ -271,7 +289,7 @@ def _evidence(run: Run, limits: Limits) -> Evidence:
     return Evidence(
         ended_hard=run.is_hard,
         torn_down=bool(run.teardown),
-        attempt=run.attempt - run.begun_after,
+        attempt=run.counted_attempts,
         attempts=run.attempts(limits.attempts_max),
         losses=run.losses + 1,
         collected=run.collect,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
@@ -30,7 +31,8 @@ def inspected(run: Run) -> dict[str, Any]:
     told = {**about(run), **outcome_of(run), "parent": run.parent, "digest": run.digest, "attempt": run.attempt}
     told["output"] = None if run.output is None else Kept(run.output)
     told["host"], told["signal_at_ms"] = run.host_id, run.signal_at_ms or None
-    told["waits_for_host"] = run.is_live and not run.is_placed and not run.parked
+    told["waits_for_host"] = run.is_live and not run.is_placed and not (run.parked or run.is_put_off)
+    told["waits"] = waits_of(run)
     told["lost_by"] = (run.cause or None) if told["waits_for_host"] else None
     if run.progress is not None:
         told["progress"] = {**unpack(run.progress), "at_ms": run.progress_at_ms}
@@ -41,6 +43,19 @@ def inspected(run: Run) -> dict[str, Any]:
     ]
     told["deliveries"] = {str(slot): str(state) for slot, state in run.slots.items()}
     return told
+
+
+def waits_of(run: Run) -> dict[str, Any] | None:
+    """What a run waits for without a process: events by name, an instant, or to be let go on; None if it does not."""
+    if not (run.wait or run.paused):
+        return None
+    wait = run.wait
+    return {
+        "events": [] if wait is None else wait.events,
+        "until_ms": None if wait is None or math.isinf(wait.until_ms) else int(wait.until_ms),
+        "since_ms": None if wait is None else wait.since_ms,
+        "paused": run.paused,
+    }
 
 
 class AtStake(NamedTuple):
@@ -94,6 +109,7 @@ _ON_A_LINE = (
     "detached",
     "attempt",
     "host",
+    "waits",
 )
 
 

@@ -9,7 +9,8 @@ which its parent stopped waiting, `milestone:<name>` for each milestone on the p
 - a request made inside a transaction fills *start*, if the parent has a hook for that: the hook may not run before the transaction is
   durable.
 
-What an agent is told (`MailPosted`) is mail, too, in the slot *tell* that belongs to no run.
+What an agent is told (`MailPosted`) is mail, too, in the slot *tell* that belongs to no run. So is an event for a run (`EventSent`), in a
+slot `event:<name>` that may be used often: it is pending until the run takes it, and is withdrawn when the run ends.
 
 `TABLE` below moves the state of a mail. Facts alone move it, and `decide` asks `permits` before it makes one. A handler whose
 acknowledgement arrives after its mail was superseded did run, so truth wins: `superseded → delivered`. The record of a mail that is
@@ -27,6 +28,8 @@ from perdure.policies import Cell, IllegalTransition, Transitions
 
 MILESTONE = "milestone:"
 """What the slot of a milestone begins with; its name follows."""
+EVENT = "event:"
+"""What the slot of an event for a run begins with; its name follows."""
 
 
 class Slot(StrEnum):
@@ -112,6 +115,10 @@ class Mail:
     retry_at_ms: int = 0
     error: str = ""
     seq: int = 0
+
+    @property
+    def is_event(self) -> bool:
+        return self.slot.startswith(EVENT)
 
     @property
     def is_open(self) -> bool:

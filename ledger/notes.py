@@ -55,6 +55,7 @@ class TenantSeen(Note):
         view.touched[self.agent_id] = None
         if self.agent_id in view.mailbox:
             view.mailbox[self.agent_id].take_back()
+        view.take_back_events(self.agent_id)
         if run_id in view.runs:
             view.touched[run_id] = None
 

@@ -85,7 +85,10 @@ def _seat_runs(view: View, line: LineKey, at_ms: int, limits: Limits, blame: _Bl
         run = view.runs[run_id]
         activation = view.agents.get(run.child)
         if activation is not None and activation.host_id:
-            continue  # it is awake for other work, and is asked to leave (`outstanding`)
+            # It is awake for other work. One that has waited goes on beside that; any other is asked to leave (`outstanding`).
+            if run.wait is not None and activation.confirmed and not activation.stopping:
+                yield AttemptStarted(run_id, run.attempt + 1, activation.incarnation, activation.host_id)
+            continue
         if run_id in view.begins_anew and at_ms < view.code_due_ms:
             continue  # a person who mends the code of a run and has it tried again means the mended code
         most = run.options.get("limit")
@@ -151,7 +154,9 @@ def _hosts_of_tools(view: View, agent: str) -> set[str]:
 def _begins_soon(view: View, agent: str) -> bool:
     # The attempt of a run that waits for a place wakes its child, so nothing else may.
     run = view.runs.get(name_of(agent))
-    return run is not None and run.child == agent and run.is_live and not run.is_placed and not run.parked
+    if run is None or run.child != agent or run.run_id in view.waiting:
+        return False
+    return run.is_live and not run.is_placed and not run.parked
 
 
 def is_alone(view: View, agent: str, spec: HostSpec | None, losses: int, blamed: int) -> bool:

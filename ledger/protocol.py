@@ -7,8 +7,8 @@ that is doubled, late or from an earlier life yields no facts.
 
 | stimulus | decided in |
 |---|---|
-| `Request`, `Cancel`, `Clear`, `Tell`, `Forget`, `StopLives`, `Retry`, `Adopt` | `requests` |
-| `Up`, `Progress`, `Milestone`, `Chunk`, `Ended`, `Unstarted`, `Released`, `Awake`, `Alarm`, `Handled` | `host_reports` |
+| `Request`, `Cancel`, `Clear`, `Tell`, `Send`, `Pause`, `Forget`, `StopLives`, `Retry`, `Adopt` | `requests` |
+| `Up`, `Progress`, `Milestone`, `Chunk`, `Ended`, `Unstarted`, `Waiting`, `Released`, `Awake`, `Alarm`, `Handled` | `host_reports` |
 | `HostUp`, `HostLost` | `host_reports` |
 | `ExpireRuns` | here |
 | `Unhosted` | `placements` |
@@ -54,10 +54,12 @@ from perdure.ledger.stimulus import (
     HostLost,
     HostUp,
     Milestone,
+    Pause,
     Progress,
     Released,
     Request,
     Retry,
+    Send,
     Stimulus,
     StopLives,
     Tell,
@@ -65,6 +67,7 @@ from perdure.ledger.stimulus import (
     Unhosted,
     Unstarted,
     Up,
+    Waiting,
 )
 from perdure.ledger.view import View
 from perdure.policies import Limits
@@ -88,6 +91,8 @@ _DECISIONS: dict[type[Stimulus], Callable[[View, Any, int, Limits], Iterator[Fac
     Cancel: lambda view, said, _at_ms, _limits: requests.cancel(view, said),
     Clear: lambda view, said, _at_ms, _limits: requests.clear(view, said),
     Tell: lambda view, said, _at_ms, _limits: requests.tell(view, said),
+    Send: lambda view, said, _at_ms, limits: requests.send(view, said, limits),
+    Pause: lambda view, said, _at_ms, _limits: requests.pause(view, said),
     Forget: lambda view, said, _at_ms, _limits: requests.forget(view, said),
     StopLives: lambda view, said, _at_ms, _limits: requests.stop_lives(view, said),
     ExpireRuns: lambda view, said, _at_ms, _limits: _expire(view, said),
@@ -98,6 +103,7 @@ _DECISIONS: dict[type[Stimulus], Callable[[View, Any, int, Limits], Iterator[Fac
     Chunk: lambda view, said, _at_ms, _limits: host_reports.chunk(view, said),
     Ended: lambda view, said, _at_ms, limits: host_reports.ended(view, said, limits),
     Unstarted: host_reports.unstarted,
+    Waiting: lambda view, said, at_ms, _limits: host_reports.waiting(view, said, at_ms),
     Released: host_reports.released,
     Awake: lambda view, said, _at_ms, _limits: host_reports.awake(view, said),
     Alarm: lambda view, said, _at_ms, _limits: host_reports.alarm(view, said),

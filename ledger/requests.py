@@ -24,7 +24,9 @@ from perdure.ledger.errors import (
     AdmissionRefused,
     AgentBeingDeleted,
     ConflictingRequest,
+    EventRefused,
     Overloaded,
+    PauseRefused,
     RetryRefused,
     RunBeingCleared,
     UnknownRun,
@@ -33,12 +35,14 @@ from perdure.ledger.facts import (
     AgentDoomed,
     AgentStopped,
     CodeAdopted,
+    EventSent,
     Fact,
     MailPosted,
     MailRequeued,
     MailSuppressed,
     RunAborted,
     RunCleared,
+    RunPaused,
     RunReattached,
     RunRequested,
     RunRetried,
@@ -48,7 +52,7 @@ from perdure.ledger.mail import MailEvent
 from perdure.ledger.mail import permits as mail_permits
 from perdure.ledger.run import Run
 from perdure.ledger.status import Status
-from perdure.ledger.stimulus import Adopt, Cancel, Clear, Forget, Request, Retry, StopLives, Tell
+from perdure.ledger.stimulus import Adopt, Cancel, Clear, Forget, Pause, Request, Retry, Send, StopLives, Tell
 from perdure.ledger.transitions import permits
 from perdure.ledger.view import View
 from perdure.policies import Limits
@@ -178,6 +182,38 @@ def tell(view: View, said: Tell) -> Iterator[Fact]:
         raise AgentBeingDeleted(said.recipient)
     if said.mail_id not in view.mail:  # else it is told again
         yield MailPosted(said.mail_id, said.recipient, said.sender, said.method, said.body, said.home)
+
+
+def send(view: View, said: Send, limits: Limits) -> Iterator[Fact]:
+    """Keep an event for a run until the run takes it. Refused for a run that has ended, and for one that has too many."""
+    run = view.runs.get(said.run_id)
+    if run is None or run.cleared:
+        raise UnknownRun("run_id", f"no run {said.run_id!r} is known, so event {said.name!r} was sent to nobody")
+    if said.mail_id in view.mail:
+        return  # it is told again
+    if view.doomed_by(run.child):
+        raise AgentBeingDeleted(run.child)
+    if run.is_hard:
+        words = (
+            f"run {run.run_id!r} has ended ({run.status}), so it takes no event any more; {said.name!r} was not sent"
+        )
+        raise EventRefused("run_id", words)
+    kept = len(view.events.get(run.run_id, ()))
+    if kept >= limits.events_max:
+        words = f"run {run.run_id!r} has {kept} events that it has not taken (events_max is {limits.events_max}); {said.name!r} was"
+        raise EventRefused("run_id", f"{words} not sent. Send it again when the run has taken some")
+    yield EventSent(said.mail_id, run.run_id, said.name, said.sender, said.body)
+
+
+def pause(view: View, asked: Pause) -> Iterator[Fact]:
+    run = view.runs.get(asked.run_id)
+    if run is None or run.cleared:
+        raise UnknownRun("run_id", f"no run {asked.run_id!r} is known; `perdure ps --all` lists the runs")
+    if not run.is_live:
+        words = f"run {run.run_id!r} is {run.status}; only a live run is paused, and goes on"
+        raise PauseRefused("run_id", words)
+    if run.paused != asked.paused:
+        yield RunPaused(run.run_id, asked.paused)
 
 
 def forget(view: View, asked: Forget) -> Iterator[Fact]:

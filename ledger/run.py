@@ -7,10 +7,11 @@ moved. The table in `transitions` moves the status; the functions below keep the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from perdure.ledger.activation import with_package
 from perdure.ledger.facts import (
@@ -27,10 +28,12 @@ from perdure.ledger.facts import (
     RunFailed,
     RunInterrupted,
     RunParked,
+    RunPaused,
     RunReattached,
     RunRequested,
     RunRetried,
     RunStarted,
+    RunWaiting,
     TeardownBegan,
 )
 from perdure.ledger.ids import agent_id, mail_id
@@ -40,6 +43,21 @@ from perdure.ledger.transitions import cell
 from perdure.policies import Attempts, Cell, IllegalTransition
 
 
+class Wait(NamedTuple):
+    """What a run waits for without a process, as `RunWaiting` says it, since `since_ms`."""
+
+    events: list[str]
+    until_ms: float
+    by_wall: bool
+    deadline_ms: float
+    since_ms: int
+
+    @property
+    def is_for_nothing(self) -> bool:
+        # The child stopped because the run was paused.
+        return not self.events and math.isinf(self.until_ms)
+
+
 @dataclass(slots=True)
 class Run:
     """One logical execution of a child, requested by a parent under a run id.
@@ -47,6 +65,10 @@ class Run:
     `parked` says why the run waits for other code or for a person; it is live then, and no time limit applies to it. `retries` counts how
     often it was tried again after an end, and `begun_after` the attempts before that, which do not count any more. Since then it has other
     ends to tell, whose mail is told from the earlier by `end_mark`; `overtaken` are mails about earlier ends, which were not delivered.
+
+    With `wait` the run is on no host until its wait is over. Then it is entered again, which costs none of its attempts: `reentries`
+    counts that, `waited_ms` is how long it has waited in all, and `over_ms` tells the child which of its deadlines has passed. `paused`
+    keeps it from every host.
     """
 
     run_id: str
@@ -98,6 +120,11 @@ class Run:
     begun_after: int = 0
     end_mark: int = 0
     overtaken: list[str] = field(default_factory=list)
+    wait: Wait | None = None
+    waited_ms: int = 0
+    reentries: int = 0
+    over_ms: float = 0
+    paused: bool = False
 
     child: str = field(init=False, repr=False)
 
@@ -147,7 +174,16 @@ class Run:
         """The attempts since the last progress, and their limit."""
         most = self.options.get("attempts_max") or default_max
         # A limit of one means at most once, so all attempts count.
-        return Attempts(self.attempt - self.begun_after if most == 1 else self.idle_attempts, most)
+        return Attempts(self.counted_attempts if most == 1 else self.idle_attempts, most)
+
+    @property
+    def counted_attempts(self) -> int:
+        return self.attempt - self.begun_after - self.reentries
+
+    @property
+    def is_put_off(self) -> bool:
+        """Whether it is on no host because it waits, or is paused."""
+        return not self.host_id and (self.wait is not None or self.paused)
 
     @property
     def is_settled(self) -> bool:
@@ -175,6 +211,7 @@ class Run:
         run.milestones = [(*stone,) for stone in run.milestones]
         run.chunk = (run.chunk[0], run.chunk[1])
         run.slots = {slot: MailState(state) for slot, state in run.slots.items()}
+        run.wait = None if run.wait is None else Wait(*run.wait)
         return run
 
 
@@ -249,6 +286,19 @@ def _attempt_started(run: Run, fact: AttemptStarted, at_ms: int) -> None:
     run.attempt, run.incarnation, run.host_id, run.collect = fact[1:5]
     run.placed_at_ms, run.confirmed, run.retry_at_ms = at_ms, False, 0
     run.idle_attempts += 1
+    if run.wait is not None:
+        _waited(run, run.wait, at_ms)
+
+
+def _waited(run: Run, wait: Wait, at_ms: int) -> None:
+    # It was not silent meanwhile, and nobody had to come back to it.
+    is_over = at_ms >= wait.until_ms and not wait.by_wall
+    run.over_ms = wait.deadline_ms if is_over else 0
+    run.waited_ms += at_ms - wait.since_ms
+    run.reentries += 1
+    run.signal_at_ms = at_ms
+    run.reattached_at_ms = at_ms if run.reattached_at_ms else 0
+    run.wait = None
 
 
 def _signalled(run: Run, at_ms: int) -> None:
@@ -279,6 +329,7 @@ def _chunk(run: Run, fact: ChunkEmitted, at_ms: int) -> None:
 
 def _end(run: Run, at_ms: int, *, released: bool) -> None:
     run.ended_at_ms, run.reason, run.child_still_running, run.teardown, run.parked = at_ms, "", None, "", ""
+    run.wait, run.paused = None, False
     if released:
         run.host_id = ""
 
@@ -300,6 +351,7 @@ def _aborted(run: Run, fact: RunAborted, at_ms: int) -> None:
 
 def _interrupted(run: Run, fact: RunInterrupted, at_ms: int) -> None:
     run.ended_at_ms, run.reason, run.error = at_ms, fact.reason, fact.error
+    run.wait, run.paused = None, False
     run.child_still_running = fact.child_still_running
 
 
@@ -317,7 +369,7 @@ def _reattached(run: Run, fact: RunReattached, at_ms: int) -> None:
     run.life = fact.life
     run.reattached_at_ms, run.reason, run.child_still_running, run.error, run.ended_at_ms = at_ms, "", None, "", 0
     run.teardown = ""
-    if not run.host_id:
+    if not (run.host_id or run.is_put_off):
         run.status = Status.STARTING  # interrupted or not: its next attempt is still to come
         run.idle_attempts, run.losses, run.retry_at_ms = 0, 0, 0
         run.lost_at_ms = at_ms if run.lost_at_ms else 0  # its deadline for a place begins anew
@@ -335,6 +387,17 @@ def _parked(run: Run, fact: RunParked, _at_ms: int) -> None:
     run.host_id, run.confirmed, run.parked, run.retry_at_ms, run.lost_at_ms = "", False, fact.error, 0, 0
 
 
+def _waiting(run: Run, fact: RunWaiting, at_ms: int) -> None:
+    _signalled(run, at_ms)
+    run.wait = Wait(fact.events, fact.until_ms, fact.by_wall, fact.deadline_ms, at_ms)
+    run.host_id, run.confirmed, run.cause, run.retry_at_ms, run.lost_at_ms = "", False, "", 0, 0
+    run.ended_at_ms, run.reason, run.child_still_running, run.error = 0, "", None, ""
+
+
+def _paused(run: Run, fact: RunPaused, _at_ms: int) -> None:
+    run.paused = fact.paused
+
+
 def _retried(run: Run, fact: RunRetried, at_ms: int) -> None:
     if run.ended_at_ms:
         run.retries += 1
@@ -342,6 +405,7 @@ def _retried(run: Run, fact: RunRetried, at_ms: int) -> None:
     run.idle_attempts, run.losses, run.retry_at_ms, run.lost_at_ms, run.signal_at_ms = 0, 0, 0, 0, 0
     run.cause, run.error, run.trace, run.reason, run.child_still_running, run.parked = "", "", "", "", None, ""
     run.ended_at_ms, run.reattached_at_ms, run.teardown, run.teardown_at_ms = 0, 0, "", 0
+    run.wait, run.paused, run.waited_ms, run.reentries, run.over_ms = None, False, 0, 0, 0
     if fact.package is not None:
         run.options = {**run.options, "pool": with_package(run.options.get("pool"), fact.package)}
 
@@ -361,5 +425,7 @@ _KEEPERS: dict[type[Fact], Callable[[Run, Any, int], None]] = {
     RunReattached: _reattached,
     RunCleared: _cleared,
     RunParked: _parked,
+    RunWaiting: _waiting,
+    RunPaused: _paused,
     RunRetried: _retried,
 }

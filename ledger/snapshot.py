@@ -160,6 +160,7 @@ def _restore_record(view: View, record: Record) -> None:
 
 def _index(view: View) -> None:
     runs, mail = list(view.runs.values()), sorted(view.mail.values(), key=lambda mail: mail.seq)
+    put_off: list[Run] = []
     view.make_indexes()
     for run in runs:
         view.enter_run(run)
@@ -177,6 +178,9 @@ def _index(view: View) -> None:
                 continue
             if run.begins_anew:
                 view.begins_anew[run.run_id] = None
+            if run.is_put_off:
+                put_off.append(run)
+                continue
             view.timers.arm(run.run_id, run.retry_at_ms)
             if not run.is_placed and not run.retry_at_ms:
                 view.enqueue(run)  # in the order of the requests, which timers of the same time do not keep
@@ -192,8 +196,13 @@ def _index(view: View) -> None:
             view.alarms.arm(activation.agent_id, activation.alarm_at_ms)
     for each in mail:
         view.shelve(each)
+        if each.is_event:
+            continue
         if each.state is MailState.PENDING and each.retry_at_ms:
             view.box(each.recipient).put_off(each.mail_id, each.retry_at_ms, each.seq)
             view.timers.arm(each.recipient, each.retry_at_ms)
         elif each.state is MailState.PENDING:
             view.want(each.recipient)
+    for run in put_off:  # when it is known what has come for them
+        view.rest(run)
+        view.timers.arm(run.run_id, 0)

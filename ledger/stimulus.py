@@ -83,6 +83,20 @@ class Unstarted(NamedTuple):
     error: str
 
 
+class Waiting(NamedTuple):
+    """All that the child does waits: for an event of one of these names, or until `deadline_ms` by its own clock, which is `after_ms` away;
+    infinite if only an event ends it. With `by_wall` the moment is one of the calendar. With `released`, it has left its host."""
+
+    run_id: str
+    incarnation: int
+    events: list[str]
+    deadline_ms: float
+    after_ms: float
+    by_wall: bool
+    released: bool = False
+    sequence: int = 0
+
+
 class Released(NamedTuple):
     """The agent left its host cleanly."""
 
@@ -162,6 +176,24 @@ class Tell(NamedTuple):
     standalone: str = ""
 
 
+class Send(NamedTuple):
+    """An event for a run, sent exactly once. `epoch` is that of `Tell`."""
+
+    mail_id: str
+    run_id: str
+    name: str
+    sender: str
+    body: bytes
+    epoch: int
+
+
+class Pause(NamedTuple):
+    """An operator asks that a run be paused, or that it go on."""
+
+    run_id: str
+    paused: bool
+
+
 class Forget(NamedTuple):
     """An agent and its descendants are to be deleted: storages, runs, alarms and mail."""
 
@@ -208,8 +240,8 @@ class Tick(NamedTuple):
 
 
 Stimulus = (
-    Request | Up | Progress | Milestone | Chunk | Ended | Unstarted | Released | Awake | Alarm | Handled | Cancel | Clear | Tell
-    | ExpireRuns | Forget | StopLives | Retry | Adopt | HostUp | HostLost | Unhosted | Tick
+    Request | Up | Progress | Milestone | Chunk | Ended | Unstarted | Waiting | Released | Awake | Alarm | Handled | Cancel | Clear | Tell
+    | Send | Pause | ExpireRuns | Forget | StopLives | Retry | Adopt | HostUp | HostLost | Unhosted | Tick
 )  # fmt: skip
 
 COLLECTED_NOTHING = "collected-nothing"

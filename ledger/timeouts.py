@@ -15,11 +15,11 @@ from operator import attrgetter
 from perdure.ledger.facts import AlarmRang, Fact, RunInterrupted, TeardownBegan
 from perdure.ledger.host_reports import seal
 from perdure.ledger.notes import AgentDue, Note, RunQueued, TimerArmed, TimersFired
-from perdure.ledger.run import Run
+from perdure.ledger.run import Run, Wait
 from perdure.ledger.status import InterruptedReason
 from perdure.ledger.stimulus import Tick
-from perdure.ledger.view import View
-from perdure.policies import Budget, Limits, Sighting, carried, expiry
+from perdure.ledger.view import ALARM_OF_RUN, View
+from perdure.policies import Budget, Expiry, Limits, Sighting, carried, expiry
 
 
 def tick(view: View, said: Tick, at_ms: int, limits: Limits) -> Iterator[Fact | Note]:
@@ -27,7 +27,9 @@ def tick(view: View, said: Tick, at_ms: int, limits: Limits) -> Iterator[Fact | 
     wall_ms = at_ms - said.behind_ms
     yield TimersFired(at_ms, wall_ms)
     for agent in view.alarms.fired:
-        if agent in view.agents and 0 < view.agents[agent].alarm_at_ms <= wall_ms:
+        if agent.startswith(ALARM_OF_RUN):
+            yield from _ring(view, agent.removeprefix(ALARM_OF_RUN), wall_ms)
+        elif agent in view.agents and 0 < view.agents[agent].alarm_at_ms <= wall_ms:
             yield AlarmRang(agent)
     for key in view.timers.fired:
         run = view.runs.get(key)
@@ -45,6 +47,9 @@ def arm(view: View, keys: Iterable[str], limits: Limits) -> None:
     for key in keys:
         run = view.runs.get(key)
         if run is None or not run.is_live:
+            continue
+        if run.is_put_off:
+            view.timers.arm_by(key, next_look(view, run, limits))
             continue
         # Runs of one batch share their options, so it is enough to compare identities.
         likeness = (id(run.options), _LOOKED_AT(run))
@@ -66,6 +71,8 @@ def next_look(view: View, run: Run, limits: Limits, awake_at_ms: int | None = No
     if not run.is_live or run.parked:
         return math.inf
     awake_at_ms = view.awake_at_ms if awake_at_ms is None else awake_at_ms
+    if run.run_id in view.waiting:
+        return min(_patience_with_wait(view, run, limits).at_ms, wait_due_ms(view, run))
     if run.teardown:
         return carried(max(run.teardown_at_ms, awake_at_ms), view.leaps) + limits.teardown_grace_ms
     due_ms = math.inf
@@ -74,6 +81,24 @@ def next_look(view: View, run: Run, limits: Limits, awake_at_ms: int | None = No
     if run.is_placed:
         return due_ms if run.confirmed else min(due_ms, start_due_ms(view, run, limits, awake_at_ms))
     return min(due_ms, place_due_ms(view, run, limits, awake_at_ms)) if run.lost_at_ms else due_ms
+
+
+def wait_due_ms(view: View, run: Run) -> float:
+    """When the wait of a run is over, by the ledger's time; infinity if the wall clock or an event ends it, or it is paused."""
+    wait = run.wait
+    return math.inf if wait is None or wait.by_wall or run.paused else wait_end_ms(view, wait)
+
+
+def wait_end_ms(view: View, wait: Wait) -> float:
+    return wait.until_ms if wait.by_wall else wait.until_ms + carried(wait.since_ms, view.leaps) - wait.since_ms
+
+
+def _patience_with_wait(view: View, run: Run, limits: Limits) -> Expiry:
+    # Nobody is silent who is known to wait, so only a budget in all can run out.
+    budget = budget_of(run, limits)._replace(silence_ms=0, reattach_silence_ms=math.inf)
+    if "max_budget_ms" not in run.options:
+        budget = budget._replace(absolute_ms=math.inf)
+    return expiry(budget, sighting_of(view, run, view.awake_at_ms))
 
 
 def place_due_ms(view: View, run: Run, limits: Limits, awake_at_ms: int) -> int:
@@ -108,12 +133,30 @@ def sighting_of(view: View, run: Run, awake_at_ms: int) -> Sighting:
     if reattached and not run.signal_at_ms:
         reattached = max(reattached, awake_at_ms)
     requested = run.retried_at_ms or run.requested_at_ms  # an absolute budget counts that time (spec W-52)
+    requested += (
+        0 if "max_budget_ms" in run.options else run.waited_ms
+    )  # the general one counts no time without a process
     times = [carried(instant, view.leaps) if instant else 0 for instant in (requested, signal, reattached)]
     return Sighting(not run.is_awaited, *times)
 
 
+def _ring(view: View, run_id: str, wall_ms: float) -> Iterator[Note]:
+    run = view.runs.get(run_id)
+    if run is None or run_id not in view.waiting or run.wait is None or run.paused:
+        return
+    if run.wait.until_ms <= wall_ms:
+        yield RunQueued(run_id)
+
+
 def _look(view: View, run: Run, at_ms: int, limits: Limits) -> Iterator[Fact | Note]:
     if run.parked:
+        return
+    if run.run_id in view.waiting:
+        end = _patience_with_wait(view, run, limits)
+        if at_ms >= end.at_ms:
+            yield from _lose_patience(view, run, end.reason, teardown=end.teardown)
+        elif at_ms >= wait_due_ms(view, run):
+            yield RunQueued(run.run_id)
         return
     if run.teardown:
         if at_ms >= next_look(view, run, limits):

@@ -7,6 +7,7 @@ after every step of many stories. Hosts are not in the ledger: a boot asks which
 
 from __future__ import annotations
 
+import math
 from collections import Counter, OrderedDict
 from collections.abc import Collection
 from itertools import islice
@@ -17,14 +18,16 @@ from perdure.ledger.code import Code
 from perdure.ledger.facts import Fact
 from perdure.ledger.families import Families, ancestors
 from perdure.ledger.ids import is_within, name_of, origin_of, parent_of, root_of, type_of
-from perdure.ledger.mail import Mail, MailEvent, MailState, Slot, handler_of
+from perdure.ledger.mail import EVENT, Mail, MailEvent, MailState, Slot, handler_of
 from perdure.ledger.pending_mail import PendingMail
-from perdure.ledger.run import Run, apply
+from perdure.ledger.run import Run, Wait, apply
 from perdure.ledger.store.store import Record
 from perdure.ledger.timers import Timers
 from perdure.ledger.wait_queues import LineKey, WaitQueues, line_for
 from perdure.policies import Leap, NodeDrain
 
+ALARM_OF_RUN = "\0run "
+"""Before the id of a run that waits for an instant of the wall clock, among the agents that do (`View.alarms`)."""
 _BLOCKERS_MAX = 1_000
 _COUNTED = (MailState.DELIVERED, MailState.SUPERSEDED, MailState.SUPPRESSED, MailState.PARKED)
 _DROPPED = (MailState.DELIVERED, MailState.SUPPRESSED)
@@ -93,6 +96,10 @@ class View:
         self.alarms = Timers()  # by the wall clock
         self.cleared: dict[str, None] = {}
         self.parked: dict[str, None] = {}  # runs
+        self.waiting: dict[
+            str, None
+        ] = {}  # runs that wait without a process or are paused, until they are queued again
+        self.events: dict[str, PendingMail] = {}  # by run
         self.begins_anew: dict[str, None] = {}  # runs that were tried again, and have begun no attempt since
         self.doomed: dict[str, None] = {}
 
@@ -112,6 +119,7 @@ class View:
             return None
         self.tallied[run.status] -= not run.cleared
         self.settled.pop(run_id, None)
+        self.events.pop(run_id, None)
         siblings = self.asked_for[run.parent]
         del siblings[run_id]
         if not siblings:
@@ -135,7 +143,12 @@ class View:
         return box
 
     def shelve(self, *mails: Mail) -> None:
-        """Put mails of one recipient where their states say: into its mailbox, among the parked, or nowhere."""
+        """Put mails of one recipient where their states say: into its mailbox, among the parked, or nowhere. An event goes to its run."""
+        for event in [mail for mail in mails if mail.is_event]:
+            self._shelve_event(event)
+        mails = tuple(mail for mail in mails if not mail.is_event)
+        if not mails:
+            return
         agent = mails[0].recipient
         box, parked = self.box(agent), self.parked_mail.setdefault(agent, {})
         for mail in mails:
@@ -153,6 +166,15 @@ class View:
         if not parked:
             del self.parked_mail[agent]
         self.leave_family(agent)
+
+    def _shelve_event(self, mail: Mail) -> None:
+        events = self.events.setdefault(mail.run_id, PendingMail())
+        if mail.state is MailState.PENDING:
+            events.add(mail.mail_id)
+        else:
+            events.remove(mail.mail_id)
+        if not events:
+            del self.events[mail.run_id]
 
     # agents
 
@@ -373,7 +395,24 @@ class View:
             self.archived[run.status] += 1
         return len(due)
 
+    def rest(self, run: Run) -> None:
+        """Have a run that waits, or is paused, stand in no queue until its time or its event comes. What has come already counts."""
+        self.dequeue(run)
+        wait = run.wait
+        if not run.paused and (wait is None or wait.is_for_nothing or self._has_come(run, wait)):
+            self.enqueue(run)
+            return
+        self.waiting[run.run_id] = None
+        if wait is not None and wait.by_wall and not math.isinf(wait.until_ms):
+            self.alarms.arm(ALARM_OF_RUN + run.run_id, wait.until_ms)
+
+    def _has_come(self, run: Run, wait: Wait) -> bool:
+        names = {EVENT + name for name in wait.events}
+        return any(self.mail[key].slot in names for key in self.events.get(run.run_id, ()))
+
     def enqueue(self, run: Run) -> None:
+        if self.waiting.pop(run.run_id, 0) is None:
+            self.alarms.disarm(ALARM_OF_RUN + run.run_id)
         self.queues.join(line_for(run.options.get("pool")), run.run_id)
 
     def hold(self, run: Run) -> None:
@@ -427,6 +466,14 @@ class View:
         self.dirty_mail.update(dict.fromkeys(keys))
         self.want(recipient)
 
+    def put_event(self, run: Run, mail: Mail) -> None:
+        self.tally["enqueued"] += 1
+        self.mail[mail.mail_id] = mail
+        self._shelve_event(mail)
+        self.touched[run.run_id] = self.dirty_mail[mail.mail_id] = None
+        if run.run_id in self.waiting:
+            self.rest(run)
+
     def move_mail(self, event: MailEvent, *keys: str) -> None:
         """Move mails of one recipient by the table, their slots with them, and into its mailbox or out of it."""
         mails = [self.mail[key] for key in keys]
@@ -437,7 +484,7 @@ class View:
         self.dirty_mail.update(dict.fromkeys(keys))
         self.touched[mails[0].recipient] = None
         self.shelve(*mails)
-        if any(mail.state is MailState.PENDING for mail in mails):
+        if any(mail.state is MailState.PENDING and not mail.is_event for mail in mails):
             self.want(mails[0].recipient)
         for mail in mails:
             if mail.state in _DROPPED:
@@ -479,12 +526,19 @@ class View:
         self.stir(activation)
         if agent in self.mailbox:
             self.mailbox[agent].take_back()
+        if self.events:
+            self.take_back_events(agent)
         new = self.hosts.get(host_id)
         if new is not None:
             new.tenants[agent] = None
             new.load += weight
             new.tenancies += 1
         return activation
+
+    def take_back_events(self, agent: str) -> None:
+        run = self.runs.get(name_of(agent))
+        if run is not None and run.child == agent and run.run_id in self.events:
+            self.events[run.run_id].take_back()
 
     def drop_agent(self, agent: str) -> None:
         """Forget an activation that owes nothing and has no alarm. The agent is wanted again if it has mail that is due; for mail that
@@ -558,6 +612,8 @@ class View:
         else:
             family.pop(run.run_id, None)
             self.dequeue(run)
+            if self.waiting.pop(run.run_id, 0) is None:
+                self.alarms.disarm(ALARM_OF_RUN + run.run_id)
             self.begins_anew.pop(run.run_id, None)
             if run.run_id not in self.agents:
                 self.timers.disarm(run.run_id)

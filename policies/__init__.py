@@ -172,7 +172,7 @@ if TYPE_CHECKING:
     )
     from perdure.policies.numbers import INFINITY, InvalidValue, is_number, number, whole
     from perdure.policies.overlap import OpenTurn, Overlap, QueueAction, is_dropped, overlaps, queue_decision
-    from perdure.policies.patience import Budget, Sighting, expiry, is_window
+    from perdure.policies.patience import Budget, Expiry, Sighting, expiry, is_window
     from perdure.policies.phases import FAILURES_MAX, AttemptFacts, CallFacts, CallStage, Mode, TurnBudget, decide
     from perdure.policies.placement import (
         blamed_from,
@@ -211,6 +211,7 @@ if TYPE_CHECKING:
         Retries,
         TickOverlap,
         cron,
+        duration_ms,
         firing,
         full_jitter_ms,
         instant_ms,

@@ -88,6 +88,11 @@ class Limits:
     stash_bytes_max: int = 1024 * 1024  # of a stashed value
     metadata_bytes_max: int = 64 * 1024  # of the metadata of a fiber
 
+    wait_in_memory_ms: int = (
+        5_000  # a run that waits longer than this gives up its place; one that waits for an event, after it
+    )
+    wait_ahead_ms_max: int = 1_576_800_000_000  # fifty years; the longest wait
+    events_max: int = 10_000  # events that a run has not taken; above this, more are refused
     progress_ms: int = 200  # the least interval between two progress reports of a run
     group_max: int = 256  # mails handled in one transaction
     inbox_max: int = 1_000  # handled mails after which an agent asks which of them it may forget

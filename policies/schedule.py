@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from datetime import UTC, date, datetime, tzinfo
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from enum import StrEnum
 from itertools import islice, takewhile
 from typing import NamedTuple
@@ -145,6 +145,12 @@ def moment_ms(field: str, moment: datetime) -> float:
             field, f"{moment!r} has no time zone, so it stands for no instant; use datetime(..., tzinfo=...)"
         )
     return moment.timestamp() * 1000
+
+
+def duration_ms(field: str, value: object, most_ms: float) -> float:
+    """A while, from seconds or a `timedelta`, as milliseconds. It is not negative, and bounded. Raises `InvalidValue`."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    return number(field, seconds, 0, most_ms / 1000, unit="seconds") * 1000
 
 
 def instant_ms(when: object, now_ms: int, limits: Limits) -> int:

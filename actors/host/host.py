@@ -40,6 +40,7 @@ from perdure.actors.link.messages import (
     Message,
     Observed,
     Passivate,
+    PauseRun,
     Ping,
     Prepare,
     Prepared,
@@ -58,7 +59,7 @@ from perdure.actors.link.wire import error_to_plain
 from perdure.actors.log_files import folder_key, read_logs
 from perdure.actors.ports import Transport, World
 from perdure.actors.tasks import Tasks, self_cancelled
-from perdure.ledger import Ended, Released, StorageError, Unstarted, agent_id, pack, unpack
+from perdure.ledger import EVENT, Ended, Released, StorageError, Unstarted, Waiting, agent_id, pack, unpack
 from perdure.ledger.storage.agent_storages import AgentStorages
 from perdure.policies import LEAP_MS, Limits, Rank
 
@@ -225,7 +226,9 @@ class Host:
                 *sorted(self.services.leaving),
             ],
             farewells=[
-                said.incarnation for said in self.peer.pending if isinstance(said, Ended | Unstarted | Released)
+                said.incarnation
+                for said in self.peer.pending
+                if isinstance(said, Ended | Unstarted | Waiting | Released)
             ],
             waits=self.supervisor.waits,
             logs=folder_key(self.world.logs),
@@ -293,13 +296,13 @@ class Host:
             self._receive(Start(agent, incarnation, run_id, 1, body, collect=False, options=said.options))
 
     def _start(self, said: Start) -> None:
-        agent_id, incarnation, run_id, attempt, body, collect, options, reported, after = said
+        agent_id, incarnation, run_id, attempt, body, collect, options, reported, after, over_ms = said
         known = self.tenants.get(agent_id)
-        if known is not None and known.incarnation == incarnation and known.carries(run_id):
+        if known is not None and known.incarnation == incarnation and known.carries(run_id, attempt):
             return
         tenant = self._open(agent_id, incarnation, reported)
         if tenant is not None:
-            tenant.begin_run(run_id, attempt, body, options, collect=collect, after=after)
+            tenant.begin_run(run_id, attempt, body, options, collect=collect, after=after, over_ms=over_ms)
 
     def _wake(self, said: Wake) -> None:
         tenant = self._open(said.agent_id, said.incarnation, said.reported)
@@ -323,7 +326,17 @@ class Host:
     def _deliver(self, said: Deliver) -> None:
         tenant = self._current(said.agent_id, said.incarnation)
         if tenant is not None:
-            tenant.mail.deliver([Letter(*mail) for mail in said.mails])
+            letters = [Letter(*mail) for mail in said.mails]
+            events = [letter for letter in letters if letter.slot.startswith(EVENT)]
+            if events:
+                tenant.deliver_events(events)
+            if len(events) < len(letters):
+                tenant.mail.deliver([letter for letter in letters if not letter.slot.startswith(EVENT)])
+
+    def _pause_run(self, said: PauseRun) -> None:
+        tenant = self._current(said.agent_id, said.incarnation)
+        if tenant is not None:
+            tenant.pause_run(said.run_id)
 
     def _settled(self, said: MailSettled) -> None:
         tenant = self._current(said.agent_id, said.incarnation)
@@ -399,6 +412,7 @@ class Host:
         Starts: _starts,
         Wake: _wake,
         Deliver: _deliver,
+        PauseRun: _pause_run,
         MailSettled: _settled,
         Stop: _stop,
         MakeCall: _call,

@@ -26,6 +26,7 @@ from perdure.actors.life.call_streams import CallStreams
 from perdure.actors.life.class_checks import check_class
 from perdure.actors.life.dispatch import Dispatch
 from perdure.actors.life.family import FORGET, Family
+from perdure.actors.life.handlers import Letter
 from perdure.actors.life.host_services import HostServices
 from perdure.actors.life.life import Life
 from perdure.actors.life.mailbox import Mailbox
@@ -34,6 +35,7 @@ from perdure.actors.life.outbox import Outbox
 from perdure.actors.life.results import RunInfo
 from perdure.actors.life.run_context import RunContext
 from perdure.actors.life.state_watch import StateWatch
+from perdure.actors.life.waits import SentEvent
 from perdure.actors.link.direct_calls import BEGINS, NOT_NOW, DirectRoute, append_route, method_key
 from perdure.actors.link.messages import CopyStorage, Report
 from perdure.actors.link.wire import error_to_plain
@@ -41,9 +43,9 @@ from perdure.actors.ports import KillPoint
 from perdure.actors.telemetry.telemetry import CARRIED
 from perdure.ledger import (
     COLLECTED_NOTHING,
+    EVENT,
     Awake,
     BadRequest,
-    Ended,
     PerdureError,
     Released,
     StartTimedOut,
@@ -81,6 +83,7 @@ class Tenant(Life):
         self._gone = gone
         self._up: asyncio.Task[None] | None = None
         self._is_first_life = self.leaves_at_rest = False
+        self._attempts: dict[str, RunContext] = {}
 
     @cached_once
     def outbox(self) -> Outbox:
@@ -210,18 +213,29 @@ class Tenant(Life):
     # a run
 
     def begin_run(
-        self, run_id: str, attempt: int, body: bytes, options: dict[str, Any], *, collect: bool, after: int = 0
+        self,
+        run_id: str,
+        attempt: int,
+        body: bytes,
+        options: dict[str, Any],
+        *,
+        collect: bool,
+        after: int,
+        over_ms: float,
     ) -> None:
-        self._runs[run_id] = None
-        self._is_first_life = attempt == 1
+        self._is_first_life = attempt == 1 and not self._runs
+        self._runs[run_id] = attempt
         asked = (options.get("tool_call"), options.get(CARRIED, ""), options.get("behalf", ()))
-        run = RunContext(self, run_id, attempt, self.incarnation, *asked)
+        run = self._attempts[run_id] = RunContext(self, run_id, attempt, self.incarnation, *asked, over_ms)
+        run.waits.count_handled = self._count_handled
         self.spawn(self._carry(run, body, after, collect=collect), Rank.OPENING)
 
     async def _carry(self, run: RunContext, body: bytes, after: int, *, collect: bool) -> None:
         """Carry an attempt and say what it came to; a child that has nothing else to do leaves in the same breath. One that only hands over
         what an earlier life had done comes up after that if the earlier life left other work too, or leaves that to the next one."""
         report = await carry(self, self.ready, run, body, after, collect=collect)
+        if self._attempts.get(run.run_id) is run:
+            del self._attempts[run.run_id]
         has_left_work = report is not None and not self.is_up and self.alarms.finds_work()
         if isinstance(report, Unstarted):
             self.alarms.owe("start", owes=has_left_work and report.cause == COLLECTED_NOTHING)
@@ -229,7 +243,7 @@ class Tenant(Life):
         elif report is not None:
             owes = self._has("alarms") and self.alarms.is_owing
             if not (has_left_work or self._has_mail or self.tasks.has_others or owes):
-                self._leave_with(Ended(*report[:5], True, *report[6:]))
+                self._leave_with(report._replace(released=True))
                 return
             self.push(report)
             self.touch()
@@ -257,7 +271,27 @@ class Tenant(Life):
             self.alarms.say()
         self.push(farewell)
 
+    def deliver_events(self, letters: list[Letter]) -> None:
+        """Hand over what was sent to runs of this life. To one that is over it comes again in the next attempt."""
+        for letter in letters:
+            run = self._attempts.get(letter.run["run_id"])
+            if run is not None:
+                sent = letter.content
+                run.waits.deliver(
+                    [SentEvent(letter.mail_id, letter.slot.removeprefix(EVENT), sent["sender"], sent["body"])]
+                )
+
+    def _count_handled(self, count: int) -> None:
+        self.mail.count_handled(count)
+
+    def pause_run(self, run_id: str) -> None:
+        run = self._attempts.get(run_id)
+        if run is not None:
+            run.waits.pause()
+
     def clock_was_set(self) -> None:
+        for run in self._attempts.values():
+            run.waits.clock_was_set()
         if self._has("alarms"):
             self.alarms.clock_was_set()
 

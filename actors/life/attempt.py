@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from perdure.actors.code.author_call import in_words, sendable, traced, tried, tried_now
+from perdure.actors.code.author_call import in_words, is_async, sendable, traced, tried, tried_now
 from perdure.actors.code.signatures import run_shapes
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.life import Life, Ready
@@ -35,6 +36,7 @@ from perdure.ledger import (
     UnknownAgentType,
     Unstarted,
     Up,
+    Waiting,
     pack,
     unpack,
 )
@@ -53,8 +55,9 @@ class StoredOutcome(NamedTuple):
 
 async def carry(
     life: Life, ready: Ready, run: RunContext, body: bytes, after: int, *, collect: bool
-) -> Ended | Unstarted | None:
+) -> Ended | Unstarted | Waiting | None:
     """Carry one attempt to its end, or take the result that an earlier one left. None if it counts for nothing: it was told to stop.
+    `Waiting` if all that it does waits.
 
     What an attempt up to `after` failed with does not count: the run was tried again since.
     """
@@ -98,7 +101,7 @@ def _cause(problem: Exception) -> str:
     return STORAGE_LOST if isinstance(problem, StorageLost) else START_FAILED
 
 
-async def _run(life: Life, run: RunContext, value: object) -> Ended | Unstarted | None:
+async def _run(life: Life, run: RunContext, value: object) -> Ended | Unstarted | Waiting | None:
     life.services.soon_up(Up(run.run_id, life.incarnation))
     RANK.set(Rank.WORK)
     ACTIVITY.set(Activity(run.run_id, run_id=run.run_id, run=run))
@@ -106,10 +109,14 @@ async def _run(life: Life, run: RunContext, value: object) -> Ended | Unstarted 
     if telemetry.is_on:
         telemetry.enter(run_span(run.above, run.run_id, run.attempt))
     life.faults.at(KillPoint.BEFORE_RUN, run.run_id)
+    run.waits.begin()
     outcome = await _execute(life, run, value)
+    waiting = run.waits.suspended
     run.close()  # before the end is reported: progress that came after it would be of no run
     if life.is_leaving and (outcome.error is not None or not life.has_place):
         return None  # it was told to stop; only a true result still counts (spec W-55), and only in the life that has the place
+    if waiting is not None:
+        return waiting
     problem: Exception | None = None
     if life.is_storage_open:  # otherwise its report makes the result durable
         _, problem = tried_now(life.storage.check)
@@ -144,6 +151,8 @@ async def _execute(life: Life, run: RunContext, value: object) -> StoredOutcome:
     if problem is None:
         assert done is not None
         return done
+    if run.waits.suspended is not None:
+        return StoredOutcome(None, "", None)
     life.log("run", f"attempt {run.attempt} at run {run.run_id}", problem, run.run_id)
     most = life.limits.error_chars_max
     return StoredOutcome(None, "", in_words(problem, most), traced(problem, most))
@@ -153,12 +162,23 @@ async def _work(life: Life, run: RunContext, value: object) -> StoredOutcome:
     agent = life.agent
     entered = run_shapes(type(agent))
     arguments = entered.arguments(value, run)
-    output = await life.call(agent.run, *arguments.args, **arguments.kwargs)
+    output = await life.call(_entering(agent.run, run), *arguments.args, **arguments.kwargs)
     body = entered.gives.encode("output", output, life.limits.output_bytes_max)
     summary = agent.get_agent_tool_summary(output, run)
     if type(summary) is not str:
         summary = str(await summary if inspect.isawaitable(summary) else summary)
     return StoredOutcome(body, sendable(summary), None)
+
+
+def _entering(method: Callable[..., object], run: RunContext) -> Callable[..., object]:
+    if is_async(method):
+        return method
+
+    def entered(*args: object, **kwargs: object) -> object:
+        run.waits.entered()
+        return method(*args, **kwargs)
+
+    return entered
 
 
 def _ended(life: Life, run: RunContext, outcome: StoredOutcome) -> Ended:

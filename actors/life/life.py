@@ -22,7 +22,18 @@ from perdure.actors.link.messages import InboxKept, Plain, Question, Report
 from perdure.actors.ports import Dice
 from perdure.actors.tasks import AGENT, RANK, Pending, Tasks, failure_or_itself
 from perdure.actors.threads import awaitable, has_loop, wait_for
-from perdure.ledger import Alarm, BadRequest, Ended, Handled, Milestone, Progress, Released, StaleIncarnation, path_of
+from perdure.ledger import (
+    Alarm,
+    BadRequest,
+    Ended,
+    Handled,
+    Milestone,
+    Progress,
+    Released,
+    StaleIncarnation,
+    Waiting,
+    path_of,
+)
 from perdure.ledger.storage.agent_storages import State, Storage, Transaction, bound_to, unbound
 from perdure.policies import Rank
 
@@ -32,7 +43,7 @@ Part = TypeVar("Part")
 Ready = Callable[[], Awaitable[None]]
 """Brings the agent up, once; whoever calls it waits until it is up. Raises what `on_start` raised."""
 
-_OF_DURABLE_WORK: Final = (Progress, Milestone, Ended, Handled, Alarm, Released)
+_OF_DURABLE_WORK: Final = (Progress, Milestone, Ended, Waiting, Handled, Alarm, Released)
 
 
 class Life:
@@ -69,7 +80,7 @@ class Life:
         self._watch: Callable[[State], None] | None = None  # is given the state whenever the storage is opened
         self._parts: dict[type, Any] = {}
         self._steps: dict[str, dict[str, bytes]] = {}
-        self._runs: dict[str, None] = {}
+        self._runs: dict[str, int] = {}  # with the attempts at work
         self.tasks = Tasks(AGENT + agent_id, on_failure)
         self._vigils: set[object] = set()
 
@@ -166,8 +177,8 @@ class Life:
     def is_of_run(self) -> bool:
         return bool(self._runs)
 
-    def carries(self, run_id: str) -> bool:
-        return run_id in self._runs
+    def carries(self, run_id: str, attempt: int) -> bool:
+        return self._runs.get(run_id, 0) >= attempt
 
     def steps(self, run_id: str) -> dict[str, bytes]:
         if run_id not in self._steps:

@@ -75,9 +75,10 @@ class Mailbox:
             for letter in group:
                 self._letters.pop(letter.mail_id, None)
             self._at_work = []
-            self._weigh_inbox(len(done))
+            self.count_handled(len(done))
 
-    def _weigh_inbox(self, handled: int) -> None:
+    def count_handled(self, handled: int) -> None:
+        """So many mails more are in the inbox: ask which may be forgotten, when they are many."""
         life = self._life
         if not life.has_storage:
             return

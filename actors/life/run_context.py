@@ -5,28 +5,40 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from threading import get_ident
 from typing import Any, ClassVar
 
 from perdure.actors.life.life import Life
 from perdure.actors.life.steps import RemembersSteps
+from perdure.actors.life.waits import NEVER, Moment, SentEvent, Waits
 from perdure.actors.ports import KillPoint
+from perdure.actors.tasks import Pending
 from perdure.actors.telemetry.span_names import over_attempts
 from perdure.ledger import (
+    AwaitedInsideHandler,
+    BadRequest,
     Chunk,
     Kept,
     Milestone,
     Progress,
+    WaitTimedOut,
     check_id,
     check_number,
     check_text,
+    checked,
     pack,
     pack_value,
     type_of,
+    unpack,
     unpack_value,
 )
-from perdure.policies import TraceContext
+from perdure.policies import TraceContext, duration_ms, moment_ms
 
 STASH = "\x00stash"
+SLEEP = "\x00sleep"
+EVENT_TAKEN = "\x00event\x00"
 PIECES_S = 0.002  # pieces of a stream that come within it are reported together
 
 
@@ -51,8 +63,10 @@ class RunContext(RemembersSteps):
         tool_call: str | None,
         trace: str = "",
         behalf: Sequence[str] = (),
+        over_ms: float = 0,
     ) -> None:
         super().__init__()
+        self.waits = Waits(life, run_id, incarnation, over_ms)
         self.run_id, self.attempt, self.parent_tool_call_id, self.behalf = run_id, attempt, tool_call, tuple(behalf)
         self._trace = trace  # what the request carried
         self._life, self._incarnation = life, incarnation
@@ -82,7 +96,103 @@ class RunContext(RemembersSteps):
 
     def stash(self, value: object) -> None:
         """Remember a value for a later attempt; durable on return."""
+        self._boundary()
         self._remember(STASH, pack_value("stash", value))
+
+    # waiting
+
+    def sleep(self, delay: float | timedelta) -> Pending[None]:
+        """Wait for so many seconds, or a `timedelta`. Await it in async code.
+
+        If it lasts longer than `Limits.wait_in_memory_ms` and all that the run does waits, the run gives up its place: its host and
+        storage are free, and `run` is entered again when the time has come. That costs no attempt. A death does not begin the wait anew.
+        """
+        most_ms = self._life.limits.wait_ahead_ms_max
+        while_ms = checked(lambda: duration_ms("delay", delay, most_ms))
+        return self._sleep_until(Moment(self._life.now_ms() + while_ms), while_ms)
+
+    def sleep_until(self, when: datetime) -> Pending[None]:
+        """Wait until an instant of the calendar, by a datetime with a time zone; otherwise like `sleep`. One that has passed is no wait."""
+        if not isinstance(when, datetime):
+            raise BadRequest("when", f"{when!r:.200} is no datetime; `sleep` takes seconds")
+        at_ms = math.ceil(checked(lambda: moment_ms("when", when)))
+        left_ms, most_ms = at_ms - self._life.now_ms(), self._life.limits.wait_ahead_ms_max
+        if left_ms > most_ms:
+            raise BadRequest("when", f"{when} is more than {most_ms // 31_536_000_000} years ahead")
+        return self._sleep_until(Moment(at_ms, by_wall=True), math.inf)
+
+    def _sleep_until(self, until: Moment, most_ms: float) -> Pending[None]:
+        self._may_wait("sleep")
+        return self._life.bridge(self._sleep(self._occurrence(SLEEP), until, most_ms, get_ident()))
+
+    def wait_for(self, event: str, *, timeout: float | timedelta | None = None) -> Pending[Any]:
+        """Wait for an event that somebody sends to this run (`Runtime.send`), and give its value. Await it in async code.
+
+        Events of one name are taken in the order in which they were sent, each once; one that came before the wait is there. Without
+        a process it waits like `sleep`.
+
+        Args:
+            timeout: seconds or a `timedelta`, counted from the first time that the wait is reached, also over deaths. After it
+                `WaitTimedOut` is raised, a `TimeoutError`.
+        """
+        name = check_id("event", event, self._life.limits.id_max)
+        until, most_ms = NEVER, math.inf
+        if timeout is not None:
+            most_ms = checked(lambda: duration_ms("timeout", timeout, self._life.limits.wait_ahead_ms_max))
+            until = Moment(self._life.now_ms() + most_ms)
+        self._may_wait("wait_for")
+        return self._life.bridge(self._event(self._occurrence(EVENT_TAKEN + name), name, until, most_ms, get_ident()))
+
+    def _may_wait(self, verb: str) -> None:
+        self._boundary()
+        if self._life.transaction is not None:
+            raise AwaitedInsideHandler(
+                verb, "a transaction cannot wait: it would hold its changes back; wait before it or after it"
+            )
+
+    def _boundary(self) -> None:
+        self.waits.check()
+
+    async def _sleep(self, key: str, until: Moment, most_ms: float, thread: int) -> None:
+        until = await self._kept_moment(key, until)
+        await self.waits.until(until, most_ms, thread)
+
+    async def _event(self, key: str, name: str, until: Moment, most_ms: float, thread: int) -> Any:
+        known = self._remembered(key)
+        if known is None:
+            if until is not NEVER:
+                until = await self._kept_moment(f"{key}\0until", until)
+            event = await self.waits.event(name, until, most_ms, thread)
+            known = pack([False, b""]) if event is None else pack([True, event.body])
+            try:
+                await self._life.written(partial(self._take, key, known, event))
+            except BaseException:
+                if event is not None and self._remembered(key) is None:
+                    self.waits.put_back(event)
+                raise
+            await self._life.services.until_durable()
+        has_come, body = unpack(known)
+        if not has_come:
+            raise WaitTimedOut(self.run_id, name)
+        return unpack_value(body)
+
+    async def _kept_moment(self, key: str, until: Moment) -> Moment:
+        known = self._remembered(key)
+        if known is not None:
+            return Moment(*unpack(known))
+        if not self.waits.is_over(until):
+            await self._life.written(partial(self._remember, key, pack([*until])))
+        return until
+
+    def _take(self, key: str, body: bytes, event: SentEvent | None) -> None:
+        with self._life.storage.transaction() as transaction:
+            transaction.save_step(self.run_id, key, body)
+            transaction.then(lambda: self._life.steps(self.run_id).update({key: body}))
+            if event is not None:
+                transaction.record_inbox([event.mail_id])
+                transaction.then(lambda: self._life.on_loop(partial(self.waits.taken, event)))
+
+    # what it remembers
 
     def _remembered(self, name: str) -> bytes | None:
         if self._life.transaction is not None:  # it may roll back what it remembers
@@ -116,6 +226,7 @@ class RunContext(RemembersSteps):
         signal = _signal(fraction, message, phase, data, most, keep_data=persist or milestone is not None)
         self._life.faults.at(KillPoint.MID_RUN, "progress")
         if milestone is not None:
+            self._boundary()
             check_id("milestone", milestone, self._life.limits.id_max)
             with self._lock:
                 nth = self._occurrences[source, milestone] = self._occurrences.get((source, milestone), 0) + 1
@@ -170,6 +281,7 @@ class RunContext(RemembersSteps):
 
     def close(self) -> None:
         """The attempt is over: send what was coalesced, and no signal after it. The end says that it was at work."""
+        self.waits.end()
         self._life.services.ended(self.run_id)
         if self._latest is not None:
             self.flush()

@@ -64,6 +64,7 @@ class RemembersSteps:
         Between the end of `job` and the return there is a moment in which a death repeats it; effects outside of the agent's
         storage want the id of the run or the fiber, and `name`, as their idempotency key.
         """
+        self._boundary()
         if not callable(job):
             raise BadRequest("job", f"{job!r:.200} is no function that does the step; write `lambda: …`")
         awaits = _awaits(inspect.currentframe())
@@ -126,6 +127,15 @@ class RemembersSteps:
     def _note(self, name: str, called: _Called) -> None:
         with self._lock:
             self._undone.setdefault(name, {})[called.key] = called
+
+    def _occurrence(self, name: str) -> str:
+        """The key of the next call under a name of ours."""
+        with self._lock:
+            nth = self._called[name] = self._called.get(name, 0) + 1
+        return f"{name}\0{nth}"
+
+    def _boundary(self) -> None:
+        """A place at which the work may be left, to be entered again later."""
 
     def _remembered(self, name: str) -> bytes | None:
         raise NotImplementedError

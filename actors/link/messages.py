@@ -33,6 +33,7 @@ from perdure.ledger import (
     Tell,
     Unstarted,
     Up,
+    Waiting,
 )
 
 Plain: TypeAlias = Any
@@ -187,7 +188,7 @@ class Happened(NamedTuple):
 
 class Start(NamedTuple):
     """Carry an attempt at a run. With `collect`, only an earlier result is looked for. `reported` is what the storage must
-    have. What attempts up to `after` failed with does not count."""
+    have. What attempts up to `after` failed with does not count. A wait until `over_ms` or earlier is over, whatever a clock says."""
 
     agent_id: str
     incarnation: int
@@ -198,6 +199,7 @@ class Start(NamedTuple):
     options: Fields
     reported: int = 0
     after: int = 0
+    over_ms: float = 0
 
 
 class Starts(NamedTuple):
@@ -225,6 +227,14 @@ class Deliver(NamedTuple):
     agent_id: str
     incarnation: int
     mails: list[MailForAgent]
+
+
+class PauseRun(NamedTuple):
+    """The run is paused: its child is to stop at its next step."""
+
+    agent_id: str
+    incarnation: int
+    run_id: str
 
 
 class MailSettled(NamedTuple):
@@ -396,7 +406,7 @@ class CopyStorage(NamedTuple):
 
 Question: TypeAlias = Call | Abort | Tell | CopyStorage | Steering | Query
 
-Report: TypeAlias = Up | Progress | Milestone | Chunk | Ended | Unstarted | Released | Awake | Alarm | Handled
+Report: TypeAlias = Up | Progress | Milestone | Chunk | Ended | Unstarted | Waiting | Released | Awake | Alarm | Handled
 """The stimuli that hosts report."""
 
 FromPeer: TypeAlias = Request | Ask | Wait | CodeFiles
@@ -415,7 +425,7 @@ FromHost: TypeAlias = (
     | LogsRead
 )
 ToHost: TypeAlias = (
-    Start | Starts | Wake | Deliver | MailSettled | Stop | MakeCall | Signal | Observed | Prepare | Passivate | RetireHost | Ping
+    Start | Starts | Wake | Deliver | PauseRun | MailSettled | Stop | MakeCall | Signal | Observed | Prepare | Passivate | RetireHost | Ping
     | HoldStorage | ReadLogs
 )  # fmt: skip
 ToPeer: TypeAlias = RunEnded | RunsEnded | Refused | Exists | Reply

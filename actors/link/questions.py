@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from perdure import ledger
-from perdure.ledger import HARD, BadRequest, Cancel, Clear, First, Forget, Retry, UnknownRun
+from perdure.ledger import HARD, BadRequest, Cancel, Clear, First, Forget, Pause, Retry, Send, UnknownRun
 from perdure.policies import Limits
 
 if TYPE_CHECKING:  # what answers is loaded by what answers: hosts and clients only ask
@@ -302,7 +302,7 @@ Query: TypeAlias = (
 )  # fmt: skip
 """What is answered without a new fact."""
 
-Steering: TypeAlias = Cancel | Clear | Forget | Retry
+Steering: TypeAlias = Cancel | Clear | Forget | Pause | Retry | Send
 """What becomes facts."""
 
 QUESTIONS: Final[dict[str, type[Query | Steering]]] = {
@@ -328,6 +328,8 @@ QUESTIONS: Final[dict[str, type[Query | Steering]]] = {
     "clear": Clear,
     "forget": Forget,
     "retry": Retry,
+    "pause": Pause,
+    "send": Send,
 }
 """By their names, for `ask`."""
 

@@ -17,7 +17,7 @@ from collections.abc import Coroutine, Generator
 from time import monotonic
 from typing import Any, Final, NoReturn, TypeVar
 
-from perdure.actors.tasks import RANK, Pending, contained, thrown
+from perdure.actors.tasks import RANK, Pending, contained, note_task, thrown
 from perdure.policies import Rank, RankedQueue
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class FairScheduler:
         rank = RANK.get() if context is None else context.get(RANK)
         if rank is None or not isinstance(coroutine, Coroutine):
             return asyncio.Task(coroutine, loop=loop, context=context, **options)
-        return asyncio.Task(_Gate(coroutine, self), loop=loop, context=context, **options)
+        return note_task(asyncio.Task(_Gate(coroutine, self), loop=loop, context=context, **options), context)
 
     def takes_turn(self) -> bool:
         if not self._is_open:

@@ -47,9 +47,12 @@ from perdure.ledger import (
     BadRequest,
     LedgerError,
     Request,
+    Send,
     bucket_of,
     check_id,
     digest_of,
+    pack,
+    pack_value,
     sub_agent_id,
     unchecked,
 )
@@ -268,6 +271,18 @@ class Client:
     async def ask(self, name: str, *args: Plain) -> Plain:
         """Ask the supervisor a question by its name (`link.questions`)."""
         return await self.supervisor.ask(question_of(name, *args))
+
+    async def send(self, run_id: str, event: str, value: object, event_id: str | None) -> None:
+        """Send an event to a run; durable on return."""
+        name = check_id("event", event, self.limits.id_max)
+        body = pack_value("value", value, self.limits.input_bytes_max)
+        check_id("run_id", run_id, self.limits.id_max)
+        if event_id is None:
+            mail_id, epoch = f"event!{self.world.dice.token()}", self.peer.epoch
+        else:  # it may have been sent before
+            given = check_id("event_id", event_id, self.limits.id_max)
+            mail_id, epoch = f"event!{digest_of(pack([run_id, event, given]))}", 0
+        await self.supervisor.ask_when_free(Send(mail_id, run_id, name, "", body, epoch))
 
     async def clear(self, statuses: Sequence[str] | None = None, before_ms: float | None = None) -> int:
         """Clear retained runs of any parent; returns how many."""

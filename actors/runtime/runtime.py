@@ -104,6 +104,11 @@ class AsyncRuntime(Protocol):
     def explain(self, run_id: str) -> Awaitable[list[str]]: ...
     def cancel(self, run_id: str, reason: str = "cancelled by an operator") -> Awaitable[Plain]: ...
     def retry(self, mail_id: str) -> Awaitable[Plain]: ...
+    def send(
+        self, run_id: str, event: str, value: object = None, *, event_id: str | None = None
+    ) -> Awaitable[None]: ...
+    def pause(self, run_id: str) -> Awaitable[Plain]: ...
+    def resume(self, run_id: str) -> Awaitable[Plain]: ...
     def list(
         self, *, parent: str | None = None, status: Sequence[str] | None = None, limit: int = 1000
     ) -> Awaitable[Sequence[Fields]]: ...
@@ -498,6 +503,24 @@ class Runtime:
         `RetryRefused` for a run that is live, has completed or was cancelled, and `UnknownRun`.
         """
         return self._settle(self.client.ask("retry", key))
+
+    def send(self, run_id: str, event: str, value: object = None, *, event_id: str | None = None) -> None:
+        """Send an event to a run, which takes it by `run.wait_for(event)`: exactly once, in the order of the calls, now or when it comes
+        to wait for it. Durable on return.
+
+        The value is plain data. The same `event_id` for the same run and event is the same event, whatever the value. Raises `EventRefused`
+        for a run that has ended, or has too many events that it has not taken, and `UnknownRun`.
+        """
+        self._settle(self.client.send(run_id, event, value, event_id))
+
+    def pause(self, run_id: str) -> Plain:
+        """Pause a live run: it gives up its place at its next step at which nothing else of it is at work, and is not entered again until
+        `resume`. What it waits for goes on to come. Raises `PauseRefused` for a run that is not live, and `UnknownRun`."""
+        return self._settle(self.client.ask("pause", run_id, True))
+
+    def resume(self, run_id: str) -> Plain:
+        """Let a paused run go on."""
+        return self._settle(self.client.ask("pause", run_id, False))
 
     def list(
         self, *, parent: str | None = None, status: Sequence[str] | None = None, limit: int = 1000

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 from perdure.actors.ports import Pulse
 from perdure.actors.sim_world.virtual_loop import VirtualLoop, unwind
 from perdure.actors.sim_world.weather import DiskFault, Span, Weather
-from perdure.actors.tasks import Killed, contained, thrown
+from perdure.actors.tasks import Killed, contained, note_task, thrown
 
 T = TypeVar("T")
 
@@ -334,7 +334,7 @@ def gated_task(
     gate = Gate(coroutine, process)
     task = asyncio.Task(cast("Coroutine[object, None, T]", gate), loop=loop, context=context, **options)
     gate.bind(task)
-    return task
+    return note_task(task, context)
 
 
 _current: contextvars.ContextVar[SimProcess | None] = contextvars.ContextVar("simulated process", default=None)

@@ -13,7 +13,18 @@ from functools import partial
 from itertools import compress, takewhile
 from typing import Any
 
-from perdure.actors.link.messages import Deliver, Fields, HoldStorage, MailForAgent, Prepare, Start, Starts, Stop, Wake
+from perdure.actors.link.messages import (
+    Deliver,
+    Fields,
+    HoldStorage,
+    MailForAgent,
+    PauseRun,
+    Prepare,
+    Start,
+    Starts,
+    Stop,
+    Wake,
+)
 from perdure.actors.ports import World
 from perdure.actors.supervisor.sessions import PeerSession, Sessions
 from perdure.actors.supervisor.storage_carrier import StorageCarrier
@@ -21,10 +32,12 @@ from perdure.ledger import (
     BATCH_MIN,
     INLINE_MAX,
     WAY_OUT,
+    DeliverEvents,
     DeliverMail,
     Effect,
     ForgetStorage,
     LedgerDamaged,
+    PauseAttempt,
     SignedStorage,
     StartAttempt,
     StartBatch,
@@ -43,7 +56,8 @@ from perdure.ledger import (
 from perdure.policies import Limits
 
 log = logging.getLogger("perdure.supervisor")
-Command = StartAttempt | StartBatch | WakeAgent | DeliverMail | StopAgent
+Command = StartAttempt | StartBatch | WakeAgent | DeliverMail | DeliverEvents | PauseAttempt | StopAgent
+EVENTS_AGAIN_MS = 30_000  # the link brings them there for certain, so this is for what nobody thought of
 Part = tuple[str, str]  # of a run: its input, or its output
 
 
@@ -79,6 +93,8 @@ class EffectExecutor:
                 self._tell(effect.run_ids)
             elif isinstance(effect, StartBatch):
                 self._start_batch(effect)
+            elif isinstance(effect, DeliverEvents | PauseAttempt):
+                self._steer(effect, at_ms)
             elif not isinstance(effect, ForgetStorage):
                 self._command(effect, mails.get(effect.agent_id, []))
         self.forget_payloads(run_id for run_id, _part in fetched)
@@ -182,6 +198,17 @@ class EffectExecutor:
         return [
             letter(view, view.mail[key]) for key in view.mailbox[effect.agent_id].to_hand(at_ms, self._limits.sweep_ms)
         ]
+
+    def _steer(self, effect: DeliverEvents | PauseAttempt, at_ms: int) -> None:
+        session, view = self._session_of(effect), self._view
+        if session is None:
+            return
+        if isinstance(effect, PauseAttempt):
+            session.say(PauseRun(effect.agent_id, effect.incarnation, effect.run_id))
+            return
+        events = [view.mail[key] for key in view.events[effect.run_id].to_hand(at_ms, EVENTS_AGAIN_MS)]
+        if events:
+            session.say(Deliver(effect.agent_id, effect.incarnation, [letter(view, each) for each in events]))
 
     def _command(self, effect: StartAttempt | WakeAgent | DeliverMail | StopAgent, mails: list[MailForAgent]) -> None:
         session = self._session_of(effect)

@@ -47,8 +47,10 @@ from perdure.ledger import (
     Ended,
     Forget,
     HostUp,
+    Pause,
     Request,
     Retry,
+    Send,
     Stimulus,
     StopLives,
     Tell,
@@ -187,7 +189,7 @@ class Intake:
     def asked(self, session: PeerSession, asked: Ask) -> Stimulus | CopyStorage | None:
         """Take in a question. What must be decided first is handed back; anything else is answered after the turn."""
         match asked.question:
-            case Cancel() | Clear() | Retry() | CopyStorage() as wish:
+            case Cancel() | Clear() | Retry() | Pause() | Send() | CopyStorage() as wish:
                 return wish
             case Tell() as mail:
                 return self._mailed(session, asked.ref, mail)

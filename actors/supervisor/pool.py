@@ -349,6 +349,7 @@ class Pool:
                 or not run.is_live
                 or run.is_placed
                 or run.parked
+                or run.is_put_off
                 or pool_key(run.options.get("pool")) != key
             ):
                 continue

@@ -18,11 +18,13 @@ from perdure.ledger import (
     Progress,
     Record,
     Request,
+    Send,
     Store,
     Tell,
     Unstarted,
     Up,
     View,
+    Waiting,
     activation_from,
     name_of,
     named_on_the_way,
@@ -30,7 +32,7 @@ from perdure.ledger import (
 )
 
 FAMILY_MAX: Final = 100_000
-_OF_ONE_RUN: Final = frozenset({Request, Up, Progress, Milestone, Chunk, Ended, Unstarted})
+_OF_ONE_RUN: Final = frozenset({Request, Up, Progress, Milestone, Chunk, Ended, Unstarted, Waiting})
 
 
 class SnapshotLoader:
@@ -90,7 +92,7 @@ class SnapshotLoader:
         # A mail that was first told to an earlier life, or by one, may have been posted already.
         self.posted.clear()
         for told in [each.message.question for each in arrived if isinstance(each.message, Ask)]:
-            if not isinstance(told, Tell) or told.epoch == self._view.epoch:
+            if not isinstance(told, Tell | Send) or told.epoch == self._view.epoch:
                 continue
             if await self._world.threads.commit(partial(self._store.facts, told.mail_id, limit=1)):
                 self.posted.add(told.mail_id)

@@ -71,6 +71,7 @@ from perdure.ledger import (
     Payload,
     Request,
     Row,
+    Send,
     Stimulus,
     StorageError,
     Store,
@@ -409,7 +410,7 @@ class Supervisor:
                 session.say(Exists(request.run_id, str(self.view.runs[request.run_id].status)))
 
     def _ask(self, session: PeerSession, ref: str, wish: Stimulus | CopyStorage, at_ms: int, rows: list[Row]) -> None:
-        if isinstance(wish, Tell) and wish.mail_id in self.snapshot_loader.posted:
+        if isinstance(wish, Tell | Send) and wish.mail_id in self.snapshot_loader.posted:
             session.say(Reply(ref, ok=True, value=None))
             return
         try:

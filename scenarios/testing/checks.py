@@ -21,8 +21,9 @@ Invariant 4 is about tools of chat agents. Their own story checks it.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
@@ -32,6 +33,8 @@ from perdure.actors import Host, Supervisor
 from perdure.actors.link.messages import Deliver, Message, RunEnded, RunsEnded, Start, Starts, Wake
 from perdure.actors.link.wire import SupervisorFrame, decode_all
 from perdure.ledger import (
+    ALARM_OF_RUN,
+    EVENT,
     Activation,
     CarriedDisk,
     FactRow,
@@ -359,7 +362,10 @@ def premature(message: Message, shadow: View) -> Iterator[str]:
         case Deliver(mails=mails):
             for mail_id, slot, _, about, _ in mails:
                 run = shadow.runs.get(about.get("run_id", ""))
-                if run is not None and slot not in run.slots and not run.retries:
+                if slot.startswith(EVENT):
+                    if run is not None and mail_id not in shadow.mail:
+                        yield f"event {mail_id} was delivered before it was durable"
+                elif run is not None and slot not in run.slots and not run.retries:
                     yield f"mail {mail_id} was delivered before it was durable"
 
 
@@ -369,6 +375,7 @@ def out_of_step(view: View) -> Iterator[str]:
     placed: Counter[str] = Counter()
     awaiting: Counter[str] = Counter()
     mailbox: dict[str, set[str]] = {}
+    events: dict[str, set[str]] = {}
     for run in view.runs.values():
         placed[run.parent] += run.is_placed
         if run.is_live:
@@ -376,11 +383,13 @@ def out_of_step(view: View) -> Iterator[str]:
             awaiting[run.parent] += run.is_awaited and run.parent != ""
     for mail in view.mail.values():
         if mail.state is MailState.PENDING:
-            mailbox.setdefault(mail.recipient, set()).add(mail.mail_id)
+            index, key = (events, mail.run_id) if mail.is_event else (mailbox, mail.recipient)
+            index.setdefault(key, set()).add(mail.mail_id)
     yield from _unequal("children", {key: set(family) for key, family in view.children.items()}, children)
     yield from _unequal("placed", view.placed, {key: count for key, count in placed.items() if count})
     yield from _unequal("awaiting", view.awaiting, {key: count for key, count in awaiting.items() if count})
     yield from _unequal("mailbox", {key: set(box) for key, box in view.mailbox.items()}, mailbox)
+    yield from _unequal("events", {key: set(box) for key, box in view.events.items()}, events)
     yield from _holdings(view)
     yield from _queues(view)
     yield from _loads(view)
@@ -399,9 +408,25 @@ def _queues(view: View) -> Iterator[str]:
         if run is None or not run.is_live or run.is_placed:
             yield f"run {run_id} stands in a queue, and waits for no place"
     for run in view.runs.values():
-        seen = run.run_id in waiting or run.run_id in view.timers.armed or run.parked
+        seen = run.run_id in waiting or run.run_id in view.timers.armed or run.parked or run.run_id in view.waiting
         if run.is_live and not run.is_placed and not run.teardown and not seen:
             yield f"run {run.run_id} waits for a place, and is in no queue and no timer"
+    yield from _waits(view, waiting)
+
+
+def _waits(view: View, queued: Container[str]) -> Iterator[str]:
+    for run in view.runs.values():
+        is_put_off = run.is_live and run.is_put_off and run.run_id not in queued
+        if is_put_off != (run.run_id in view.waiting) and (run.run_id in view.waiting or run.wait is not None):
+            yield f"run {run.run_id} stands among the waiting: {run.run_id in view.waiting}; the record says {is_put_off}"
+        if run.run_id not in view.waiting or run.wait is None or run.paused:
+            continue
+        if any(view.mail[key].slot.removeprefix(EVENT) in run.wait.events for key in view.events.get(run.run_id, ())):
+            yield f"run {run.run_id} waits for an event that has come"
+        armed = view.alarms.armed if run.wait.by_wall else view.timers.armed
+        key = ALARM_OF_RUN + run.run_id if run.wait.by_wall else run.run_id
+        if not (math.isinf(run.wait.until_ms) or key in armed):
+            yield f"run {run.run_id} waits for a time, and nothing is armed"
 
 
 def _holdings(view: View) -> Iterator[str]:

@@ -23,6 +23,7 @@ PLAIN: Any = st.recursive(
 BY_HINT: dict[Any, Any] = {
     str: TEXT,
     int: st.integers(0, 2**60),
+    float: st.floats(allow_nan=False),
     bool: st.booleans(),
     bytes: st.binary(max_size=30),
     bytes | None: st.none() | st.binary(max_size=30),
