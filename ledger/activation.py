@@ -74,7 +74,8 @@ class Activation:
 
 @dataclass(slots=True)
 class HostView:
-    """A host as the supervisor sees it. `load` counts the tenants that do not merely wait for their children; `worn` says that a tenant
+    """A host as the supervisor sees it. `load` counts the tenants that do not merely wait for their children, without the `resting` ones,
+    which merely wait otherwise, as the host says; `worn` says that a tenant
     left a thread behind; `late_at_ms` is when it was last seen to be behind with its work; `blocked` says what keeps its event loop now;
     `room` is how many agents may be at work there; `is_loading` says that it has come up, and has not yet told that it has imported the
     code of the agents that were awake then; `waits` says that its start waits for a node, or for what is in use on one.
@@ -92,6 +93,7 @@ class HostView:
     rss_mb: int = 0
     tenancies: int = 0
     load: int = 0
+    resting: int = 0
     exclusive: bool = False
     late_at_ms: int = 0
     blocked: str = ""

@@ -213,6 +213,7 @@ class Host:
         # the supervisor that is greeted says anew whether there are observers, and what it had begun to say of storages
         self.arriving.begin_session()
         self._watched(Observed(observed=False, followed=False))
+        self.services.say_rests_anew()
         for message in self.supervisor.ask_again() if again else ():
             if self._loop is not None:
                 self._loop.call_soon(self.peer.push, message)

@@ -16,7 +16,7 @@ from perdure.actors.code.author_call import text_of, traced
 from perdure.actors.code.carried_code import CarriedCode
 from perdure.actors.life.commit_batcher import CommitBatcher
 from perdure.actors.link.call_log import CallLog
-from perdure.actors.link.messages import CallAnswered, CodeFiles, Message, Patches, Plain
+from perdure.actors.link.messages import CallAnswered, CodeFiles, HostRests, Message, Patches, Plain
 from perdure.actors.link.peer import LATER_S, Peer
 from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.link.wire import error_to_plain
@@ -106,6 +106,9 @@ class HostServices:
         self.leaving: set[tuple[str, int]] = set()
         self._begins_from_s = 0.0
         self._ups: dict[str, Up] = {}
+        self._resting: set[str] = set()
+        self._said_resting = 0
+        self._is_saying_rests = False
         self._is_saying_soon = self._is_saying_patches = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -210,6 +213,28 @@ class HostServices:
 
     def ended(self, run_id: str) -> None:
         self._ups.pop(run_id, None)
+        self.rests(run_id, rests=False)
+
+    def rests(self, run_id: str, *, rests: bool) -> None:
+        """Note whether all that a run on this host does waits, in memory. The supervisor is told how many do, when that has settled."""
+        if rests == (run_id in self._resting):
+            return
+        (self._resting.add if rests else self._resting.discard)(run_id)
+        if not self._is_saying_rests:
+            self._is_saying_rests = True
+            asyncio.get_running_loop().call_later(MOMENT_S, self.say_rests)
+
+    def say_rests(self) -> None:
+        self._is_saying_rests = False
+        if self._said_resting != len(self._resting):
+            self._said_resting = len(self._resting)
+            self.peer.push(HostRests(self._said_resting))
+
+    def say_rests_anew(self) -> None:
+        """A supervisor that is greeted knows of none."""
+        self._said_resting = 0
+        if self._resting:
+            asyncio.get_running_loop().call_soon(self.say_rests)
 
     def report_failure(self, area: str, agent_id: str, doing: str, problem: BaseException, run_id: str = "") -> None:
         trace = traced(problem, self.limits.error_chars_max)

@@ -16,6 +16,7 @@ from perdure.actors.life.waits import NEVER, Moment, SentEvent, Waits
 from perdure.actors.ports import KillPoint
 from perdure.actors.tasks import Pending
 from perdure.actors.telemetry.span_names import over_attempts
+from perdure.actors.threads import has_loop
 from perdure.ledger import (
     AwaitedInsideHandler,
     BadRequest,
@@ -76,6 +77,7 @@ class RunContext(RemembersSteps):
         self._occurrences: dict[tuple[str, str], int] = {}
         self._chunks = 0
         self._pieces: list[bytes] = []
+        self._slept_ms = 0.0
 
     @property
     def above(self) -> TraceContext:
@@ -123,7 +125,7 @@ class RunContext(RemembersSteps):
 
     def _sleep_until(self, until: Moment, most_ms: float) -> Pending[None]:
         self._may_wait("sleep")
-        return self._life.bridge(self._sleep(self._occurrence(SLEEP), until, most_ms, get_ident()))
+        return self._life.bridge(self._sleep(self._occurrence(SLEEP), until, most_ms, _this_thread()))
 
     def wait_for(self, event: str, *, timeout: float | timedelta | None = None) -> Pending[Any]:
         """Wait for an event that somebody sends to this run (`Runtime.send`), and give its value. Await it in async code.
@@ -141,7 +143,9 @@ class RunContext(RemembersSteps):
             most_ms = checked(lambda: duration_ms("timeout", timeout, self._life.limits.wait_ahead_ms_max))
             until = Moment(self._life.now_ms() + most_ms)
         self._may_wait("wait_for")
-        return self._life.bridge(self._event(self._occurrence(EVENT_TAKEN + name), name, until, most_ms, get_ident()))
+        return self._life.bridge(
+            self._event(self._occurrence(EVENT_TAKEN + name), name, until, most_ms, _this_thread())
+        )
 
     def _may_wait(self, verb: str) -> None:
         self._boundary()
@@ -154,7 +158,10 @@ class RunContext(RemembersSteps):
         self.waits.check()
 
     async def _sleep(self, key: str, until: Moment, most_ms: float, thread: int) -> None:
-        until = await self._kept_moment(key, until)
+        self._slept_ms += most_ms
+        if self._life.has_storage or self._slept_ms > self._life.limits.wait_in_memory_ms:
+            until = await self._kept_moment(key, until)
+        # else it is not worth a storage: a death costs it anew, as it does the rest of an attempt that has remembered nothing
         await self.waits.until(until, most_ms, thread)
 
     async def _event(self, key: str, name: str, until: Moment, most_ms: float, thread: int) -> Any:
@@ -287,6 +294,11 @@ class RunContext(RemembersSteps):
             self.flush()
         if self._pieces:
             self._say_pieces()
+
+
+def _this_thread() -> int:
+    # That of sync code. On a loop of the author's own, other code may go on beside the wait, unseen.
+    return 0 if has_loop() else get_ident()
 
 
 def _signal(

@@ -17,13 +17,14 @@ twice, so its runs wait in memory.
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import get_ident
-from types import CodeType
+from types import CodeType, MethodType
 from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 
@@ -115,6 +116,7 @@ class Waits:
 
     def end(self) -> None:
         self._is_over = True
+        self.life.services.rests(self.run_id, rests=False)
         if self._again is not None:
             self._again.cancel()
 
@@ -173,6 +175,7 @@ class Waits:
             return not is_due
         finally:
             del self._waiters[waiter]
+            self.life.services.rests(self.run_id, rests=False)
             if waiter.timer is not None:
                 waiter.timer.cancel()
 
@@ -214,11 +217,15 @@ class Waits:
         if self._again is not None:
             self._again.cancel()
             self._again = None
-        if not (self._may_suspend and self._waiters):
+        if self._is_over or not self._waiters:
+            return
+        all_wait = self._all_wait(None)
+        self.life.services.rests(self.run_id, rests=all_wait)
+        if not self._may_suspend:
             return
         pause_s = 0.0 if self._is_paused else self._short_s()
         if pause_s <= 0:
-            if self._all_wait(None):
+            if all_wait:
                 self._suspend()
                 return
             pause_s = self._again_s
@@ -255,7 +262,7 @@ class Waits:
         in_wait = {waiter.task for waiter in self._waiters} | {apart_from}
         if self._thread and any(waiter.thread == self._thread for waiter in self._waiters):
             in_wait.add(self._main)
-        return all(task in in_wait or _awaits_one_of(task, ours) for task in ours) and not _times_out(ours)
+        return all((task in in_wait or _awaits_one_of(task, ours)) and not _times_out(task) for task in ours)
 
 
 def _settle(signal: asyncio.Future[None]) -> None:
@@ -293,13 +300,11 @@ def _awaits_one_of(task: asyncio.Task[Any], ours: set[asyncio.Task[Any]]) -> boo
     parts = getattr(waited, "_children", None)  # of `gather`
     if parts is not None:
         return all(part in ours or part.done() for part in parts)
-    inner: Any = task.get_coro()
     if (
-        getattr(inner, "_waiting", None) is not None
+        getattr(task.get_coro(), "_waiting", None) is not None
     ):  # it could go on, and waits for its turn (`ray_world.fair_scheduler`)
         return False
-    while (below := getattr(inner, "cr_await", None)) is not None and isinstance(below, Coroutine):
-        inner = below
+    inner = _calls(task)[-1]
     code, frame = getattr(inner, "cr_code", None), getattr(inner, "cr_frame", None)
     if code is _WAIT.__code__:
         return frame is not None and frame.f_locals.get("timeout") is None
@@ -309,8 +314,23 @@ def _awaits_one_of(task: asyncio.Task[Any], ours: set[asyncio.Task[Any]]) -> boo
 _WAIT: Final[Callable[..., Pending[object]]] = vars(asyncio.tasks)["_wait"]
 
 
-def _times_out(ours: set[asyncio.Task[Any]]) -> bool:
-    """Whether one of these tasks is in an `asyncio.timeout`."""
-    timers = getattr(asyncio.get_running_loop(), "_scheduled", ())
-    owners = (getattr(getattr(timer, "_callback", None), "__self__", None) for timer in timers)
-    return any(isinstance(owner, asyncio.Timeout) and getattr(owner, "_task", None) in ours for owner in owners)
+def _calls(task: asyncio.Task[Any]) -> list[Any]:
+    """The coroutines of a task that await each other, the innermost last."""
+    calls: list[Any] = [task.get_coro()]
+    while isinstance(below := getattr(calls[-1], "cr_await", None), Coroutine):
+        calls.append(below)
+    return calls
+
+
+def _times_out(task: asyncio.Task[Any]) -> bool:
+    """Whether a task is in an `asyncio.timeout`, or in a scope with a deadline of another library.
+
+    A coroutine holds what its `with` blocks are to call at their ends, so this does not depend on the kind of loop.
+    """
+    for call in _calls(task):
+        held = gc.get_referents(getattr(call, "_inner", call))  # of a gate, what is behind it
+        for scope in (getattr(each, "__self__", None) for each in held if isinstance(each, MethodType)):
+            until = scope.when() if isinstance(scope, asyncio.Timeout) else getattr(scope, "deadline", None)
+            if isinstance(until, int | float) and not math.isinf(until):
+                return True
+    return False

@@ -122,6 +122,12 @@ class HostVitals(NamedTuple):
     writes_waiting: int
 
 
+class HostRests(NamedTuple):
+    """How many runs on the host merely wait now, in memory, and so leave their places to others."""
+
+    runs: int
+
+
 class Prepared(NamedTuple):
     """The host has imported the code that it was told to import (`Prepare`)."""
 
@@ -418,6 +424,7 @@ FromHost: TypeAlias = (
     | CallCut
     | CallAstray
     | HostVitals
+    | HostRests
     | Prepared
     | InboxKept
     | Patches

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from typing import Final
 
 from perdure.actors.link.messages import (
     Abort,
@@ -17,6 +18,7 @@ from perdure.actors.link.messages import (
     Follow,
     Happened,
     HostHello,
+    HostRests,
     HostVitals,
     InboxKept,
     LogsRead,
@@ -63,6 +65,9 @@ from perdure.ledger import (
 )
 from perdure.policies import Limits, is_behind, room_after
 
+RESTING_MAX: Final = 20
+"""For each agent that may be at work on a host, so many runs that merely wait in its memory give up their places."""
+
 
 class Intake:
     """Takes in the messages that are no stimuli themselves, for one supervisor life."""
@@ -90,6 +95,8 @@ class Intake:
                 self._calls.cut_off(ref)
             case CallAstray(ref):
                 self._calls.astray(ref)
+            case HostRests(runs):
+                self._host_rests(session, runs)
             case HostVitals():
                 self._host_vitals(session, message)
             case Prepared():
@@ -141,6 +148,12 @@ class Intake:
             return not (isinstance(message.question, Call) and message.question.again)
         return False
 
+    def _host_rests(self, session: PeerSession, count: int) -> None:
+        host = self._view.hosts.get(session.peer_id)
+        if host is not None:
+            count = min(count, RESTING_MAX * self._limits.pack_max)
+            host.load, host.resting = host.load + host.resting - count, count
+
     def _host_vitals(self, session: PeerSession, said: HostVitals) -> None:
         host = self._view.hosts.get(session.peer_id)
         if host is None:
@@ -164,6 +177,7 @@ class Intake:
             session.say(RetireHost())
             return
         host.pid, host.node, host.rss_mb = said.pid, said.node, said.rss_mb
+        self._host_rests(session, 0)
         types = list(dict.fromkeys(type_of(agent) for agent in islice(self._view.agents, 200)))[:8]
         if types:
             session.say(Prepare(types))

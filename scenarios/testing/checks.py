@@ -471,7 +471,7 @@ def _loads(view: View) -> Iterator[str]:
         theirs = tenants.get(host.host_id, [])
         if set(host.tenants) != set(theirs):
             yield f"host {host.host_id} has tenants {sorted(host.tenants)}; the records say {sorted(theirs)}"
-        load = sum(not view.awaiting.get(agent) for agent in host.tenants)
+        load = sum(not view.awaiting.get(agent) for agent in host.tenants) - host.resting
         if load != host.load:
             yield f"host {host.host_id} has load {host.load}; its tenants make {load}"
     for run in view.runs.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 
 import pytest
@@ -20,10 +21,12 @@ from perdure.ledger.facts import (
     RunFailed,
     RunInterrupted,
     RunParked,
+    RunPaused,
     RunReattached,
     RunRequested,
     RunRetried,
     RunStarted,
+    RunWaiting,
     TeardownBegan,
 )
 from perdure.ledger.run import Run, apply, open_run
@@ -49,6 +52,8 @@ EXPECTED = """
     RunReattached     starting running  running  ignored  ignored  ignored
     RunCleared        illegal  illegal  interrupted completed error aborted
     RunParked         starting starting ignored  ignored  ignored  ignored
+    RunWaiting        running  running  running  ignored  ignored  ignored
+    RunPaused         starting running  interrupted ignored ignored ignored
     RunRetried        starting illegal  starting illegal  starting starting
 """
 ROWS = {row.split()[0]: row.split()[1:] for row in EXPECTED.strip().splitlines()}
@@ -69,6 +74,8 @@ FACTS: dict[type[Fact], Fact] = {
     RunReattached: RunReattached("r", 2, 1),
     RunCleared: RunCleared("r"),
     RunParked: RunParked("r", 1, "its input does not fit"),
+    RunWaiting: RunWaiting("r", 1, ["approval"], math.inf, False, math.inf, released=True),
+    RunPaused: RunPaused("r", paused=True),
     RunRetried: RunRetried("r"),
 }
 CELLS = list(product(FACTS, Status))
@@ -118,10 +125,12 @@ def test_a_hard_end_is_left_by_nothing_but_a_person_s_retry_and_a_completion_not
         assert leaving == expected_ways
 
 
-def test_an_interruption_is_left_by_a_true_end_or_by_who_asks_or_tries_again_and_by_nothing_else() -> None:
+def test_an_interruption_is_left_by_a_true_end_by_who_asks_or_tries_again_by_a_child_that_waits_and_by_nothing_else() -> (
+    None
+):
     leaving = {
         fact
         for fact in TABLE
         if permits(Status.INTERRUPTED, fact) and cell(Status.INTERRUPTED, fact) is not Status.INTERRUPTED
     }
-    assert leaving == {RunCompleted, RunFailed, RunAborted, RunReattached, RunRetried}
+    assert leaving == {RunCompleted, RunFailed, RunAborted, RunReattached, RunWaiting, RunRetried}
