@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     )
     from perdure.actors.life.run_context import RunContext
     from perdure.actors.link.caller import Address
-    from perdure.actors.link.questions import Books, Later, deleted_with, question_of, runs_named
+    from perdure.actors.link.questions import Books, Later, deleted_with, question_of, runs_named, sent_event
     from perdure.actors.link.wire import RemoteError
     from perdure.actors.log_files import ClusterLogs, LogFiles, WantedLogs
     from perdure.actors.mcp_server.offers import offers_of

@@ -40,7 +40,7 @@ Play:     run, list                          scenarios, with kills
 Look:     ps, show, explain, audit, doctor   a directory, served or cold
           logs, inspect                      what agents printed, and keep
           fibers, schedules, turns           what they do beside runs
-Steer:    cancel, retry, clear, stop         its runs, mail and processes
+Steer:    cancel, retry, send, pause, resume, clear, stop  its runs, mail and processes
 Keep:     backup, restore, replica           copies of it
 Break:    kill, chaos                        its processes
 Prove:    swarm, replay, explore             simulated worlds
@@ -119,6 +119,9 @@ class Commands(LazyGroup):
         "turns": Entry("commands.background:turns", "List the turns of chat agents."),
         "logs": Entry("commands.logs:logs", "Show what agents printed and logged, by run."),
         "cancel": Entry("commands.data:cancel", "Cancel a run and what its child waits for."),
+        "send": Entry("commands.data:send", "Send an event to a run that waits for it."),
+        "pause": Entry("commands.data:pause", "Pause a run."),
+        "resume": Entry("commands.data:resume", "Let a paused run go on."),
         "retry": Entry("commands.data:retry", "Try a failed run or a parked mail again."),
         "upgrade": Entry("commands.upgrade:upgrade", "Show which code stands where, and move agents on."),
         "kill": Entry("commands.kill:kill", "Kill a process that serves a directory."),

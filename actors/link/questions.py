@@ -12,7 +12,22 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from perdure import ledger
-from perdure.ledger import HARD, BadRequest, Cancel, Clear, First, Forget, Pause, Retry, Send, UnknownRun
+from perdure.ledger import (
+    HARD,
+    BadRequest,
+    Cancel,
+    Clear,
+    First,
+    Forget,
+    Pause,
+    Retry,
+    Send,
+    UnknownRun,
+    check_id,
+    digest_of,
+    pack,
+    pack_value,
+)
 from perdure.policies import Limits
 
 if TYPE_CHECKING:  # what answers is loaded by what answers: hosts and clients only ask
@@ -339,6 +354,24 @@ def question_of(name: str, *args: Any) -> Query | Steering:
     if kind is None:
         raise BadRequest("question", f"{name!r} is not one that a supervisor answers")
     return kind(*args)
+
+
+def sent_event(
+    run_id: str,
+    event: str,
+    value: object,
+    event_id: str | None,
+    new_id: str,
+    limits: Limits,
+    sender: str = "",
+) -> Send:
+    """An event to be sent, checked. One with an `event_id` of the sender's is the same each time. Raises `BadRequest`."""
+    check_id("run_id", run_id, limits.id_max)
+    name = check_id("event", event, limits.id_max)
+    body = pack_value("value", value, limits.input_bytes_max)
+    if event_id is not None:
+        new_id = digest_of(pack([sender, run_id, event, check_id("event_id", event_id, limits.id_max)]))
+    return Send(f"event!{new_id}", run_id, name, sender, body, 0)
 
 
 def runs_named(question: object) -> list[str]:

@@ -174,6 +174,22 @@ class Operations:
         return RemoteRequest("POST", run_path(run_id, "/retry"), {}, told=itemgetter("status"), repeatable=False)
 
     @operation
+    def send(self, run_id: str, event: str, value: object = None, *, event_id: str | None = None) -> RemoteRequest[str]:
+        """Send an event to a run, and return the run's status. Raises `EventRefused`."""
+        asked = {"event": event, "value": value, "event_id": uuid4().hex if event_id is None else event_id}
+        return RemoteRequest("POST", run_path(run_id, "/events"), asked, told=itemgetter("status"))
+
+    @operation
+    def pause(self, run_id: str) -> RemoteRequest[str]:
+        """Pause a live run, and return its status. Raises `PauseRefused`."""
+        return RemoteRequest("POST", run_path(run_id, "/pause"), {}, told=itemgetter("status"))
+
+    @operation
+    def resume(self, run_id: str) -> RemoteRequest[str]:
+        """Let a paused run go on, and return its status."""
+        return RemoteRequest("POST", run_path(run_id, "/resume"), {}, told=itemgetter("status"))
+
+    @operation
     def clear(self, run_id: str) -> RemoteRequest[None]:
         """Forget a run and its child's storage."""
         return RemoteRequest("DELETE", run_path(run_id), told=_nothing, repeatable=False)

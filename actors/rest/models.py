@@ -79,6 +79,7 @@ class RunLine(BaseModel):
     detached: bool
     attempt: int
     host: str | None
+    waits: JsonObject | None = None
     status: Status
     started_at_ms: int
     completed_at_ms: int | None
@@ -206,6 +207,7 @@ class RunTold(BaseModel):
     digest: str
     host: str | None
     waits_for_host: bool = False
+    waits: JsonObject | None = None
     lost_by: str | None = None
     signal_at_ms: int | None
     progress: JsonObject | None = None
@@ -267,6 +269,14 @@ class CancelAsked(Taken):
     """Why."""
 
     reason: Annotated[str, StringConstraints(max_length=1000)] = "cancelled by an operator"
+
+
+class EventAsked(Taken):
+    """An event for a run. The same `event_id` again is the same event."""
+
+    event: Annotated[Id, Field(description="The name by which the run waits for it.")]
+    value: JsonValue = None
+    event_id: Annotated[Id | None, Field(description="By default a new one.")] = None
 
 
 class Confirmed(Taken):

@@ -76,6 +76,42 @@ class SteeringHandlers(Handlers):
         is_mail = any(each["mail_id"] == key for each in parked)
         return {"run_id": key, "status": "pending"} if is_mail else await self._standing(key)
 
+    @Operation(
+        "POST",
+        "/api/runs/{run_id}/events",
+        models.Standing,
+        scope=Scope.OPERATE,
+        of=models.OfRun,
+        body=models.EventAsked,
+    )
+    async def send_event(self, asked: ApiRequest) -> object:
+        """Send an event to a run, which takes it when it waits for it. It is durable when this is answered."""
+        run_id, sent = asked.path.run_id, asked.body
+        client = await self._backend.client()
+        await client.send(run_id, sent.event, sent.value, sent.event_id)
+        return await self._standing(run_id)
+
+    @Operation(
+        "POST", "/api/runs/{run_id}/pause", models.Standing, scope=Scope.OPERATE, of=models.OfRun, body=models.Confirmed
+    )
+    async def pause_run(self, asked: ApiRequest) -> object:
+        """Pause a live run: it gives up its place at its next step, until it is resumed."""
+        await self._backend.ask("pause", asked.path.run_id, True)
+        return await self._standing(asked.path.run_id)
+
+    @Operation(
+        "POST",
+        "/api/runs/{run_id}/resume",
+        models.Standing,
+        scope=Scope.OPERATE,
+        of=models.OfRun,
+        body=models.Confirmed,
+    )
+    async def resume_run(self, asked: ApiRequest) -> object:
+        """Let a paused run go on."""
+        await self._backend.ask("pause", asked.path.run_id, False)
+        return await self._standing(asked.path.run_id)
+
     async def _standing(self, run_id: str) -> object:
         return {"run_id": run_id, "status": (await self._backend.ask("show", run_id))["status"]}
 

@@ -35,7 +35,7 @@ from perdure.actors.link.messages import (
     RunEvent,
 )
 from perdure.actors.link.peer import Peer
-from perdure.actors.link.questions import question_of
+from perdure.actors.link.questions import question_of, sent_event
 from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.ports import Transport, World
 from perdure.actors.runtime.packing import Packer
@@ -47,12 +47,9 @@ from perdure.ledger import (
     BadRequest,
     LedgerError,
     Request,
-    Send,
     bucket_of,
     check_id,
     digest_of,
-    pack,
-    pack_value,
     sub_agent_id,
     unchecked,
 )
@@ -274,15 +271,9 @@ class Client:
 
     async def send(self, run_id: str, event: str, value: object, event_id: str | None) -> None:
         """Send an event to a run; durable on return."""
-        name = check_id("event", event, self.limits.id_max)
-        body = pack_value("value", value, self.limits.input_bytes_max)
-        check_id("run_id", run_id, self.limits.id_max)
-        if event_id is None:
-            mail_id, epoch = f"event!{self.world.dice.token()}", self.peer.epoch
-        else:  # it may have been sent before
-            given = check_id("event_id", event_id, self.limits.id_max)
-            mail_id, epoch = f"event!{digest_of(pack([run_id, event, given]))}", 0
-        await self.supervisor.ask_when_free(Send(mail_id, run_id, name, "", body, epoch))
+        sent = sent_event(run_id, event, value, event_id, self.world.dice.token(), self.limits)
+        epoch = self.peer.epoch if event_id is None else 0  # otherwise it may have been sent before
+        await self.supervisor.ask_when_free(sent._replace(epoch=epoch))
 
     async def clear(self, statuses: Sequence[str] | None = None, before_ms: float | None = None) -> int:
         """Clear retained runs of any parent; returns how many."""

@@ -20,7 +20,9 @@ from perdure.ledger import (
     Cancel,
     Clear,
     Forget,
+    Pause,
     Retry,
+    Send,
     Stimulus,
     Store,
     apply_fact,
@@ -81,7 +83,7 @@ class ColdLedger:
         """Answer a question of `Runtime.ask`, or do what needs no supervisor."""
         question = actors.question_of(name, *args)
         self._recall(question)
-        if isinstance(question, Cancel | Clear | Forget | Retry):
+        if isinstance(question, Cancel | Clear | Forget | Pause | Retry | Send):
             return self._settle(question)
         if not callable(question):
             raise BadRequest("question", f"only a supervisor answers {name!r}, and none serves this directory")

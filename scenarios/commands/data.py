@@ -4,6 +4,7 @@ steer (`cancel`, `retry`, `clear`, `forget`).
 
 from __future__ import annotations
 
+import json
 import math
 import shlex
 import sys
@@ -11,12 +12,14 @@ import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
+from uuid import uuid4
 
 import typer
 
 from perdure import actors
-from perdure.actors import LOGS, mistakable, ray_of
+from perdure.actors import LOGS, mistakable, ray_of, sent_event
 from perdure.ledger import HARD, BadRequest, Status, bucket_of, given_as, lasting, name_of, type_of
+from perdure.policies import Limits
 from perdure.scenarios.commands.background import about, counted, of_storages, show_agent, storages_of, tally
 from perdure.scenarios.commands.cold import ColdLedger
 from perdure.scenarios.commands.opening import opened
@@ -266,6 +269,64 @@ def retry(
         is_mail = any(mail["mail_id"] == key for mail in ledger.ask("audit")["parked_mail"])
         ledger.ask("retry", key)
     print(f"{'Mail' if is_mail else 'Run'} {key} will be tried again.")
+
+
+def send(
+    run_id: RunId,
+    event: Annotated[str, typer.Argument(help="The name by which the run waits for it.")],
+    value: Annotated[str, typer.Argument(help="JSON; what is no JSON is a text.")] = "null",
+    event_id: Annotated[
+        str | None, typer.Option("--id", help="An id of your own: the same one again is the same event.")
+    ] = None,
+    data: Data = HERE,
+) -> None:
+    """Send an event to a run, which takes it by `run.wait_for(EVENT)`.
+
+    It is durable when this command returns. The run takes it once: now, or when it comes to wait for it. One that has ended is refused.
+
+    Examples:
+        perdure send 3f0c9a1e approval '{"by": "Ada"}'
+        perdure send 3f0c9a1e go
+    """
+    with opened(data) as ledger:
+        ledger.ask("send", *sent_event(run_id, event, _value(value), event_id, uuid4().hex, Limits()))
+        waits = ledger.ask("show", run_id)["waits"]
+    when = "It waits for it" if waits is not None and event in waits["events"] else "It takes it when it waits for it"
+    print(f"Event {event!r} is sent to run {run_id}. {when}.")
+
+
+def _value(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def pause(run_id: RunId, data: Data = HERE) -> None:
+    """Pause a live run, until `perdure resume`.
+
+    A run at work gives up its place at its next step, wait or milestone at which nothing else of it is at work. What it waits for goes on
+    to come, and no time limit applies to it but a budget of its own.
+
+    Example:
+        perdure pause 3f0c9a1e
+    """
+    with opened(data) as ledger:
+        ledger.ask("pause", run_id, True)
+        host = ledger.ask("show", run_id)["host"]
+    print(f"Run {run_id} is paused{', and stops at its next step' if host else ''}. `perdure resume` lets it go on.")
+
+
+def resume(run_id: RunId, data: Data = HERE) -> None:
+    """Let a paused run go on.
+
+    Example:
+        perdure resume 3f0c9a1e
+    """
+    with opened(data) as ledger:
+        was_paused = (ledger.ask("show", run_id)["waits"] or {"paused": False})["paused"]
+        ledger.ask("pause", run_id, False)
+    print(f"Run {run_id} goes on." if was_paused else f"Run {run_id} was not paused, and stays as it is.")
 
 
 def clear(

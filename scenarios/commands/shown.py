@@ -90,6 +90,11 @@ def shortened(text: str) -> str:
 
 
 def _progress(row: dict[str, Any]) -> str:
+    waits = row.get("waits")
+    if waits is not None:
+        until = [f"until {instant(waits['until_ms'])}"] if waits["until_ms"] else []
+        whats = [*(f"for {name}" for name in waits["events"]), *until]
+        return "paused" if waits["paused"] else f"waits {' or '.join(whats)}"
     progress = row["progress"] or {}
     fraction, phase = progress.get("fraction"), progress.get("phase") or ""
     return f"{fraction:.0%} {phase}".rstrip() if fraction is not None else phase
