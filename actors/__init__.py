@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         RunInfo,
         RunResult,
     )
-    from perdure.actors.life.run_context import RunContext
+    from perdure.actors.life.run_context import RunContext, RunMessage
     from perdure.actors.link.caller import Address
     from perdure.actors.link.questions import Books, Later, deleted_with, question_of, runs_named, sent_event
     from perdure.actors.link.wire import RemoteError

@@ -145,6 +145,7 @@ if TYPE_CHECKING:
         listed,
         overview,
         parked,
+        receipt,
     )
     from perdure.ledger.known_agent import KnownAgent, KnownAgents, standing_of
     from perdure.ledger.mail import EVENT, MILESTONE, Mail, MailState, Slot
@@ -230,6 +231,7 @@ if TYPE_CHECKING:
         StopLives,
         Tell,
         Tick,
+        Took,
         Unhosted,
         Unstarted,
         Up,

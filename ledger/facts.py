@@ -202,6 +202,16 @@ class EventSent(NamedTuple):
     body: bytes
 
 
+class EventTaken(NamedTuple):
+    """The run took an event, durably, after the step `after` of this attempt."""
+
+    run_id: str
+    attempt: int
+    mail_id: str
+    after: str
+    sequence: int = 0
+
+
 class RunRetried(NamedTuple):
     """A person had the run tried again, or code came for a run that was parked, or tried again without an attempt since. It has all its
     attempts again, and the code of this package unless that is None."""
@@ -332,6 +342,7 @@ Fact = (
     | RunWaiting
     | RunPaused
     | EventSent
+    | EventTaken
     | RunRetried
     | AgentActivated
     | AgentReleased
@@ -366,6 +377,7 @@ RUN_FACTS: tuple[type[Fact], ...] = (
     RunParked,
     RunWaiting,
     RunPaused,
+    EventTaken,
     RunRetried,
 )
 """The facts whose subject is a run."""

@@ -26,6 +26,7 @@ from perdure.ledger.facts import (
     AttemptStarted,
     CodeAdopted,
     EventSent,
+    EventTaken,
     Fact,
     MailDelivered,
     MailFailed,
@@ -206,6 +207,11 @@ def _event_sent(view: View, fact: EventSent, seq: int, at_ms: int) -> None:
     run = view.runs[fact.run_id]
     content = {"sender": fact.sender, "body": fact.body}
     view.put_event(run, Mail(fact.mail_id, run.child, run.run_id, EVENT + fact.name, "", content, at_ms, seq=seq))
+
+
+def _event_taken(view: View, fact: EventTaken, seq: int, at_ms: int) -> int | None:
+    view.move_mail(MailEvent.HANDLED, fact.mail_id)
+    return view.advance(view.runs[fact.run_id], fact, seq, at_ms)
 
 
 def _run_retried(view: View, fact: RunRetried, seq: int, at_ms: int) -> int | None:
@@ -389,6 +395,7 @@ _FOLDS: dict[type[Fact], Callable[[View, Any, int, int], int | None]] = {
     RunWaiting: _run_waiting,
     RunPaused: _run_paused,
     EventSent: _event_sent,
+    EventTaken: _event_taken,
     RunRetried: _run_retried,
     AgentActivated: _agent_activated,
     AgentReleased: _agent_released,

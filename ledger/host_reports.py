@@ -15,6 +15,7 @@ from perdure.ledger.facts import (
     AlarmSet,
     AttemptLost,
     ChunkEmitted,
+    EventTaken,
     Fact,
     MailDelivered,
     MailFailed,
@@ -50,6 +51,7 @@ from perdure.ledger.stimulus import (
     Milestone,
     Progress,
     Released,
+    Took,
     Unstarted,
     Up,
     Waiting,
@@ -175,6 +177,13 @@ def waiting(view: View, said: Waiting, at_ms: int) -> Iterator[Fact]:
         yield AgentReleased(run.child, said.incarnation, said.sequence)
         if run.is_live and run.teardown:
             yield from seal(view, run, still_running=False)
+
+
+def took(view: View, said: Took) -> Iterator[Fact]:
+    run, mail = current(view, said.run_id, said.incarnation), view.mail.get(said.mail_id)
+    if run is None or mail is None or mail.run_id != run.run_id or not permits(run.status, EventTaken):
+        return
+    yield EventTaken(run.run_id, run.attempt, said.mail_id, said.after, said.sequence)
 
 
 def released(view: View, said: Released, at_ms: int, limits: Limits) -> Iterator[Fact]:

@@ -58,6 +58,24 @@ def waits_of(run: Run) -> dict[str, Any] | None:
     }
 
 
+def receipt(view: View, run: Run, mail_id: str) -> dict[str, Any]:
+    """What became of an event that was sent to a run: it `waits`, was `read`, or was `withdrawn` because the run had ended. An event that
+    is not known, or was read before the last thousand, is `unknown`."""
+    told: dict[str, Any] = {
+        "run_id": run.run_id,
+        "status": "unknown",
+        "attempt": None,
+        "after_step": None,
+        "at_ms": None,
+    }
+    if mail_id in run.receipts:
+        attempt, after, at_ms = run.receipts[mail_id]
+        return told | {"status": "read", "attempt": attempt, "after_step": after or None, "at_ms": at_ms}
+    if mail_id in view.mail:
+        return told | {"status": "waits"}
+    return told | {"status": "withdrawn"} if run.is_hard else told
+
+
 class AtStake(NamedTuple):
     """What would be deleted: runs, and those of them that are live; mail that would be withdrawn; and the sub-agents that the view knows of
     each agent that would go."""

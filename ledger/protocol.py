@@ -8,7 +8,8 @@ that is doubled, late or from an earlier life yields no facts.
 | stimulus | decided in |
 |---|---|
 | `Request`, `Cancel`, `Clear`, `Tell`, `Send`, `Pause`, `Forget`, `StopLives`, `Retry`, `Adopt` | `requests` |
-| `Up`, `Progress`, `Milestone`, `Chunk`, `Ended`, `Unstarted`, `Waiting`, `Released`, `Awake`, `Alarm`, `Handled` | `host_reports` |
+| `Up`, `Progress`, `Milestone`, `Chunk`, `Ended`, `Unstarted`, `Waiting`, `Took` | `host_reports` |
+| `Released`, `Awake`, `Alarm`, `Handled` | `host_reports` |
 | `HostUp`, `HostLost` | `host_reports` |
 | `ExpireRuns` | here |
 | `Unhosted` | `placements` |
@@ -64,6 +65,7 @@ from perdure.ledger.stimulus import (
     StopLives,
     Tell,
     Tick,
+    Took,
     Unhosted,
     Unstarted,
     Up,
@@ -104,6 +106,7 @@ _DECISIONS: dict[type[Stimulus], Callable[[View, Any, int, Limits], Iterator[Fac
     Ended: lambda view, said, _at_ms, limits: host_reports.ended(view, said, limits),
     Unstarted: host_reports.unstarted,
     Waiting: lambda view, said, at_ms, _limits: host_reports.waiting(view, said, at_ms),
+    Took: lambda view, said, _at_ms, _limits: host_reports.took(view, said),
     Released: host_reports.released,
     Awake: lambda view, said, _at_ms, _limits: host_reports.awake(view, said),
     Alarm: lambda view, said, _at_ms, _limits: host_reports.alarm(view, said),

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from perdure.ledger.activation import with_package
 from perdure.ledger.facts import (
@@ -19,6 +19,7 @@ from perdure.ledger.facts import (
     AttemptLost,
     AttemptStarted,
     ChunkEmitted,
+    EventTaken,
     Fact,
     MilestoneReached,
     ProgressReported,
@@ -41,6 +42,8 @@ from perdure.ledger.mail import MailState, Slot
 from perdure.ledger.status import ENDED, HARD, LIVE, Status
 from perdure.ledger.transitions import cell
 from perdure.policies import Attempts, Cell, IllegalTransition
+
+RECEIPTS_KEPT: Final = 1_000
 
 
 class Wait(NamedTuple):
@@ -68,7 +71,7 @@ class Run:
 
     With `wait` the run is on no host until its wait is over. Then it is entered again, which costs none of its attempts: `reentries`
     counts that, `waited_ms` is how long it has waited in all, and `over_ms` tells the child which of its deadlines has passed. `paused`
-    keeps it from every host.
+    keeps it from every host. `receipts` says of the events that it took last, in which attempt, after which step, and when.
     """
 
     run_id: str
@@ -125,6 +128,7 @@ class Run:
     reentries: int = 0
     over_ms: float = 0
     paused: bool = False
+    receipts: dict[str, list[Any]] = field(default_factory=dict)
 
     child: str = field(init=False, repr=False)
 
@@ -394,6 +398,12 @@ def _waiting(run: Run, fact: RunWaiting, at_ms: int) -> None:
     run.ended_at_ms, run.reason, run.child_still_running, run.error = 0, "", None, ""
 
 
+def _taken(run: Run, fact: EventTaken, at_ms: int) -> None:
+    run.receipts[fact.mail_id] = [fact.attempt, fact.after, at_ms]
+    if len(run.receipts) > RECEIPTS_KEPT:
+        del run.receipts[next(iter(run.receipts))]
+
+
 def _paused(run: Run, fact: RunPaused, _at_ms: int) -> None:
     run.paused = fact.paused
 
@@ -427,5 +437,6 @@ _KEEPERS: dict[type[Fact], Callable[[Run, Any, int], None]] = {
     RunParked: _parked,
     RunWaiting: _waiting,
     RunPaused: _paused,
+    EventTaken: _taken,
     RunRetried: _retried,
 }

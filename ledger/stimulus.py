@@ -97,6 +97,16 @@ class Waiting(NamedTuple):
     sequence: int = 0
 
 
+class Took(NamedTuple):
+    """The child took an event, durably, after its step `after`."""
+
+    run_id: str
+    incarnation: int
+    mail_id: str
+    after: str
+    sequence: int = 0
+
+
 class Released(NamedTuple):
     """The agent left its host cleanly."""
 
@@ -240,7 +250,8 @@ class Tick(NamedTuple):
 
 
 Stimulus = (
-    Request | Up | Progress | Milestone | Chunk | Ended | Unstarted | Waiting | Released | Awake | Alarm | Handled | Cancel | Clear | Tell
+    Request | Up | Progress | Milestone | Chunk | Ended | Unstarted | Waiting | Took
+    | Released | Awake | Alarm | Handled | Cancel | Clear | Tell
     | Send | Pause | ExpireRuns | Forget | StopLives | Retry | Adopt | HostUp | HostLost | Unhosted | Tick
 )  # fmt: skip
 

@@ -24,6 +24,7 @@ from perdure.ledger.facts import (
     AttemptLost,
     AttemptStarted,
     ChunkEmitted,
+    EventTaken,
     Fact,
     MilestoneReached,
     ProgressReported,
@@ -67,6 +68,7 @@ TABLE: dict[type[Fact], tuple[Status | Cell, ...]] = {
     RunParked:        (_S,       _S,        _ignored,    _ignored,  _ignored,  _ignored),
     RunWaiting:       (_R,       _R,        _R,          _ignored,  _ignored,  _ignored),
     RunPaused:        (_S,       _R,        _I,          _ignored,  _ignored,  _ignored),
+    EventTaken:       (_S,       _R,        _I,          _ignored,  _ignored,  _ignored),
     RunRetried:       (_S,       _illegal,  _S,          _illegal,  _S,        _S),
 }  # fmt: skip
 

@@ -372,6 +372,18 @@ class Agent:
             self._perdure.ask(Cancel(run_id, self._perdure.agent_id, check_text("reason", reason)))
         )
 
+    def send_event(
+        self, run: str | RunHandle, event: str, value: object = None, *, event_id: str | None = None
+    ) -> Awaitable[None]:
+        """Send an event to a run, which takes it by `run.wait_for(event)`: exactly once, and those of one sender in their order.
+
+        Inside a transaction or a handler it is sent when that commits; a run that has ended by then is told to `on_error`. Elsewhere it is
+        durable on return, and `EventRefused` is raised for a run that has ended. A run that is entered again sends it once all the same.
+        The same `event_id` is the same event each time.
+        """
+        run_id = run.run_id if isinstance(run, RunHandle) else run
+        return cast("Awaitable[None]", self._perdure.family.send(run_id, event, value, event_id))
+
     def inspect_agent_tool_run(self, run_id: str) -> Pending[dict[str, Any] | Any]:
         """Return the status, outcome, progress and milestones of a run. None means *not known yet*, never failed."""
         return self._perdure.bridge(self._perdure.dispatch.inspect(run_id))

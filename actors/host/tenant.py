@@ -99,7 +99,10 @@ class Tenant(Life):
 
     @cached_once
     def dispatch(self) -> Dispatch:
-        return Dispatch(self, self.outbox)
+        return Dispatch(self, self.outbox, self._send)
+
+    def _send(self, run_id: str, event: str, value: object) -> object:
+        return self.family.send(run_id, event, value)  # which stands on what asks for runs
 
     @cached_once
     def family(self) -> Family:

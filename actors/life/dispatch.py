@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Final, Unpack, cast
@@ -52,8 +52,8 @@ NOT_AWAITED: Final = "the code that waited for it was cancelled"
 class Dispatch:
     """Asks for runs on behalf of one agent."""
 
-    def __init__(self, life: Life, outbox: Outbox) -> None:
-        self._life, self._outbox = life, outbox
+    def __init__(self, life: Life, outbox: Outbox, sends: Callable[[str, str, object], object]) -> None:
+        self._life, self._outbox, self._sends = life, outbox, sends
         self._requests = RunRequests(life)
         self._starting: dict[str, asyncio.Task[object]] = {}
 
@@ -79,6 +79,9 @@ class Dispatch:
             return self._post(asked)
         return self._life.bridge(self._many(asked))
 
+    def _handle(self, request: Request, status: str = "running") -> RunHandle:
+        return RunHandle(request.run_id, request.agent_type, status, sends=self._sends)
+
     def _post(self, asked: list[RequestedRun]) -> RunHandles:
         self._refuse_waiting(asked)
         if any("on_limit" in entry.request.options for entry in asked):
@@ -87,7 +90,7 @@ class Dispatch:
             )
         for entry in asked:
             self._outbox.post(entry.request)
-        return RunHandles(RunHandle(entry.request.run_id, entry.request.agent_type) for entry in asked)
+        return RunHandles(self._handle(entry.request) for entry in asked)
 
     def _refuse_waiting(self, asked: list[RequestedRun]) -> None:
         if self._life.transaction is not None and any(entry.request.wait for entry in asked):
@@ -117,7 +120,7 @@ class Dispatch:
         except AdmissionRefused as refusal:
             request = entry.request
             if not request.wait:
-                return RunHandle(request.run_id, request.agent_type, "refused")
+                return self._handle(request, "refused")
             return RunFailed(
                 run_id=request.run_id,
                 agent_type=request.agent_type,
@@ -130,7 +133,7 @@ class Dispatch:
         request = entry.request
         if request.wait:
             return result_of(entry.agent_class, request.run_id, outcome)
-        return RunHandle(request.run_id, request.agent_type, outcome or "running")
+        return self._handle(request, outcome or "running")
 
     @contextmanager
     def _waiting(self, asked: list[RequestedRun]) -> Iterator[None]:

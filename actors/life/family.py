@@ -30,11 +30,13 @@ from perdure.actors.life.outbox import Outbox
 from perdure.actors.link.caller import THROUGH, Address, AgentCaller, TellContent, standalone_of
 from perdure.actors.link.direct_calls import split_route
 from perdure.actors.link.messages import Abort
+from perdure.actors.link.questions import sent_event
 from perdure.ledger import (
     AgentForbidden,
     AgentUnreachable,
     BadRequest,
     Forget,
+    Send,
     Standalone,
     check_id,
     check_text,
@@ -215,19 +217,36 @@ class Family:
         if problem is not None:
             raise problem
         letter = self._caller.letter(to, method, args, kwargs)
+        mail_id, is_new = self._mail_id(f"tell {to.agent_id} {method}", letter.body)
         transaction = life.transaction
         if transaction is not None:
             if to.agent_id in self._open:
                 self._put(*path_of(to.agent_id)[-1])
-            self._outbox.post_tell(transaction, life.dice.token(), letter)
+            self._outbox.post_tell(transaction, mail_id, letter, is_new=is_new)
             return NothingToAwait()
+        return life.bridge(self._tell_now(mail_id, letter, is_new=is_new))
+
+    def send(self, run_id: str, event: str, value: object, event_id: str | None = None) -> object:
+        """Send an event to a run: with the open transaction, or now. A run that is entered again sends it once all the same."""
+        life = self._life
+        sent, is_new = sent_event(run_id, event, value, event_id, "", life.limits, life.agent_id), False
+        if event_id is None:
+            mail_id, is_new = self._mail_id(f"send {run_id} {event}", sent.body)
+            sent = sent._replace(mail_id=sent.mail_id + mail_id)
+        if life.transaction is not None:
+            self._outbox.post_send(life.transaction, sent, is_new=is_new)
+            return NothingToAwait()
+        return life.bridge(self._send_now(sent._replace(epoch=life.services.peer.epoch if is_new else 0)))
+
+    async def _send_now(self, sent: Send) -> None:
+        await self._life.services.supervisor.ask_when_free(sent)
+
+    def _mail_id(self, what: str, body: bytes) -> tuple[str, bool]:
+        """An id for something to be told, and whether it is certainly new. A run that is entered again gets the same."""
         activity = ACTIVITY.get()
         if activity is None or activity.run is None:
-            mail_id, is_new = life.dice.token(), True
-        else:
-            mail_id = activity.derive(f"tell {to.agent_id} {method}", digest_of(letter[2]))
-            is_new = activity.run.attempt == 1
-        return life.bridge(self._tell_now(mail_id, letter, is_new=is_new))
+            return self._life.dice.token(), True
+        return activity.derive(what, digest_of(body)), activity.run.attempt == 1
 
     async def _tell_now(self, mail_id: str, letter: TellContent, *, is_new: bool) -> None:
         await self._enter(letter.recipient)

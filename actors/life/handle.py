@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, ParamSpec, cast
+from typing import Any, ParamSpec, cast, overload
 
+from perdure.actors.life.results import MAIL, RunHandle
 from perdure.actors.link.caller import Address
 from perdure.ledger import BadRequest
 
@@ -44,17 +45,31 @@ class Handle:
         return f"<handle of {self._to.agent_id}>"
 
 
-def tell(method: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> Awaitable[None]:
+@overload
+def tell(method: RunHandle, message: object, /) -> Awaitable[None]: ...
+@overload
+def tell(method: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> Awaitable[None]: ...
+
+
+def tell(method: Any, *args: Any, **kwargs: Any) -> Awaitable[None]:
     """Have an exposed method of another agent called exactly once, some time soon, in a transaction of that agent.
 
         tell(handle.add, 5)
+
+    A run that was begun detached is told a message: `tell(run, message)`, with the handle of the run, which takes it by `run.receive()`.
 
     Nothing is answered. Inside a transaction or a handler it is told when that commits, and not at all if it rolls back; elsewhere it is
     durable on return, and async code awaits it. A method that raises is tried again, and parked in the end (`perdure audit` lists it).
     Raises `BadRequest` if it is no method of a handle, or if the arguments do not fit.
     """
+    if isinstance(method, RunHandle):
+        if len(args) != 1 or kwargs:
+            raise BadRequest("message", "a run is told one message, of plain data: tell(run, message)")
+        return method.send(MAIL, args[0])
     if not isinstance(method, Method):
-        raise BadRequest("method", f"{method!r} is no exposed method of a handle: tell(handle.method, …)")
+        raise BadRequest(
+            "method", f"{method!r} is neither an exposed method of a handle nor a run: tell(handle.method, …)"
+        )
     return cast("Awaitable[None]", method.tell(*args, **kwargs))
 
 

@@ -31,6 +31,7 @@ from perdure.ledger import (
     Progress,
     Released,
     StaleIncarnation,
+    Took,
     Waiting,
     path_of,
 )
@@ -43,7 +44,7 @@ Part = TypeVar("Part")
 Ready = Callable[[], Awaitable[None]]
 """Brings the agent up, once; whoever calls it waits until it is up. Raises what `on_start` raised."""
 
-_OF_DURABLE_WORK: Final = (Progress, Milestone, Ended, Waiting, Handled, Alarm, Released)
+_OF_DURABLE_WORK: Final = (Progress, Milestone, Ended, Waiting, Took, Handled, Alarm, Released)
 
 
 class Life:

@@ -18,7 +18,18 @@ from perdure.actors.life.host_options import pool_spec
 from perdure.actors.life.life import Life
 from perdure.actors.link.caller import TellContent
 from perdure.actors.link.messages import Plain
-from perdure.ledger import BadRequest, ConflictingRequest, Forget, Overloaded, Request, Tell, digest_of, pack, unpack
+from perdure.ledger import (
+    BadRequest,
+    ConflictingRequest,
+    Forget,
+    Overloaded,
+    Request,
+    Send,
+    Tell,
+    digest_of,
+    pack,
+    unpack,
+)
 from perdure.ledger.storage.agent_storages import Transaction
 
 REFUSED: Final = "\0refused"  # what an agent tells itself of a run that it asked for in a transaction
@@ -62,8 +73,11 @@ class Outbox:
         self._posted[body] = request
         transaction.add_outbox(body)
 
-    def post_tell(self, transaction: Transaction, mail_id: str, letter: TellContent) -> None:
-        transaction.add_outbox(pack(["tell", mail_id, self._life.agent_id, letter]))
+    def post_tell(self, transaction: Transaction, mail_id: str, letter: TellContent, *, is_new: bool = True) -> None:
+        transaction.add_outbox(pack(["tell", is_new, mail_id, self._life.agent_id, letter]))
+
+    def post_send(self, transaction: Transaction, event: Send, *, is_new: bool) -> None:
+        transaction.add_outbox(pack(["send", is_new, *event]))
 
     def post_forget(self, transaction: Transaction, agent_id: str) -> None:
         transaction.add_outbox(pack(["forget", agent_id]))
@@ -73,7 +87,7 @@ class Outbox:
         fresh = [(number, body) for number, body in self._life.storage.outbox() if number > self._sent]
         posted, self._posted = self._posted, {}
         requests: list[tuple[int, Request]] = []
-        messages: list[tuple[int, Tell | Forget]] = []
+        messages: list[tuple[int, Tell | Send | Forget]] = []
         for number, body in fresh:
             self._sent = number
             if body in posted:
@@ -92,21 +106,23 @@ class Outbox:
             self._life.spawn(self._done(number, message, answer))
         self._is_known = True
 
-    def _message_of(self, kind: str, fields: list[Plain]) -> Tell | Forget:
+    def _message_of(self, kind: str, fields: list[Plain]) -> Tell | Send | Forget:
         if kind == "forget":
             return Forget(*fields)
+        # an earlier life may have had it posted already, so what was found is said without an epoch
+        is_new, *fields = fields
+        epoch = self._life.services.peer.epoch if self._is_known and is_new else 0
+        if kind == "send":
+            return Send(*fields)._replace(epoch=epoch)
         mail_id, sender, letter = fields
         recipient, method, body, home, standalone = TellContent(*letter)
-        # an earlier life may have had it posted already, so what was found is said without an epoch
-        epoch = self._life.services.peer.epoch if self._is_known else 0
         return Tell(mail_id, recipient, sender, method, body, home, epoch, standalone)
 
-    async def _done(self, number: int, message: Tell | Forget, answer: asyncio.Future[Plain]) -> None:
+    async def _done(self, number: int, message: Tell | Send | Forget, answer: asyncio.Future[Plain]) -> None:
         life = self._life
         _, problem = await tried(life.services.supervisor.answer_when_free(answer, message))
         if isinstance(problem, BadRequest):
-            what = f"telling {message.recipient}" if isinstance(message, Tell) else f"deleting {message.agent_id}"
-            life.trouble(what, problem)
+            life.trouble(_doing(message), problem)
         elif problem is not None:
             raise problem
         if not life.is_leaving:
@@ -144,6 +160,15 @@ class Outbox:
                 life.storage.forget_outbox(done)
             rows = left
             await asyncio.sleep(pause_ms / 1000)
+
+
+def _doing(message: Tell | Send | Forget) -> str:
+    match message:
+        case Tell():
+            return f"telling {message.recipient}"
+        case Send():
+            return f"sending event {message.name!r} to run {message.run_id}"
+    return f"deleting {message.agent_id}"
 
 
 async def _answers(asked: list[asyncio.Future[Plain]]) -> list[BaseException | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import (
     TYPE_CHECKING,
@@ -248,6 +248,7 @@ class RunHandle:
     agent_type: str
     status: str = "running"
     until_end: Callable[[], object] | None = field(default=None, repr=False, compare=False)
+    sends: Callable[[str, str, object], object] | None = field(default=None, repr=False, compare=False)
 
     def result(self) -> Any:
         """Wait for the end of what a runtime or a client has started: its `RunResult`, in async code an awaitable of it.
@@ -259,6 +260,15 @@ class RunHandle:
                 "result", "a parent is told the end by `on_finish`; to wait for it, ask without `detached`"
             )
         return self.until_end()
+
+    def send(self, event: str, value: object = None) -> Awaitable[None]:
+        """Send an event to the run, which takes it by `run.wait_for(event)`: exactly once, in the order of the calls.
+
+        With the open transaction, or else durable on return; async code awaits it. Raises `EventRefused` for a run that has ended.
+        """
+        if self.sends is None:
+            raise BadRequest("run", "this handle was made by hand; `Runtime.send` takes the id of a run")
+        return cast("Awaitable[None]", self.sends(self.run_id, event, value))
 
     def __await__(self) -> Generator[None, None, RunHandle]:
         """Give back the handle itself: `await` is right in async code, and harmless inside a transaction."""
@@ -273,6 +283,10 @@ class RunHandles(list[RunHandle]):
         """Give back the list itself."""
         return self
         yield
+
+
+MAIL: Final = "mail"
+"""The name of the events that are told to a run (`tell(run, message)`, `RunContext.receive`)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from threading import get_ident
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, cast
 
 from perdure.actors.life.life import Life
+from perdure.actors.life.results import MAIL
 from perdure.actors.life.steps import RemembersSteps
 from perdure.actors.life.waits import NEVER, Moment, SentEvent, Waits
 from perdure.actors.ports import KillPoint
@@ -40,7 +41,15 @@ from perdure.policies import TraceContext, duration_ms, moment_ms
 STASH = "\x00stash"
 SLEEP = "\x00sleep"
 EVENT_TAKEN = "\x00event\x00"
+UNTIL = "\x00until"
 PIECES_S = 0.002  # pieces of a stream that come within it are reported together
+
+
+class RunMessage(NamedTuple):
+    """What was told to a run: plain data, and the address of the agent that told it; empty for a client."""
+
+    value: Any
+    sender: str
 
 
 class RunContext(RemembersSteps):
@@ -67,7 +76,7 @@ class RunContext(RemembersSteps):
         over_ms: float = 0,
     ) -> None:
         super().__init__()
-        self.waits = Waits(life, run_id, incarnation, over_ms)
+        self.waits = Waits(life, run_id, incarnation, over_ms, taken_after=self._taken_after)
         self.run_id, self.attempt, self.parent_tool_call_id, self.behalf = run_id, attempt, tool_call, tuple(behalf)
         self._trace = trace  # what the request carried
         self._life, self._incarnation = life, incarnation
@@ -138,14 +147,31 @@ class RunContext(RemembersSteps):
                 `WaitTimedOut` is raised, a `TimeoutError`.
         """
         name = check_id("event", event, self._life.limits.id_max)
-        until, most_ms = NEVER, math.inf
-        if timeout is not None:
-            most_ms = checked(lambda: duration_ms("timeout", timeout, self._life.limits.wait_ahead_ms_max))
-            until = Moment(self._life.now_ms() + most_ms)
+        until, most_ms = self._bound(timeout)
         self._may_wait("wait_for")
-        return self._life.bridge(
-            self._event(self._occurrence(EVENT_TAKEN + name), name, until, most_ms, _this_thread())
-        )
+        return self._life.bridge(self._value_of(self._message(name, until, most_ms)))
+
+    def receive(self, *, timeout: float | timedelta | None = None) -> Pending[RunMessage]:
+        """Wait for the next message that is told to this run (`tell(run, message)`), like `wait_for`."""
+        until, most_ms = self._bound(timeout)
+        self._may_wait("receive")
+        return self._life.bridge(self._message(MAIL, until, most_ms))
+
+    def messages(self, *, timeout: float | timedelta | None = None) -> RunMessages:
+        """The messages that are told to this run, for `async for`, or `for` in sync code. It ends when none has come for `timeout`."""
+        return RunMessages(self, timeout)
+
+    def _message(self, name: str, until: Moment, most_ms: float) -> Pending[RunMessage]:
+        return self._event(self._occurrence(EVENT_TAKEN + name), name, until, most_ms, _this_thread())
+
+    async def _value_of(self, message: Pending[RunMessage]) -> Any:
+        return (await message).value
+
+    def _bound(self, timeout: float | timedelta | None) -> tuple[Moment, float]:
+        if timeout is None:
+            return NEVER, math.inf
+        most_ms = checked(lambda: duration_ms("timeout", timeout, self._life.limits.wait_ahead_ms_max))
+        return Moment(self._life.now_ms() + most_ms), most_ms
 
     def _may_wait(self, verb: str) -> None:
         self._boundary()
@@ -164,13 +190,16 @@ class RunContext(RemembersSteps):
         # else it is not worth a storage: a death costs it anew, as it does the rest of an attempt that has remembered nothing
         await self.waits.until(until, most_ms, thread)
 
-    async def _event(self, key: str, name: str, until: Moment, most_ms: float, thread: int) -> Any:
+    async def _event(self, key: str, name: str, until: Moment, most_ms: float, thread: int) -> RunMessage:
         known = self._remembered(key)
         if known is None:
             if until is not NEVER:
-                until = await self._kept_moment(f"{key}\0until", until)
+                until = await self._kept_moment(key + UNTIL, until)
             event = await self.waits.event(name, until, most_ms, thread)
-            known = pack([False, b""]) if event is None else pack([True, event.body])
+            told = [False, b"", "", "", ""]
+            if event is not None:
+                told = [True, event.body, event.sender, event.mail_id, self.last_step]
+            known = pack(told)
             try:
                 await self._life.written(partial(self._take, key, known, event))
             except BaseException:
@@ -178,10 +207,10 @@ class RunContext(RemembersSteps):
                     self.waits.put_back(event)
                 raise
             await self._life.services.until_durable()
-        has_come, body = unpack(known)
+        has_come, body, sender, _, _ = unpack(known)
         if not has_come:
             raise WaitTimedOut(self.run_id, name)
-        return unpack_value(body)
+        return RunMessage(unpack_value(body), sender)
 
     async def _kept_moment(self, key: str, until: Moment) -> Moment:
         known = self._remembered(key)
@@ -197,7 +226,12 @@ class RunContext(RemembersSteps):
             transaction.then(lambda: self._life.steps(self.run_id).update({key: body}))
             if event is not None:
                 transaction.record_inbox([event.mail_id])
-                transaction.then(lambda: self._life.on_loop(partial(self.waits.taken, event)))
+                said = partial(self.waits.say_taken, event.mail_id, self.last_step)
+                transaction.then(lambda: self._life.on_loop(said))
+
+    def _taken_after(self, mail_id: str) -> str:
+        rows = [unpack(row) for key, row in self._life.steps(self.run_id).items() if _is_event(key)]
+        return next((after for _, _, _, known, after in rows if known == mail_id), "")
 
     # what it remembers
 
@@ -294,6 +328,35 @@ class RunContext(RemembersSteps):
             self.flush()
         if self._pieces:
             self._say_pieces()
+
+
+class RunMessages:
+    """What `RunContext.messages` gives."""
+
+    def __init__(self, run: RunContext, timeout: float | timedelta | None) -> None:
+        self._run, self._timeout = run, timeout
+
+    def __aiter__(self) -> RunMessages:
+        return self
+
+    async def __anext__(self) -> RunMessage:
+        try:
+            return await self._run.receive(timeout=self._timeout)
+        except WaitTimedOut:
+            raise StopAsyncIteration from None
+
+    def __iter__(self) -> RunMessages:
+        return self
+
+    def __next__(self) -> RunMessage:
+        try:
+            return cast("RunMessage", self._run.receive(timeout=self._timeout))
+        except WaitTimedOut:
+            raise StopIteration from None
+
+
+def _is_event(key: str) -> bool:
+    return key.startswith(EVENT_TAKEN) and not key.endswith(UNTIL)
 
 
 def _this_thread() -> int:

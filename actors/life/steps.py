@@ -47,6 +47,7 @@ class RemembersSteps:
         self._lock = Lock()  # sync code may call from several threads
         self._called: dict[str, int] = {}
         self._undone: dict[str, dict[str, _Called]] = {}
+        self.last_step = ""
 
     @overload
     def step(self, name: str, job: Callable[[], Pending[T]]) -> Pending[T]: ...
@@ -71,6 +72,7 @@ class RemembersSteps:
         called = self._call(check_id("name", name, self._life.limits.id_max), job)
         known = self._remembered(called.key)
         if known is not None:
+            self.last_step = name
             was_awaitable, kept = unpack(known)
             value = taken_out(kept)
             return _given(value) if was_awaitable or awaits else value
@@ -116,6 +118,7 @@ class RemembersSteps:
     def _finish(self, name: str, called: _Called, body: bytes) -> None:
         # A transaction that comes to nothing makes the call undone again.
         self._remember(called.key, body)
+        self.last_step = name
         transaction = self._life.transaction
         if transaction is not None:
             self._note(name, called)

@@ -31,7 +31,7 @@ from weakref import WeakSet
 from perdure.actors.life.life import Life
 from perdure.actors.tasks import OF_ATTEMPT, Pending, current_task
 from perdure.actors.threads import has_loop
-from perdure.ledger import Handled, Waiting
+from perdure.ledger import Took, Waiting
 
 LOOK_AGAIN_S: Final = 0.05
 """After so long it is looked whether the rest of the run waits as well; then after twice as long each time."""
@@ -94,6 +94,7 @@ class Waits:
     suspended: Waiting | None = None
     tasks: WeakSet[asyncio.Task[Any]] = field(default_factory=WeakSet)
     count_handled: Callable[[int], None] = lambda _: None
+    taken_after: Callable[[str], str] = lambda _: ""
     _waiters: dict[_Waiter, None] = field(default_factory=dict)
     _events: dict[str, deque[SentEvent]] = field(default_factory=dict)
     _seen: set[str] = field(default_factory=set)
@@ -191,8 +192,9 @@ class Waits:
         fresh = [event for event in events if event.mail_id not in self._seen]
         self._seen.update(event.mail_id for event in fresh)
         known = life.storage.known_inbox([event.mail_id for event in fresh]) if fresh and life.has_storage else set()
-        if known:  # an earlier life took them, and could not say so
-            life.push_of_mail(Handled(life.agent_id, life.incarnation, sorted(known), []))
+        for event in fresh:
+            if event.mail_id in known:  # an earlier life took it, and could not say so
+                self.say_taken(event.mail_id, self.taken_after(event.mail_id))
         for event in fresh:
             if event.mail_id not in known:
                 self._events.setdefault(event.name, deque()).append(event)
@@ -200,10 +202,9 @@ class Waits:
             if self._events.get(waiter.event):
                 _settle(waiter.signal)
 
-    def taken(self, event: SentEvent) -> None:
-        """An event was taken out of the mailbox, durably."""
-        life = self.life
-        life.push_of_mail(Handled(life.agent_id, life.incarnation, [event.mail_id], []))
+    def say_taken(self, mail_id: str, after: str) -> None:
+        """An event was taken out of the mailbox, durably, after this step."""
+        self.life.push(Took(self.run_id, self.incarnation, mail_id, after))
         self.count_handled(1)
 
     # without a process

@@ -31,6 +31,7 @@ from perdure.ledger import (
     Request,
     Stimulus,
     Tell,
+    Took,
     Unstarted,
     Up,
     Waiting,
@@ -412,7 +413,9 @@ class CopyStorage(NamedTuple):
 
 Question: TypeAlias = Call | Abort | Tell | CopyStorage | Steering | Query
 
-Report: TypeAlias = Up | Progress | Milestone | Chunk | Ended | Unstarted | Waiting | Released | Awake | Alarm | Handled
+Report: TypeAlias = (
+    Up | Progress | Milestone | Chunk | Ended | Unstarted | Waiting | Took | Released | Awake | Alarm | Handled
+)
 """The stimuli that hosts report."""
 
 FromPeer: TypeAlias = Request | Ask | Wait | CodeFiles

@@ -123,6 +123,16 @@ class Show(NamedTuple):
         return Later(lambda: told.read() | options) if isinstance(told, Later) else told | options
 
 
+class Receipt(NamedTuple):
+    """What became of an event that was sent to a run?"""
+
+    run_id: str
+    mail_id: str
+
+    def __call__(self, books: Books) -> Told:
+        return ledger.receipt(books.view, books.run(self.run_id), self.mail_id)
+
+
 class Explain(NamedTuple):
     """Why does a run stand where it stands? Lines of text."""
 
@@ -311,7 +321,7 @@ class LogsOf(NamedTuple):
 
 
 Query: TypeAlias = (
-    WhichExist | Inspect | Show | Explain | Frames | KeptFrames | ListRuns | PageOfRuns | CountAtStake
+    WhichExist | Inspect | Show | Receipt | Explain | Frames | KeptFrames | ListRuns | PageOfRuns | CountAtStake
     | Overview | Audit | ShowLimits | ShowAgent | Upgrade
     | WindDown | Keep | ChangedRuns | LogMachines | LogsOf
 )  # fmt: skip
@@ -324,6 +334,7 @@ QUESTIONS: Final[dict[str, type[Query | Steering]]] = {
     "inspect": Inspect,
     "show": Show,
     "explain": Explain,
+    "receipt": Receipt,
     "frames": Frames,
     "kept": KeptFrames,
     "list": ListRuns,

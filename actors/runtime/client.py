@@ -243,7 +243,7 @@ class Client:
         input: object = None,
         *,
         run_id: str | None = None,
-        settle: Callable[[Callable[[Client], Pending[RunResult]]], object] | None = None,
+        settle: Callable[[Callable[[Client], Pending[Any]]], object] | None = None,
     ) -> RunHandle:
         """Begin a run and come back as soon as it is durable. `settle` makes of the end what the handle's `result()` returns: it is given
         what a client is asked for, which may be another one by then."""
@@ -255,11 +255,17 @@ class Client:
         def end(client: Client) -> Pending[RunResult]:
             return client._end(agent_class, asked_again)
 
+        def send(run_id: str, event: str, value: object) -> object:
+            if settle is None:
+                return self.send(run_id, event, value)
+            return settle(lambda client: client.send(run_id, event, value))
+
         return RunHandle(
             request.run_id,
             request.agent_type,
             status or "running",
             lambda: end(self) if settle is None else settle(end),
+            send,
         )
 
     async def _end(self, agent_class: type, request: Request) -> RunResult:
@@ -269,7 +275,7 @@ class Client:
         """Ask the supervisor a question by its name (`link.questions`)."""
         return await self.supervisor.ask(question_of(name, *args))
 
-    async def send(self, run_id: str, event: str, value: object, event_id: str | None) -> None:
+    async def send(self, run_id: str, event: str, value: object = None, event_id: str | None = None) -> None:
         """Send an event to a run; durable on return."""
         sent = sent_event(run_id, event, value, event_id, self.world.dice.token(), self.limits)
         epoch = self.peer.epoch if event_id is None else 0  # otherwise it may have been sent before

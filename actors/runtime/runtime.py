@@ -465,8 +465,8 @@ class Runtime:
     def start(self, agent_class: type, input: object = None, *, run_id: str | None = None) -> RunHandle:
         """Begin a run and come back as soon as it is durable. The handle's `result()` waits for its end."""
 
-        def settle(end: Callable[[Client], Pending[RunResult]]) -> object:
-            return self._settle(end(self.client))
+        def settle(asked: Callable[[Client], Pending[Any]]) -> object:
+            return self._settle(asked(self.client))
 
         return cast("RunHandle", self._settle(self.client.start(agent_class, input, run_id=run_id, settle=settle)))
 

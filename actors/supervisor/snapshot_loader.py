@@ -21,6 +21,7 @@ from perdure.ledger import (
     Send,
     Store,
     Tell,
+    Took,
     Unstarted,
     Up,
     View,
@@ -32,7 +33,7 @@ from perdure.ledger import (
 )
 
 FAMILY_MAX: Final = 100_000
-_OF_ONE_RUN: Final = frozenset({Request, Up, Progress, Milestone, Chunk, Ended, Unstarted, Waiting})
+_OF_ONE_RUN: Final = frozenset({Request, Up, Progress, Milestone, Chunk, Ended, Unstarted, Waiting, Took})
 
 
 class SnapshotLoader:
