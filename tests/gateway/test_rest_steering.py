@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from perdure.actors import Agent, RunContext
 from perdure.actors.gateway.bodies import DEPTH_MAX, read_json
 from perdure.actors.gateway.security import Principal, Scope, bearer
 from perdure.actors.rest import models
@@ -207,3 +208,54 @@ def test_each_operation_asks_for_its_scope() -> None:
 
     tokens = {str(scope): who for scope, who in only.items()}
     visit([Counter], story, gateway_options={"authenticate": bearer(tokens)})
+
+
+class Approved(Agent):
+    """Waits to be let go on."""
+
+    async def run(self, run: RunContext) -> list[Any]:
+        return [await run.wait_for("approval"), run.attempt]
+
+
+def test_an_event_is_sent_once_and_a_run_that_has_ended_takes_none() -> None:
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        client = await client_of(laboratory)
+        await client.start(Approved, run_id="one")
+        await asyncio.sleep(60)
+        shown = (await door.get("/api/runs/one")).json()
+        assert shown["waits"]["events"] == ["approval"]
+        assert (shown["host"], shown["waits_for_host"]) == ("", False)
+        assert "for event 'approval'" in " ".join((await door.get("/api/runs/one/explain")).json()["lines"])
+        event = {"event": "approval", "value": {"by": "Ada"}, "event_id": "mine"}
+        for _ in range(2):
+            sent = await door.post("/api/runs/one/events", event)
+            assert sent.status == 200
+            fits(models.Standing, sent.json())
+        assert await ended(laboratory, "one") == "completed"
+        assert (await door.get("/api/runs/one")).json()["output"] == [{"by": "Ada"}, 2]
+        late = await door.post("/api/runs/one/events", {"event": "approval"})
+        assert (late.status, late.json()["error"]["type"]) == (409, "EventRefused")
+        assert (await door.post("/api/runs/none/events", {"event": "approval"})).status == 404
+        for wrong in ({}, {"event": ""}, {"event": 1}, {"event": "x", "more": 1}):
+            assert (await door.post("/api/runs/one/events", wrong)).status == 400
+
+    visit([Teller], story)
+
+
+def test_a_run_is_paused_and_goes_on_when_it_is_resumed() -> None:
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        client = await client_of(laboratory)
+        await client.start(Approved, run_id="one")
+        await asyncio.sleep(60)
+        assert (await door.post("/api/runs/one/pause", {})).json()["status"] == "running"
+        await door.post("/api/runs/one/events", {"event": "approval", "value": 1})
+        await asyncio.sleep(60)
+        shown = (await door.get("/api/runs/one")).json()
+        assert (shown["status"], shown["waits"]["paused"]) == ("running", True)
+        assert (await door.post("/api/runs/one/resume", {})).status == 200
+        assert await ended(laboratory, "one") == "completed"
+        for verb in ("pause", "resume"):
+            refused = await door.post(f"/api/runs/one/{verb}", {})
+            assert (refused.status, refused.json()["error"]["type"]) == (409, "PauseRefused")
+
+    visit([Teller], story)
