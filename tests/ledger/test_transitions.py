@@ -13,6 +13,7 @@ from perdure.ledger.facts import (
     AttemptLost,
     AttemptStarted,
     ChunkEmitted,
+    EventTaken,
     MilestoneReached,
     ProgressReported,
     RunAborted,
@@ -53,6 +54,7 @@ EXPECTED = """
     RunCleared        illegal  illegal  interrupted completed error aborted
     RunParked         starting starting ignored  ignored  ignored  ignored
     RunWaiting        running  running  running  ignored  ignored  ignored
+    EventTaken        starting running  interrupted ignored ignored ignored
     RunPaused         starting running  interrupted ignored ignored ignored
     RunRetried        starting illegal  starting illegal  starting starting
 """
@@ -76,6 +78,7 @@ FACTS: dict[type[Fact], Fact] = {
     RunParked: RunParked("r", 1, "its input does not fit"),
     RunWaiting: RunWaiting("r", 1, ["approval"], math.inf, False, math.inf, released=True),
     RunPaused: RunPaused("r", paused=True),
+    EventTaken: EventTaken("r", 1, "event!1", "draft"),
     RunRetried: RunRetried("r"),
 }
 CELLS = list(product(FACTS, Status))

@@ -27,9 +27,11 @@ from perdure.actors.ray_world.deployment import Deployment
 from perdure.ledger import (
     FORMAT,
     BadRequest,
+    EventRefused,
     LedgerTooNew,
     LedgerTooOld,
     LedgerUnwritable,
+    PauseRefused,
     PerdureError,
     Request,
     RetryRefused,
@@ -48,7 +50,7 @@ from perdure.ledger import (
 )
 from perdure.ledger.directory_format import MIGRATIONS
 from perdure.ledger.errors import LedgerLocked
-from perdure.ledger.facts import MailFailed, MailPosted, RunAborted, RunFailed, RunRequested
+from perdure.ledger.facts import AttemptStarted, MailFailed, MailPosted, RunAborted, RunFailed, RunRequested, RunWaiting
 from perdure.ledger.maintenance.backup import Backup
 from perdure.ledger.maintenance.cold_view import ColdSteward
 from perdure.ledger.maintenance.target import BackupTarget
@@ -470,6 +472,36 @@ def test_parked_mail_is_listed_as_retry_wants_it_and_can_be_tried_again(data: Pa
     assert "will be tried again" in perdure("retry", mail_id, "--data", data).stdout
     assert "1 pending" in perdure("audit", "--data", data).stdout
     assert isinstance(perdure("retry", mail_id, "--data", data).exception, RetryRefused), "it is not parked any more"
+
+
+def test_a_run_that_waits_is_sent_an_event_paused_and_let_go_on_where_nobody_serves_it(data: Path) -> None:
+    with closing(DuckDBStore(data / "ledger", fsync=False)) as store:
+        view = restore(store.boot())
+        facts = [
+            RunRequested("w", "m:Editor", "", "", "d", b"\x01", {}, 0),
+            AttemptStarted("w", 1, view.incarnation + 1, "h1"),
+            RunWaiting("w", 1, ["go to press"], 1_900_000_000_000, True, 1_900_000_000_000, released=True),
+        ]
+        store.append([record_fact(view, fact, 3_000) for fact in facts], [])
+    assert "waits for go to press or until 2030-03-17" in perdure("ps", "--data", data).stdout
+    told = perdure("explain", "w", "--data", data).stdout
+    assert "It waits for event 'go to press' or until its time comes, " in told
+    assert "`perdure send w 'go to press' VALUE` sends it the event." in told
+    assert "Run w is paused. `perdure resume` lets it go on." in perdure("pause", "w", "--data", data).stdout
+    assert (
+        "It waits for it." in perdure("send", "w", "go to press", '{"by": "Ada"}', "--id", "1", "--data", data).stdout
+    )
+    assert "It waits for it." in perdure("send", "w", "go to press", "no JSON", "--id", "1", "--data", data).stdout
+    assert "1 pending" in perdure("audit", "--data", data).stdout
+    assert "It is paused, and on no host, until `perdure resume w`." in perdure("explain", "w", "--data", data).stdout
+    assert "Run w goes on." in perdure("resume", "w", "--data", data).stdout
+    assert "was not paused" in perdure("resume", "w", "--data", data).stdout
+    assert isinstance(perdure("send", "nobody", "go", "--data", data).exception, UnknownRun)
+    assert isinstance(perdure("send", "w", " ", "--data", data).exception, BadRequest)
+    perdure("cancel", "w", "--data", data)
+    assert isinstance(perdure("send", "w", "go", "--data", data).exception, EventRefused)
+    assert isinstance(perdure("pause", "w", "--data", data).exception, PauseRefused)
+    assert "1 suppressed" in perdure("audit", "--data", data).stdout
 
 
 def test_an_agent_is_deleted_on_a_cold_directory_by_the_next_supervisor_and_its_runs_with_it(data: Path) -> None:
