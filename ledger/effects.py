@@ -240,6 +240,7 @@ def _for_agent(view: View, activation: Activation, at_ms: int) -> Iterator[Effec
 
 
 def letter(view: View, mail: Mail) -> tuple[str, str, str, dict[str, Any], dict[str, Any]]:
+    """A mail as it is told to a host: its id, slot and handler, its run, and its content."""
     if mail.content is not None and not mail.run_id:
         return mail.mail_id, mail.slot, mail.handler, {}, mail.content
     if mail.is_event:

@@ -127,6 +127,7 @@ def budget_of(run: Run, limits: Limits) -> Budget:
 
 
 def sighting_of(view: View, run: Run, awake_at_ms: int) -> Sighting:
+    """When a run was requested, last heard of and re-attached to, as far as that counts against it."""
     # While no supervisor was awake to hear it, a child is not blamed for silence.
     signal = max(run.signal_at_ms, awake_at_ms) if run.signal_at_ms else 0
     reattached = run.reattached_at_ms

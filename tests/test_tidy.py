@@ -125,6 +125,7 @@ BROAD_EXCEPTS = {
 # Where tasks are started, how often, and why. Elsewhere a task would belong to no life, and nobody would hear of its error.
 TASK_STARTS = {
     "actors/tasks.py": (3, "what everybody else uses"),
+    "actors/life/waits.py": (1, "none: the code of a group is known when a task waits in it"),
     "actors/sim_world/process.py": (1, "the main task of a simulated process, in a context of its own"),
 }
 

@@ -368,21 +368,16 @@ class Agent:
 
     def cancel_agent_tool(self, run_id: str, reason: str = "cancelled") -> Awaitable[Any]:
         """Cancel a run of this agent, and the runs that its child waits for. Durable on return. An ended run stays as it is."""
-        return self._perdure.bridge(
-            self._perdure.ask(Cancel(run_id, self._perdure.agent_id, check_text("reason", reason)))
-        )
+        asked = Cancel(run_id, self._perdure.agent_id, check_text("reason", reason))
+        return self._perdure.bridge(self._perdure.ask(asked))
 
-    def send_event(
-        self, run: str | RunHandle, event: str, value: object = None, *, event_id: str | None = None
-    ) -> Awaitable[None]:
+    def send_event(self, run: str | RunHandle, event: str, value: object = None, event_id: str | None = None) -> Any:
         """Send an event to a run, which takes it by `run.wait_for(event)`: exactly once, and those of one sender in their order.
 
-        Inside a transaction or a handler it is sent when that commits; a run that has ended by then is told to `on_error`. Elsewhere it is
-        durable on return, and `EventRefused` is raised for a run that has ended. A run that is entered again sends it once all the same.
-        The same `event_id` is the same event each time.
+        In a transaction or handler it is sent with the commit (what is refused then is told to `on_error`), elsewhere durable on return:
+        async code awaits it. Raises `EventRefused` for a run that has ended. The same `event_id` is the same event each time.
         """
-        run_id = run.run_id if isinstance(run, RunHandle) else run
-        return cast("Awaitable[None]", self._perdure.family.send(run_id, event, value, event_id))
+        return self._perdure.family.send(run.run_id if isinstance(run, RunHandle) else run, event, value, event_id)
 
     def inspect_agent_tool_run(self, run_id: str) -> Pending[dict[str, Any] | Any]:
         """Return the status, outcome, progress and milestones of a run. None means *not known yet*, never failed."""
@@ -439,9 +434,8 @@ class Agent:
         if not callable(fn):
             raise BadRequest("fn", f"{fn!r} cannot be called")
         if self._perdure.transaction is not None:
-            raise AwaitedInsideHandler(
-                "fn", "a transaction cannot wait for a fiber; start_fiber begins one when it commits"
-            )
+            words = "a transaction cannot wait for a fiber; start_fiber begins one when it commits"
+            raise AwaitedInsideHandler("fn", words)
         return self._perdure.bridge(self._perdure.fibers.run(name, self._perdure.on_this_loop(fn)))
 
     def stash(self, data: object) -> bool:
@@ -497,10 +491,8 @@ class Agent:
         if timeout_ms is not None:
             check_ms("timeout_ms", timeout_ms)
         if wait_for_completion and tenant.transaction is not None:
-            raise AwaitedInsideHandler(
-                "wait_for_completion",
-                "nobody can wait inside a transaction or a handler: the fiber begins with its commit",
-            )
+            words = "nobody can wait inside a transaction or a handler: the fiber begins with its commit"
+            raise AwaitedInsideHandler("wait_for_completion", words)
         asked = fibers.requests.checked(name, fn_name, input, **options)
         ((fiber, is_new),) = fibers.requests.accept([fibers.requests.named(asked)])
         if wait_for_completion:

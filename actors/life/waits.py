@@ -188,6 +188,7 @@ class Waits:
     # events
 
     def deliver(self, events: list[SentEvent]) -> None:
+        """Take events in. One that comes again, or that an earlier life has taken, is no other."""
         life = self.life
         fresh = [event for event in events if event.mail_id not in self._seen]
         self._seen.update(event.mail_id for event in fresh)

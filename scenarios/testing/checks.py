@@ -362,10 +362,12 @@ def premature(message: Message, shadow: View) -> Iterator[str]:
         case Deliver(mails=mails):
             for mail_id, slot, _, about, _ in mails:
                 run = shadow.runs.get(about.get("run_id", ""))
-                if slot.startswith(EVENT):
-                    if run is not None and mail_id not in shadow.mail:
-                        yield f"event {mail_id} was delivered before it was durable"
-                elif run is not None and slot not in run.slots and not run.retries:
+                is_known = (
+                    mail_id in shadow.mail
+                    if slot.startswith(EVENT)
+                    else run is None or slot in run.slots or run.retries
+                )
+                if run is not None and not is_known:
                     yield f"mail {mail_id} was delivered before it was durable"
 
 

@@ -186,8 +186,10 @@ class Librarian(Agent):
         assert_type(await branch.count(["a"]), int)
         await tell(branch.shelf, "a", upper=True)
         assert_type(tell(branch.count, ["a"]), Awaitable[None])
+        run = self.run_agent_tool(Reader, "x", detached=True)
+        assert_type(tell(run, {"page": 1}), Awaitable[None])
         assert_type([each.name for each in self.sub_agents.list(Librarian)], list[str])
-        await tell(branch.shelf, 3)  # error: mypy[arg-type] pyright[reportArgumentType]
+        await tell(branch.shelf, 3)  # error: mypy[call-overload] pyright[reportCallIssue, reportArgumentType]
         await branch.count("a")  # error: mypy[arg-type] pyright[reportArgumentType]
         branch.coutn(["a"])  # error: mypy[attr-defined] pyright[reportAttributeAccessIssue]
 
