@@ -19,6 +19,7 @@ PATHS = (
     "actors/README.md",
     "actors/chat/README.md",
     "actors/gateway/README.md",
+    "actors/life/README.md",
     "actors/messenger/README.md",
     "actors/ray_world/README.md",
     "ledger/README.md",
@@ -73,7 +74,7 @@ class Page:
 
 
 PAGES = {path: Page(path) for path in PATHS}
-FRONT, GUIDE, CHAT, GATEWAY, MESSENGER, CLUSTER, LEDGER, LIMITS, SCENARIOS, WORK = PAGES.values()
+FRONT, GUIDE, CHAT, GATEWAY, WAITING, MESSENGER, CLUSTER, LEDGER, LIMITS, SCENARIOS, WORK = PAGES.values()
 PYTHON = [block for page in PAGES.values() for block in page.blocks("python")]
 SHELL = "".join(block for page in PAGES.values() for block in page.blocks("sh"))
 WORDS = [word for page in PAGES.values() for word in page.words]

@@ -10,17 +10,20 @@ import json
 import re
 import runpy
 from collections.abc import Awaitable, Callable, Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from zoneinfo import ZoneInfo
 
 import httpx
 import pytest
 
 from perdure import actors
 from perdure.actors import Agent, Client
+from perdure.actors.sim_world.sim_ports import EPOCH_MS
 from perdure.gateway import Gateway
-from perdure.ledger import Secret
+from perdure.ledger import Secret, taken_out
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.gateway.real import real_gateway
 from tests.readmes.pages import GATEWAY, GUIDE, LIMITS, PAGES, PYTHON, Page, example, module_of, modules
@@ -106,6 +109,7 @@ def test_every_module_is_played_here() -> None:
     played = set(builtins.filter(None, map(module_of, PYTHON)))
     assert played == {
         "bot",
+        "bureau",
         "conversation",
         "elsewhere",
         "following",
@@ -115,6 +119,7 @@ def test_every_module_is_played_here() -> None:
         "office",
         "payments",
         "planner",
+        "press",
         "refunds",
         "research",
         "shelf",
@@ -163,6 +168,21 @@ def test_the_first_agent_is_called_and_run_from_async_code() -> None:
         )
         assert names["words"] == 6
         assert names["result"].output == 4
+
+    play(story)
+
+
+def test_the_editor_waits_for_its_review_and_its_messages_and_until_monday(monkeypatch: pytest.MonkeyPatch) -> None:
+    soon = datetime.fromtimestamp(EPOCH_MS / 1000, ZoneInfo("Europe/Berlin")) + timedelta(minutes=5)
+    monkeypatch.setattr(example("press"), "MONDAY", soon)
+
+    async def story(client: Client) -> None:
+        run_id = await client.agent(example("bureau").Bureau, "bureau").order("HTTP/3")
+        await asyncio.sleep(120)
+        assert (await client.ask("show", run_id))["waits"]["until_ms"] == soon.timestamp() * 1000
+        assert sum(host["tenants"] for host in (await client.ask("ps"))["hosts"]) == 0
+        await asyncio.sleep(200)
+        assert taken_out((await client.ask("show", run_id))["output"]) == "HTTP/3, a draft, read, shorter"
 
     play(story)
 
