@@ -49,7 +49,15 @@ if TYPE_CHECKING:
     )
     from perdure.actors.life.run_context import RunContext, RunMessage
     from perdure.actors.link.caller import Address
-    from perdure.actors.link.questions import Books, Later, deleted_with, question_of, runs_named, sent_event
+    from perdure.actors.link.questions import (
+        Books,
+        Later,
+        deleted_with,
+        question_of,
+        requested_by,
+        runs_named,
+        sent_event,
+    )
     from perdure.actors.link.wire import RemoteError
     from perdure.actors.log_files import ClusterLogs, LogFiles, WantedLogs
     from perdure.actors.mcp_server.offers import offers_of

@@ -60,7 +60,7 @@ NAMED_MAX: Final = 1_000
 NEAR_MAX: Final = 3
 _TEXTS: Final = ("parent", "agent_type", "words", "prefix", "error")
 _NEVER_NONE: Final = ("words", "prefix", "error")
-_AGES: Final = (("requested", "since_ms", "until_ms"), ("ended", "ended_since_ms", "ended_until_ms"))
+_AGES: Final = {"requested": ("since_ms", "until_ms"), "ended": ("ended_since_ms", "ended_until_ms")}
 
 
 def checked_wanted(given: Sequence[Any], verb: Verb | None = None) -> Wanted:
@@ -108,12 +108,12 @@ def _check_kinds(wanted: Wanted) -> None:
 
 
 def _check_ages(wanted: Wanted) -> None:
-    for what, since, until in _AGES:
+    for what, (since, until) in _AGES.items():
         after, before = getattr(wanted, since), getattr(wanted, until)
-        for name, value in ((since, after), (until, before)):
+        for name, value in (("since", after), ("before", before)):
             if value is not None and (not is_number(value) or not value >= 0):
                 words = "is no instant; those are milliseconds since 1970, and not negative"
-                raise BadRequest(f"{what}_{name.removeprefix('ended_')}", f"{value!r:.200} {words}")
+                raise BadRequest(f"{what}_{name}", f"{value!r:.200} {words}")
         if after is not None and before is not None and after >= before:
             said = f"no run was {what}" if what == "requested" else "no run has ended"
             raise BadRequest(what, f"{said} from {after:.0f} on and before {before:.0f}, which is no later")
@@ -155,12 +155,13 @@ def _either(statuses: Iterable[Status]) -> str:
 
 
 def near_types(wanted: str, known: Iterable[str]) -> list[str]:
-    """The known agent types that may be meant: those whose class has the same name, then those that are spelled alike."""
+    """The known agent types that may be meant: those whose class has the same name, or one that is spelled alike, then those that are
+    spelled alike as a whole."""
     types = sorted(set(known) - {wanted})
-    name = wanted.rpartition(":")[2].lower()
-    same = [each for each in types if each.rpartition(":")[2].lower() == name]
-    alike = get_close_matches(wanted, types, n=NEAR_MAX)
-    return list(dict.fromkeys([*same, *alike]))[:NEAR_MAX]
+    names = [each.rpartition(":")[2].lower() for each in types]
+    alike = get_close_matches(wanted.rpartition(":")[2].lower(), names, n=NEAR_MAX)
+    by_name = [each for name in alike for each, its in zip(types, names, strict=True) if its == name]
+    return list(dict.fromkeys([*by_name, *get_close_matches(wanted, types, n=NEAR_MAX)]))[:NEAR_MAX]
 
 
 class Steer(NamedTuple):

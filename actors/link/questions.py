@@ -30,11 +30,12 @@ from perdure.ledger import (
     digest_of,
     pack,
     pack_value,
+    parent_of,
 )
 from perdure.policies import Limits
 
 if TYPE_CHECKING:  # what answers is loaded by what answers: hosts and clients only ask
-    from perdure.ledger import Run, Store, View
+    from perdure.ledger import Record, Run, Store, View
 
 T_co = TypeVar("T_co", covariant=True)
 Told: TypeAlias = dict[str, Any]
@@ -444,3 +445,13 @@ def deleted_with(view: View, question: object) -> list[str]:
         return []
     children = [run.child for key in runs_named(question) if (run := view.runs.get(key)) is not None]
     return children if isinstance(question, Clear) or not question.agent_id else [*children, question.agent_id]
+
+
+def requested_by(store: Store, agents: list[str], limit: int) -> list[Record]:
+    """The runs in the snapshot that these agents and their families had asked for: with one look for all that are nobody's sub-agents."""
+    roots = [each for each in agents if not parent_of(each)]
+    found = store.runs_of(roots, limit) if roots else []
+    for agent in agents:
+        if parent_of(agent):
+            found += store.family_runs(agent, limit)
+    return found

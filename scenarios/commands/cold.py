@@ -102,8 +102,8 @@ class ColdLedger:
                 self._view.recall(run_from(record))
         agents = actors.deleted_with(self._view, question)
         while agents:
-            for record in self._store.family_runs(agents.pop(), FAMILY_MAX):
-                agents.append(self._view.recall(run_from(record)).child)
+            found = actors.requested_by(self._store, agents, FAMILY_MAX)
+            agents = [self._view.recall(run_from(record)).child for record in found]
 
     def _decided(self, stimulus: Stimulus) -> list[Row]:
         at_ms = self._now_ms()

@@ -176,9 +176,9 @@ WRONG: list[tuple[Any, str, str]] = [
     ({"prefix": b"x"}, "prefix", "is bytes, not text"),
     ({"parked": "yes"}, "parked", "neither True nor False"),
     ({"before": -1}, "before", ""),
-    ({"since_ms": -5}, "requested_since_ms", "not negative"),
-    ({"ended_until_ms": float("nan")}, "ended_until_ms", "is no instant"),
-    ({"until_ms": "yesterday"}, "requested_until_ms", "is no instant"),
+    ({"since_ms": -5}, "requested_since", "not negative"),
+    ({"ended_until_ms": float("nan")}, "ended_before", "is no instant"),
+    ({"until_ms": "yesterday"}, "requested_before", "is no instant"),
     ({"since_ms": 20, "until_ms": 20}, "requested", "from 20 on and before 20"),
     ({"ended_since_ms": 30, "ended_until_ms": 20}, "ended", "no run has ended from 30 on"),
     ({"parked": True, "statuses": ["error"]}, "parked", "never error"),
@@ -220,6 +220,7 @@ def test_types_that_may_be_meant_have_the_same_class_or_are_spelled_alike() -> N
     assert near_types("agents:Reader", known)[:2] == ["desk.agents:Reader", "old.agents:reader"]
     assert near_types("desk.agents:Wroter", known)[0] == "desk.agents:Writer"
     assert near_types("desk.agents:Reader", known)[0] == "old.agents:reader", "it is not its own neighbour"
+    assert near_types("__main__:Readr", known)[:2] == ["desk.agents:Reader", "old.agents:reader"]
     assert near_types("zzz", known) == []
 
 

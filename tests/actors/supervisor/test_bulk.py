@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from perdure.actors import Agent, KillPoint, RunContext
+from perdure.actors import Agent, Client, KillPoint, RunContext
 from perdure.actors.life.results import BulkReport
 from perdure.actors.runtime.bulk import BulkPass, RunFilter, chosen_by, wanted_by
 from perdure.ledger import GROUP_MAX, BadRequest, Verb, Wanted
+from perdure.ledger.store.memory_store import MemoryStore
 from perdure.policies import Limits
+from perdure.scenarios.swarm.explorer import explore
 from tests.actors.cast import Sleeper
 from tests.kit import ROOMY, Stage, address, play
 
@@ -126,6 +128,53 @@ def test_a_supervisor_that_dies_in_the_middle_takes_nothing_along_and_the_next_o
     play(story, limits=limits, kill_when=strike, timeout_ms=30_000_000)
 
 
+async def round_trip(client: Client) -> None:
+    """Some runs fail, some go on. The failed ones are tried again, the live ones are cancelled, and all are cleared."""
+    for number in range(5):
+        await client.start(Sleeper, 3_600_000, run_id=f"slow{number}")
+        await client.start(Breaking, "glass", run_id=f"broken{number}")
+    while (await client.ask("ps", 0))["runs"]["error"] < 5:
+        await asyncio.sleep(1)
+    again = await client.steer_runs(Verb.RETRY, RunFilter(error="glass"))
+    assert (again.hit + again.already, again.refused, again.gone) == (5, {}, 0)
+    stopped = await client.steer_runs(Verb.CANCEL, RunFilter(type=Sleeper))
+    assert (stopped.hit + stopped.already, stopped.gone) == (5, 0)
+    cleared = await client.steer_runs(Verb.CLEAR, RunFilter(), everything=True)
+    assert cleared.hit + cleared.already + cleared.gone == 10
+    rest = await client.steer_runs(Verb.CLEAR, RunFilter(), everything=True, dry_run=True)
+    assert rest.found == 0
+
+
+def test_wherever_a_process_dies_each_pass_ends_and_everything_settles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perdure.actors.runtime.bulk.GROUP_MAX", 2)
+    report = explore(round_trip, "supervisor", seed=5, stride=5)
+    assert not report.failures, report.failures[0]
+    assert report.kills > 10
+
+
+def test_what_the_children_of_a_group_had_asked_for_is_looked_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One by one it would keep a turn waiting as often as a group has runs."""
+    looks: list[int] = []
+    real = MemoryStore.runs_of
+
+    def runs_of(self: MemoryStore, agents: list[str], limit: int) -> Any:
+        looks.append(len(agents))
+        return real(self, agents, limit)
+
+    monkeypatch.setattr(MemoryStore, "runs_of", runs_of)
+    monkeypatch.setattr(MemoryStore, "family_runs", lambda *_: pytest.fail("one look each"))
+
+    async def story(stage: Stage) -> None:
+        await many(stage, 40, Breaking, input="glass")
+        await stage.until(lambda: stage.view.live == 0 and len(entered) == 40)
+        await asyncio.sleep(60)
+        assert len(stage.view.runs) == 3, "the others are in the snapshot alone"
+        assert (await steer(stage, "clear", status="error")).hit == 40
+        assert looks == [40]
+
+    play(story, limits=replace(ROOMY, retained_in_memory=3))
+
+
 def test_a_pass_that_was_left_in_the_middle_is_made_again_and_finds_the_rest() -> None:
     async def story(stage: Stage) -> None:
         await many(stage, GROUP_MAX + 100)
@@ -225,7 +274,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"parent": 3}, "parent", "is int, not text"),
     ({"parked": "no"}, "parked", "neither"),
     ({"requested_since": "now"}, "requested_since", "neither milliseconds"),
-    ({"requested_since": -1}, "requested_since_ms", "not negative"),
+    ({"requested_since": -1}, "requested_since", "not negative"),
     ({"requested_since": 9, "requested_before": 3}, "requested", "no later"),
     ({"run_ids": "r1"}, "run_ids", "is no list"),
     ({"run_ids": []}, "run_ids", "empty list"),
