@@ -270,12 +270,12 @@ def _make(job: BulkPass, ledger: ColdLedger | Runtime, *, as_json: bool) -> None
         job.made_by(ledger.ask)
         is_over = True
     finally:
-        if as_json:
-            print(json_of(job.report.told() | {"whole": is_over}))
-        else:
-            print("\n".join(_report_in_words(job.verb, job.report)))
-        if not is_over:
-            print("It was cut off, so there may be more; the same command goes on with them.", file=sys.stderr)
+        if is_over or job.report.found:  # else it was refused, and nothing was done
+            whole = {"whole": is_over}
+            words = json_of(job.report.told() | whole) if as_json else "\n".join(_report_in_words(job.verb, job.report))
+            print(words)
+            if not is_over:
+                print("It was cut off, so there may be more; the same command goes on with them.", file=sys.stderr)
 
 
 def _count_in_words(verb: Verb, report: BulkReport) -> str:

@@ -718,6 +718,11 @@ def test_runs_are_cancelled_and_tried_again_by_a_filter_and_the_report_is_an_obj
     assert json.loads(perdure("show", "one", "--data", archive, "--json").stdout)["error"] == "cancelled by an operator"
     assert perdure("retry", "--error", "broke", "--yes", "--data", archive).stdout == "1 run was tried again.\n"
     assert json.loads(perdure("show", "e1", "--data", archive, "--json").stdout)["retries"] == 1
+    refused = perdure("cancel", "--type", "m:Reader", "--yes", "--json", "--data", archive)
+    assert (refused.stdout, str(refused.exception)) == (
+        "",
+        "type: no run of 'm:Reader' is known; there are runs of Reader",
+    )
     assert perdure("retry", "--all", "--dry-run", "--data", archive).stdout == (
         "there is no run that would be tried again.\n"
     )
