@@ -255,7 +255,8 @@ def _steer(
             counted = BulkPass(verb, wanted, reason=reason, dry_run=True).made_by(ledger.ask)
             if dry_run or not counted.found:
                 counted.dry_run = dry_run
-                print(json_of(counted.told()) if as_json else f"{_count_in_words(verb, counted)}.")
+                words = _count_in_words(verb, counted)
+                print(json_of(counted.told()) if as_json else words if words.endswith("…") else f"{words}.")
                 return
             _confirm(_count_in_words(verb, counted), yes=False, as_json=as_json)
         job = BulkPass(verb, wanted, reason=reason)

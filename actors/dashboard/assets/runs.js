@@ -123,8 +123,8 @@ export function show(main) {
     try {
       const { found, sample } = await throughAll({ ...wish, dry_run: true });
       if (!found) return tell(notice, `There is no run that would be ${done}.`, true);
-      const which = `${sample.join(", ")}${found > sample.length ? ", …" : ""}`;
-      if (!(await confirmed(`${some(found, "run")} would be ${done}: ${which}.${more}`, name))) return;
+      const which = `${sample.join(", ")}${found > sample.length ? ", …" : "."}`;
+      if (!(await confirmed(`${some(found, "run")} would be ${done}: ${which}${more}`, name))) return;
       const sum = await throughAll(wish, ({ hit }) => tell(notice, `${hit.toLocaleString()} of ${found.toLocaleString()} …`, true));
       tell(notice, reported(sum, done), !sum.refused);
       await load(true);
