@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from perdure.actors.life.handle import Handle, tell
     from perdure.actors.life.results import (
         AgentToolFailure,
+        BulkReport,
         Detached,
         MilestoneInfo,
         RunCompleted,
@@ -48,7 +49,15 @@ if TYPE_CHECKING:
     )
     from perdure.actors.life.run_context import RunContext, RunMessage
     from perdure.actors.link.caller import Address
-    from perdure.actors.link.questions import Books, Later, deleted_with, question_of, runs_named, sent_event
+    from perdure.actors.link.questions import (
+        Books,
+        Later,
+        deleted_with,
+        question_of,
+        requested_by,
+        runs_named,
+        sent_event,
+    )
     from perdure.actors.link.wire import RemoteError
     from perdure.actors.log_files import ClusterLogs, LogFiles, WantedLogs
     from perdure.actors.mcp_server.offers import offers_of
@@ -88,6 +97,7 @@ if TYPE_CHECKING:
     from perdure.actors.ray_world.cluster_record import check_directory, nothing_serves, ray_of, read_record
     from perdure.actors.ray_world.deployment import LOGS, bucket_needed, bucket_store, check_bucket
     from perdure.actors.ray_world.gateways import Gateways
+    from perdure.actors.runtime.bulk import PAST, BulkPass, RunFilter, chosen_by, wanted_by
     from perdure.actors.runtime.client import Client
     from perdure.actors.runtime.data_directory import data_directory
     from perdure.actors.runtime.directory_files import findings_in

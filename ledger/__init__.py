@@ -25,6 +25,17 @@ if TYPE_CHECKING:
     from perdure.ledger.bucket_cache import CACHE_VARIABLE, begin_cache, bucket_of, given_as
     from perdure.ledger.bucket_history import Moment
     from perdure.ledger.bucket_url import checked_url, is_url
+    from perdure.ledger.bulk import (
+        GROUP_MAX,
+        REACH,
+        Deed,
+        Steer,
+        Steered,
+        Verb,
+        checked_wanted,
+        near_types,
+        steer,
+    )
     from perdure.ledger.code_files import CODE, PACKAGE, TYPES, put_code, type_lines
     from perdure.ledger.codec import decode, pack, unpack, unpack_opened
     from perdure.ledger.directory_format import (
@@ -179,7 +190,7 @@ if TYPE_CHECKING:
         replica_of,
     )
     from perdure.ledger.run import Run, outcome_of
-    from perdure.ledger.run_pages import page_of
+    from perdure.ledger.run_pages import chosen_of, page_of, rows_for
     from perdure.ledger.secret import (
         RedactedStream,
         Secret,

@@ -253,7 +253,7 @@ def _retry_run(view: View, run_id: str) -> Iterator[Fact]:
         raise UnknownRun("run_id", f"no run and no parked mail {run_id!r} is known; {known}")
     if view.doomed_by(run.child):
         raise AgentBeingDeleted(run.child)
-    if not (run.parked or run.status in (Status.ERROR, Status.INTERRUPTED)):
+    if not run.can_be_retried:
         why = "was cancelled (aborted)" if run.status is Status.ABORTED else f"is {run.status}"
         raise RetryRefused(
             "run_id",

@@ -39,7 +39,7 @@ from perdure.ledger.facts import (
 )
 from perdure.ledger.ids import agent_id, mail_id
 from perdure.ledger.mail import MailState, Slot
-from perdure.ledger.status import ENDED, HARD, LIVE, Status
+from perdure.ledger.status import ENDED, HARD, LIVE, RETRIABLE, Status
 from perdure.ledger.transitions import cell
 from perdure.policies import Attempts, Cell, IllegalTransition
 
@@ -159,6 +159,15 @@ class Run:
     def begins_anew(self) -> bool:
         # Until the next attempt begins, newer code that comes is taken.
         return bool(self.retried_at_ms) and self.status is Status.STARTING and self.attempt == self.begun_after
+
+    @property
+    def can_be_retried(self) -> bool:
+        return bool(self.parked) or self.status in RETRIABLE
+
+    @property
+    def trouble(self) -> str:
+        """What went wrong, in all its words: the error, and why it was given up or parked."""
+        return "\n".join(filter(None, (self.error, self.reason, self.parked)))
 
     @property
     def wants_mail(self) -> bool:

@@ -25,6 +25,9 @@ HARD = frozenset({Status.COMPLETED, Status.ERROR, Status.ABORTED})
 ENDED = HARD | {Status.INTERRUPTED}
 """Nobody waits for the run any longer. `interrupted` is soft: a late result replaces it."""
 
+RETRIABLE = frozenset({Status.ERROR, Status.INTERRUPTED})
+"""A person may have the run tried again. So may be one that is parked, which is live."""
+
 LAST_EVENTS = frozenset({"finished", "error", "aborted", "cleared"})
 """The kinds of event after which a run says nothing, unless it is tried again."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -40,6 +41,9 @@ REFUSED_BY_LIMIT: Final = "max_concurrent_agent_tools"
 
 UNREADABLE: Final = "unreadable-output"
 """The reason of a run that has completed with an output that the code of its class does not take any more."""
+
+SAMPLE: Final = 10
+"""Ids that a report of many runs tells."""
 
 CONFLICTING: Final = "conflicting-request"
 """The reason of a run that a transaction asked for, and that was never accepted: its id is taken by other content."""
@@ -225,6 +229,50 @@ def run_result(
         summary=summary,
         trace=trace,
     )
+
+
+@dataclass(kw_only=True)
+class BulkReport:
+    """What a pass has found and done.
+
+    Attributes:
+        verb: what was asked for.
+        dry_run: whether runs were only counted.
+        found: how many runs were chosen. With a dry run it is how many would be hit.
+        statuses: how many of them had each status.
+        hit: how many of them were cancelled, tried again or cleared.
+        others: how many other runs that took along: what waited for a run that was cancelled, what the child of one that was cleared had
+            requested.
+        already: how many were so already: by others, or by this pass, if the supervisor died before it had answered.
+        gone: how many were cleared meanwhile, or not chosen by the filter any more.
+        refused: how many could not be done, by reason.
+        sample: the ids of some that were chosen, the newest.
+        next: where the rest begins if the pass was ended before its end; None if it is whole.
+    """
+
+    verb: str
+    dry_run: bool = False
+    found: int = 0
+    statuses: dict[str, int] = field(default_factory=dict)
+    hit: int = 0
+    others: int = 0
+    already: int = 0
+    gone: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+    sample: list[str] = field(default_factory=list)
+    next: int | None = None
+
+    def told(self) -> dict[str, Any]:
+        """As plain data."""
+        return asdict(self)
+
+    def take(self, other: dict[str, Any]) -> None:
+        """Add what a later part of the same pass has found and done."""
+        for name in ("found", "hit", "others", "already", "gone"):
+            setattr(self, name, getattr(self, name) + other.get(name, 0))
+        for name in ("statuses", "refused"):
+            setattr(self, name, dict(Counter(getattr(self, name)) + Counter(other.get(name, {}))))
+        self.sample = [*self.sample, *other.get("sample", ())][:SAMPLE]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ is read from the store, or by looking through all runs, comes as a `Later`, whic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -22,20 +22,26 @@ from perdure.ledger import (
     Pause,
     Retry,
     Send,
+    Steer,
     UnknownRun,
+    Verb,
     check_id,
+    check_word,
     digest_of,
     pack,
     pack_value,
+    parent_of,
 )
 from perdure.policies import Limits
 
 if TYPE_CHECKING:  # what answers is loaded by what answers: hosts and clients only ask
-    from perdure.ledger import Run, Store, View
+    from perdure.ledger import Record, Run, Store, View
 
 T_co = TypeVar("T_co", covariant=True)
 Told: TypeAlias = dict[str, Any]
 
+TYPES_LOOKED_AT: Final = 1_000
+"""How many of the newest runs tell which agent types there are, besides those in memory."""
 FRAMES_AT_ONCE: Final = 1_000
 """How many events an answer tells at most of several runs. A run of more is asked for alone."""
 
@@ -206,23 +212,59 @@ class ListRuns(NamedTuple):
 
 
 class PageOfRuns(NamedTuple):
-    """A page of runs, newest request first (`ledger.Wanted`), and where the next one begins."""
+    """A page of runs, newest request first, and where the next one begins. `wanted` are the fields of a filter (`ledger.Wanted`)."""
 
-    parent: str | None
-    agent_type: str | None
-    statuses: list[str] | None
-    words: str
-    before: int | None
+    wanted: Sequence[Any]
     limit: int
 
     def __call__(self, books: Books) -> Later[Told]:
-        runs, wanted = books.view.runs.copy(), ledger.Wanted(*self[:-1])
+        runs, wanted, limit = books.view.runs.copy(), ledger.checked_wanted(self.wanted), self.limit
 
         def read() -> Told:
-            page = ledger.page_of(runs, books.store.newest_runs(wanted, self.limit + 1), wanted, self.limit)
+            rows = books.store.newest_runs(wanted, ledger.rows_for(wanted, limit))
+            page = ledger.page_of(runs, rows, wanted, limit)
             return {"runs": [ledger.line(run) for run in page.runs], "next": page.next}
 
         return Later(read)
+
+
+class ChosenRuns(NamedTuple):
+    """Which runs does a filter choose for a verb? Of a page of so many of the newest: how many have each status, the places and ids of the
+    first few (`told`), where the next page begins, and the ledger's time. Refused if no run of this type is known, and a similar one is."""
+
+    verb: str
+    wanted: Sequence[Any]
+    limit: int
+    told: int
+
+    def __call__(self, books: Books) -> Later[Told]:
+        verb = check_word("verb", self.verb, Verb)
+        wanted, now_ms, runs = ledger.checked_wanted(self.wanted, verb), books.now_ms(), books.view.runs.copy()
+
+        def read() -> Told:
+            rows = books.store.newest_runs(wanted, ledger.rows_for(wanted, self.limit))
+            page = ledger.chosen_of(runs, rows, wanted, self.limit)
+            if not page.places and wanted.agent_type is not None and wanted.before is None:
+                _check_type(wanted.agent_type, runs, books.store)
+            return {
+                "statuses": page.statuses,
+                "runs": page.places[: self.told],
+                "next": page.next,
+                "now_ms": now_ms,
+            }
+
+        return Later(read)
+
+
+def _check_type(agent_type: str, runs: Mapping[str, Run], store: Store) -> None:
+    if any(run.agent_type == agent_type for run in runs.values()):
+        return
+    if store.newest_runs(ledger.Wanted(agent_type=agent_type), 1):
+        return
+    kept = (str(row.columns[1]) for row in store.newest_runs(ledger.Wanted(), TYPES_LOOKED_AT))
+    near = ledger.near_types(agent_type, [*(run.agent_type for run in runs.values()), *kept])
+    if near:
+        raise BadRequest("type", f"no run of {agent_type!r:.200} is known; there are runs of {', '.join(near)}")
 
 
 class CountAtStake(NamedTuple):
@@ -321,13 +363,13 @@ class LogsOf(NamedTuple):
 
 
 Query: TypeAlias = (
-    WhichExist | Inspect | Show | Receipt | Explain | Frames | KeptFrames | ListRuns | PageOfRuns | CountAtStake
+    WhichExist | Inspect | Show | Receipt | Explain | Frames | KeptFrames | ListRuns | PageOfRuns | ChosenRuns | CountAtStake
     | Overview | Audit | ShowLimits | ShowAgent | Upgrade
     | WindDown | Keep | ChangedRuns | LogMachines | LogsOf
 )  # fmt: skip
 """What is answered without a new fact."""
 
-Steering: TypeAlias = Cancel | Clear | Forget | Pause | Retry | Send
+Steering: TypeAlias = Cancel | Clear | Forget | Pause | Retry | Send | Steer
 """What becomes facts."""
 
 QUESTIONS: Final[dict[str, type[Query | Steering]]] = {
@@ -339,6 +381,7 @@ QUESTIONS: Final[dict[str, type[Query | Steering]]] = {
     "kept": KeptFrames,
     "list": ListRuns,
     "page": PageOfRuns,
+    "chosen": ChosenRuns,
     "at_stake": CountAtStake,
     "ps": Overview,
     "audit": Audit,
@@ -356,6 +399,7 @@ QUESTIONS: Final[dict[str, type[Query | Steering]]] = {
     "retry": Retry,
     "pause": Pause,
     "send": Send,
+    "steer": Steer,
 }
 """By their names, for `ask`."""
 
@@ -395,7 +439,19 @@ def runs_named(question: object) -> list[str]:
 
 def deleted_with(view: View, question: object) -> list[str]:
     # What these agents and their families had asked for is to be in memory as well.
+    if isinstance(question, Steer):
+        question = Clear(question.run_ids) if question.verb == Verb.CLEAR else None
     if not isinstance(question, Clear | Forget | CountAtStake):
         return []
     children = [run.child for key in runs_named(question) if (run := view.runs.get(key)) is not None]
     return children if isinstance(question, Clear) or not question.agent_id else [*children, question.agent_id]
+
+
+def requested_by(store: Store, agents: list[str], limit: int) -> list[Record]:
+    """The runs in the snapshot that these agents and their families had asked for: with one look for all that are nobody's sub-agents."""
+    roots = [each for each in agents if not parent_of(each)]
+    found = store.runs_of(roots, limit) if roots else []
+    for agent in agents:
+        if parent_of(agent):
+            found += store.family_runs(agent, limit)
+    return found

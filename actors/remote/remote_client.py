@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar, cast
@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import httpx
 
-from perdure.actors.life.results import RunResult
+from perdure.actors.life.results import BulkReport, RunResult
 from perdure.actors.remote import answers, remote_requests
 from perdure.actors.remote.answers import AnswerEnd, AnswerOperations, ChatOperations, ChatQuestion, Piece, Telling
 from perdure.actors.remote.remote_requests import (
@@ -237,6 +237,26 @@ class AsyncGateway(Operations, Awaits):
             async with aclosing(self._wire.texts(request, remote_requests.AGAIN, remote_requests.refusal)) as texts:
                 async for frame in (each async for text in texts for each in place.take(text)):
                     yield frame
+
+    async def cancel_runs(self, **which: object) -> BulkReport:
+        """Cancel many runs, and what their children wait for: those that `status`, `type`, `parent`, `q`, `prefix`, `error`, `parked`,
+        `requested_since_ms`, `requested_before_ms`, `ended_since_ms` and `ended_before_ms` choose, or the named `run_ids`, or `all`. With
+        `dry_run` they are only counted. `reason` is told to their parents."""
+        return await self._steered("cancel", which)
+
+    async def retry_runs(self, **which: object) -> BulkReport:
+        """Try runs again that have failed, were given up or are parked; the filters are those of `cancel_runs`."""
+        return await self._steered("retry", which)
+
+    async def clear_runs(self, **which: object) -> BulkReport:
+        """Forget runs and what their children had requested; the filters are those of `cancel_runs`."""
+        return await self._steered("clear", which)
+
+    async def _steered(self, verb: str, which: Mapping[str, object]) -> BulkReport:
+        job = remote_requests.RemotePass(verb, which)
+        while job.take(await self._ask(job.request())):
+            pass
+        return job.report
 
     def agent(self, *address: str) -> AsyncRemoteAgent:
         """An agent by its class and name, as they stand in its address: `gateway.agent("counter", "one")`. For a sub-agent follow `sub`,

@@ -16,7 +16,7 @@ from uuid import uuid4
 import httpx
 
 from perdure.actors.gateway import refusals
-from perdure.actors.life.results import RunResult, run_result
+from perdure.actors.life.results import BulkReport, RunResult, run_result
 from perdure.actors.link.wire import remote_error
 from perdure.ledger import (
     BadRequest,
@@ -155,7 +155,8 @@ class Operations:
 
     @operation
     def runs(self, /, **which: object) -> RemoteRequest[dict[str, Any]]:
-        """A page of runs, newest first: `runs`, and `next` for `before`. Filters are `status`, `type`, `parent`, `q` and `limit`."""
+        """A page of runs, newest first: `runs`, and `next` for `before`. Filters are `status`, `type`, `parent`, `q`, `prefix`, `error`,
+        `parked`, `requested_since_ms`, `requested_before_ms`, `ended_since_ms`, `ended_before_ms`; `limit` is that of the page."""
         return RemoteRequest("GET", "/api/runs", query=given(**which))
 
     @operation
@@ -193,19 +194,6 @@ class Operations:
     def clear(self, run_id: str) -> RemoteRequest[None]:
         """Forget a run and its child's storage."""
         return RemoteRequest("DELETE", run_path(run_id), told=_nothing, repeatable=False)
-
-    @operation
-    def clear_runs(
-        self,
-        run_ids: Sequence[str] | None = None,
-        *,
-        status: Sequence[str] | None = None,
-        before_ms: int | None = None,
-        everything: bool = False,
-    ) -> RemoteRequest[int]:
-        """Forget runs: these, or those of a status or requested before an instant, or all. Returns how many."""
-        which = given(run_ids=run_ids, status=status, before_ms=before_ms, all=everything)
-        return RemoteRequest("POST", "/api/runs/clear", which, told=itemgetter("cleared"), repeatable=False)
 
     @operation
     def inspect(self, address: str, *, sql: str | None = None) -> RemoteRequest[dict[str, Any]]:
@@ -294,6 +282,30 @@ def call(
     return RemoteRequest(
         "POST", f"/api/agents/{path}/{how}/{quote(method, safe='')}", body, told=_value, repeatable=False
     )
+
+
+class RemotePass:
+    """One pass through the runs that a filter chooses, by as many requests as it takes.
+
+    Attributes:
+        report: what was found and done until now.
+    """
+
+    def __init__(self, verb: str, which: Mapping[str, object]) -> None:
+        self._body = {**which, "verb": verb}
+        self.report = BulkReport(verb=verb, dry_run=bool(which.get("dry_run")))
+
+    def request(self) -> RemoteRequest[dict[str, Any]]:
+        """The next part. It may be made twice, and what has been done is told as such: for what is tried again by when the pass began."""
+        is_known = self._body["verb"] != "retry" or self._body.get("began_ms") is not None
+        return RemoteRequest("POST", "/api/runs/bulk", given(**self._body), repeatable=is_known)
+
+    def take(self, told: dict[str, Any]) -> bool:
+        """Take its answer. Returns whether there are more."""
+        self.report.take(told)
+        self.report.next = told["next"]
+        self._body = {**self._body, "before": told["next"], "began_ms": told["began_ms"]}
+        return told["next"] is not None
 
 
 class AgentOperations:

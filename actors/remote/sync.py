@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
-from perdure.actors.life.results import RunResult
+from perdure.actors.life.results import BulkReport, RunResult
 from perdure.actors.remote import remote_requests
 from perdure.actors.remote.answers import AnswerEnd, AnswerOperations, ChatOperations, Piece
 from perdure.actors.remote.remote_client import (
@@ -118,6 +118,20 @@ class RemoteGateway(Operations, Blocks):
     def events(self, run_id: str, after: int = -1) -> Iterator[dict[str, Any]]:
         """The events of a run after a number until its end, each once and in order, over however many connections."""
         return _each(self._gateway.events(run_id, after))
+
+    def cancel_runs(self, **which: object) -> BulkReport:
+        """Cancel many runs, and what their children wait for: those that `status`, `type`, `parent`, `q`, `prefix`, `error`, `parked`,
+        `requested_since_ms`, `requested_before_ms`, `ended_since_ms` and `ended_before_ms` choose, or the named `run_ids`, or `all`. With
+        `dry_run` they are only counted. `reason` is told to their parents."""
+        return _played(self._gateway.cancel_runs(**which))
+
+    def retry_runs(self, **which: object) -> BulkReport:
+        """Try runs again that have failed, were given up or are parked; the filters are those of `cancel_runs`."""
+        return _played(self._gateway.retry_runs(**which))
+
+    def clear_runs(self, **which: object) -> BulkReport:
+        """Forget runs and what their children had requested; the filters are those of `cancel_runs`."""
+        return _played(self._gateway.clear_runs(**which))
 
     def agent(self, *address: str) -> RemoteAgent:
         """An agent by its class and name, as they stand in its address. For a sub-agent follow `sub`, its class and its name."""

@@ -7,11 +7,12 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, Field, JsonValue, StringConstraints
 
 from perdure.actors.rest.table import Taken
-from perdure.ledger import Status
+from perdure.ledger import BadRequest, Status, Verb, Wanted
 from perdure.policies import Json, JsonObject
 
 Id = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 Words = Annotated[str, StringConstraints(max_length=200)]
+SomeWords = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Seq = Annotated[int, Field(ge=0, lt=2**53)]
 
 
@@ -28,15 +29,93 @@ class OfRun(Taken):
     run_id: Id
 
 
-class RunsAsked(Taken):
-    """Which runs."""
+class RunsChosen(Taken):
+    """Which runs: those that fit everything that is said."""
 
     status: Annotated[Statuses | None, Field(description="Only runs with this status; repeatable.")] = None
     type: Annotated[Id | None, Field(description="Only runs of this agent type, as module:Class.")] = None
     parent: Annotated[Id | None, Field(description="Only runs that this agent requested, as name@module:Class.")] = None
     q: Annotated[Words, Field(description="Only runs with this in their id, type or parent, whatever the case.")] = ""
+    prefix: Annotated[Id | None, Field(description="Only runs whose ids begin with this.")] = None
+    error: Annotated[
+        SomeWords | None,
+        Field(
+            description="Only runs with this in their error, or in why they were given up or parked, whatever the case."
+        ),
+    ] = None
+    parked: Annotated[bool, Field(description="Only runs that are parked.")] = False
+    requested_since_ms: Annotated[
+        Seq | None, Field(description="Only runs that were requested from this instant on.")
+    ] = None
+    requested_before_ms: Annotated[Seq | None, Field(description="Only runs that were requested before this one.")] = (
+        None
+    )
+    ended_since_ms: Annotated[Seq | None, Field(description="Only runs that ended from this instant on.")] = None
+    ended_before_ms: Annotated[Seq | None, Field(description="Only runs that ended before this one.")] = None
+
+    def wanted(self) -> Wanted:
+        """The filter as the ledger is asked."""
+        return Wanted(
+            self.parent,
+            self.type,
+            None if self.status is None else [str(each) for each in self.status],
+            self.q,
+            prefix=self.prefix or "",
+            since_ms=self.requested_since_ms,
+            until_ms=self.requested_before_ms,
+            ended_since_ms=self.ended_since_ms,
+            ended_until_ms=self.ended_before_ms,
+            error=self.error or "",
+            parked=self.parked,
+        )
+
+
+class RunsAsked(RunsChosen):
+    """Which runs, and which of their pages."""
+
     before: Annotated[Seq | None, Field(description="The `next` of the page before.")] = None
     limit: Annotated[int, Field(ge=1, le=500, description="Number of runs on a page.")] = 50
+
+
+class BulkAsked(RunsChosen):
+    """What is done to which runs: those that are named, or those that the filters choose, or all. With `next` and `began_ms` of an answer
+    it goes on where that ended."""
+
+    verb: Verb
+    run_ids: Annotated[list[Id] | None, Field(min_length=1, max_length=1000)] = None
+    all: Annotated[bool, Field(description="All runs are meant; no filter goes with it.")] = False
+    dry_run: Annotated[bool, Field(description="Only count them.")] = False
+    reason: Annotated[
+        str, StringConstraints(max_length=1000), Field(description="Of a cancellation; the parents are told.")
+    ] = "cancelled by an operator"
+    before: Annotated[Seq | None, Field(description="The `next` of the answer before.")] = None
+    began_ms: Annotated[Seq | None, Field(description="The `began_ms` of the answer before.")] = None
+
+    def wanted(self) -> Wanted:
+        """The filter as the ledger is asked."""
+        chosen = super().wanted()
+        if self.run_ids is None:
+            return chosen
+        if chosen != Wanted():
+            raise BadRequest("run_ids", "name runs, or choose them by filters, but not both")
+        return Wanted(run_ids=self.run_ids)
+
+
+class BulkTold(BaseModel):
+    """What was found and done. If `next` is not null there are more: ask again with it, and with `began_ms`."""
+
+    verb: Verb
+    dry_run: bool
+    found: Annotated[int, Field(description="How many were chosen; with `dry_run` how many would be hit.")]
+    statuses: dict[Status, int]
+    hit: int
+    others: Annotated[int, Field(description="Other runs that those took along.")]
+    already: int
+    gone: Annotated[int, Field(description="Cleared meanwhile, or not chosen any more.")]
+    refused: Annotated[dict[str, int], Field(description="How many could not be done, by reason.")]
+    sample: list[str]
+    next: int | None
+    began_ms: int
 
 
 class OverviewAsked(Taken):
@@ -281,15 +360,6 @@ class EventAsked(Taken):
 
 class Confirmed(Taken):
     """Nothing more to say."""
-
-
-class ClearAsked(Taken):
-    """Which runs are forgotten: these, or those that the filters choose, or all."""
-
-    run_ids: Annotated[list[Id] | None, Field(max_length=1000)] = None
-    status: Annotated[list[Status] | None, Field(max_length=10)] = None
-    before_ms: Annotated[Seq | None, Field(description="Only runs that were requested before this instant.")] = None
-    all: bool = False
 
 
 class Cleared(BaseModel):

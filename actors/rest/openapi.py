@@ -100,7 +100,7 @@ def _operation(each: Operation, schemas: Mapping[object, JsonSchemaValue], known
 
 def _refusals(each: Operation) -> list[int]:
     found = {*_ALWAYS, *(() if each.method == "GET" else _OF_BODIES)}
-    return sorted(found | ({404} if each.names or each.of is not Nothing else set()))
+    return sorted(found | ({404} if each.of is not Nothing else set()))
 
 
 def _parameters(

@@ -176,10 +176,9 @@ class ReadingHandlers(Handlers):
 
     @Operation("GET", "/api/runs", models.RunsPage, query=models.RunsAsked)
     async def list_runs(self, asked: ApiRequest) -> object:
-        """Runs, the newest request first, by pages."""
+        """Runs, the newest request first, by pages. Chosen by their errors, a page may have fewer runs than there is room for."""
         which: models.RunsAsked = asked.query
-        statuses = None if which.status is None else [str(each) for each in which.status]
-        return await self._backend.ask("page", which.parent, which.type, statuses, which.q, which.before, which.limit)
+        return await self._backend.ask("page", [*which.wanted()._replace(before=which.before)], which.limit)
 
     @Operation("GET", "/api/runs/{run_id}", models.RunTold, of=models.OfRun)
     async def show_run(self, asked: ApiRequest) -> object:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, Field
 
@@ -14,9 +14,12 @@ from perdure.actors.gateway.security import Scope
 from perdure.actors.rest import models
 from perdure.actors.rest.models import Id
 from perdure.actors.rest.table import ApiRequest, Handlers, Operation, Taken
+from perdure.actors.runtime.bulk import BulkPass, chosen_by
 from perdure.ledger import BadRequest, UnknownAgentType, name_of, type_of
 
-SUPERVISOR = "supervisor"
+SUPERVISOR: Final = "supervisor"
+WITHIN_S: Final = 10.0
+"""After so long a pass through many runs is answered, with where the rest begins."""
 
 
 class KillAsked(Taken):
@@ -120,18 +123,19 @@ class SteeringHandlers(Handlers):
         """Forget a run and its child's storage. A live one is cancelled first."""
         return await self._clear([asked.path.run_id])
 
-    @Operation("POST", "/api/runs/clear", models.Cleared, scope=Scope.OPERATE, body=models.ClearAsked, names=True)
-    async def clear_runs(self, asked: ApiRequest) -> object:
-        """Forget runs and their children's storage. Live ones are cancelled first."""
-        which: models.ClearAsked = asked.body
-        filters = which.status is not None or which.before_ms is not None
-        if sum((which.run_ids is not None, filters, which.all)) != 1:
-            raise BadRequest("run_ids", "name runs, or choose them by status and before_ms, or say all")
-        if which.run_ids is not None:
-            return await self._clear(list(which.run_ids))
-        client = await self._backend.client()
-        statuses = None if which.status is None else [str(each) for each in which.status]
-        return {"cleared": await client.clear(statuses, which.before_ms)}
+    @Operation("POST", "/api/runs/bulk", models.BulkTold, scope=Scope.OPERATE, body=models.BulkAsked)
+    async def steer_runs(self, asked: ApiRequest) -> object:
+        """Cancel, try again or clear many runs, or count them: by names, by filters, or all.
+
+        The runs are gone through in groups, the newest request first, and each is hit once; what is requested meanwhile is left alone. An
+        answer comes after ten seconds at the latest. If it has a `next`, ask for the rest with the same filters, and with its `next` as
+        `before` and its `began_ms`. What was cut off may be asked for again: runs that are as they are to be are told as `already`.
+        """
+        which: models.BulkAsked = asked.body
+        wanted = chosen_by(which.verb, which.wanted(), everything=which.all)._replace(before=which.before)
+        job = BulkPass(which.verb, wanted, reason=which.reason, dry_run=which.dry_run, began_ms=which.began_ms)
+        report = await (await self._backend.client()).make_pass(job, WITHIN_S)
+        return {**report.told(), "began_ms": job.began_ms}
 
     async def _clear(self, run_ids: list[str]) -> object:
         for each in run_ids:

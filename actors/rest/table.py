@@ -60,7 +60,6 @@ class Operation:
     Args:
         answer: the model of the answer; None for one of another kind, which the handler makes itself.
         media: the type of such an answer.
-        names: whether its body names what may not exist.
     """
 
     method: str
@@ -72,7 +71,6 @@ class Operation:
     query: type[Taken] = Nothing
     body: type[Taken] | None = None
     media: str = JSON
-    names: bool = False
     handler: Handler | None = None
 
     def __call__(self, handler: Handler) -> Operation:

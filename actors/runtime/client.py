@@ -6,7 +6,8 @@ A client has no storage and no fenced life. Any other client can repeat what it 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+import math
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
@@ -19,7 +20,7 @@ from perdure.actors.life.class_options import class_options
 from perdure.actors.life.dispatch import result_of
 from perdure.actors.life.handle import Handle, address_of
 from perdure.actors.life.host_options import pool_spec
-from perdure.actors.life.results import RunHandle, RunResult
+from perdure.actors.life.results import BulkReport, RunHandle, RunResult
 from perdure.actors.life.run_requests import input_shape, preview
 from perdure.actors.link.caller import Address, AgentCaller
 from perdure.actors.link.direct_calls import DirectCalls
@@ -38,6 +39,7 @@ from perdure.actors.link.peer import Peer
 from perdure.actors.link.questions import question_of, sent_event
 from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.ports import Transport, World
+from perdure.actors.runtime.bulk import BY_OPERATOR, BulkPass, RunFilter, chosen_by, wanted_by
 from perdure.actors.runtime.packing import Packer
 from perdure.actors.tasks import Pending, Tasks, awaited, to_the_end
 from perdure.actors.telemetry.telemetry import carried
@@ -47,8 +49,11 @@ from perdure.ledger import (
     BadRequest,
     LedgerError,
     Request,
+    Verb,
     bucket_of,
+    check_bool,
     check_id,
+    check_text,
     digest_of,
     sub_agent_id,
     unchecked,
@@ -281,13 +286,33 @@ class Client:
         epoch = self.peer.epoch if event_id is None else 0  # otherwise it may have been sent before
         await self.supervisor.ask_when_free(sent._replace(epoch=epoch))
 
-    async def clear(self, statuses: Sequence[str] | None = None, before_ms: float | None = None) -> int:
-        """Clear retained runs of any parent; returns how many."""
-        cleared = 0
-        while found := await self.ask("list", None, None if statuses is None else list(statuses), before_ms, 500):
-            await self.ask("clear", [run["run_id"] for run in found])
-            cleared += len(found)
-        return cleared
+    async def make_pass(self, job: BulkPass, within_s: float = math.inf) -> BulkReport:
+        """Steer many runs, or count them. After so long it ends at the end of a page, and its report says where the rest begins."""
+        questions, until_s = job.questions(), asyncio.get_running_loop().time() + within_s
+        answer: Fields | None = None
+        while True:
+            try:
+                asked = questions.send(cast("Any", answer))
+            except StopIteration:
+                return job.report
+            if answer is not None and job.is_at_page(asked) and asyncio.get_running_loop().time() > until_s:
+                return job.report
+            answer = await self.ask(*asked)
+
+    async def steer_runs(
+        self,
+        verb: Verb,
+        which: RunFilter,
+        *,
+        everything: bool = False,
+        dry_run: bool = False,
+        reason: str = BY_OPERATOR,
+    ) -> BulkReport:
+        """Cancel, try again or clear the runs that a filter chooses, or count them. Raises `BadRequest` if it is empty and `everything`
+        is not said."""
+        wanted = chosen_by(verb, wanted_by(which, self.code_dir), everything=check_bool("everything", everything))
+        job = BulkPass(verb, wanted, reason=check_text("reason", reason), dry_run=check_bool("dry_run", dry_run))
+        return await self.make_pass(job)
 
     # events
 

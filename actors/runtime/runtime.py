@@ -22,7 +22,7 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, Final, Protocol, Self, TypeVar, cast, overload
+from typing import Any, Final, Protocol, Self, TypeVar, Unpack, cast, overload
 
 from perdure.actors.agent.agent import Agent
 from perdure.actors.event_stream import EventSource, EventStream
@@ -30,7 +30,7 @@ from perdure.actors.events.observability import Callback
 from perdure.actors.jobs.schedule_requests import instant
 from perdure.actors.life.child_types import AsksNothing, AsyncAsksNothing, AsyncChild, Child
 from perdure.actors.life.handle import Handle
-from perdure.actors.life.results import RunHandle, RunResult, statuses_of
+from perdure.actors.life.results import BulkReport, RunHandle, RunResult, statuses_of
 from perdure.actors.link.messages import Fields, Plain
 from perdure.actors.ray_world.cluster_record import explain_refusal, nothing_serves
 from perdure.actors.ray_world.driver import FORKED
@@ -38,6 +38,7 @@ from perdure.actors.ray_world.lifetime import Lifetime
 from perdure.actors.ray_world.ray_connection import exit_on_sigterm
 from perdure.actors.ray_world.system import system_world
 from perdure.actors.ray_world.world import RayCluster
+from perdure.actors.runtime.bulk import BY_OPERATOR, RunFilter
 from perdure.actors.runtime.client import Client
 from perdure.actors.runtime.data_directory import check_program, data_directory
 from perdure.actors.runtime.packing import Packer
@@ -49,6 +50,7 @@ from perdure.ledger import (
     BadRequest,
     RuntimeClosed,
     SupervisorUnreachable,
+    Verb,
     bucket_of,
     check_format,
     check_whole,
@@ -115,6 +117,15 @@ class AsyncRuntime(Protocol):
     def clear(
         self, *, status: Sequence[str] | None = None, older_than: float | datetime | None = None
     ) -> Awaitable[int]: ...
+    def cancel_runs(
+        self, *, everything: bool = False, dry_run: bool = False, reason: str = BY_OPERATOR, **which: Unpack[RunFilter]
+    ) -> Awaitable[BulkReport]: ...
+    def retry_runs(
+        self, *, everything: bool = False, dry_run: bool = False, **which: Unpack[RunFilter]
+    ) -> Awaitable[BulkReport]: ...
+    def clear_runs(
+        self, *, everything: bool = False, dry_run: bool = False, **which: Unpack[RunFilter]
+    ) -> Awaitable[BulkReport]: ...
     def events(self, run_id: str, after: int = -1) -> EventStream[Fields]: ...
     def subscribe(self, channel: str, callback: Callback) -> Callable[[], None]: ...
 
@@ -534,8 +545,43 @@ class Runtime:
 
         `older_than` is an instant: milliseconds since the epoch, or an aware datetime.
         """
-        before_ms = None if older_than is None else instant("older_than", older_than)
-        return cast("int", self._settle(self.client.clear(statuses_of(status), before_ms)))
+        which = RunFilter()
+        if status is not None:
+            which["status"] = status
+        if older_than is not None:
+            which["requested_before"] = instant("older_than", older_than)
+        return cast("int", self._settle(self._cleared(which)))
+
+    async def _cleared(self, which: RunFilter) -> int:
+        report = await self.client.steer_runs(Verb.CLEAR, which, everything=not which)
+        return report.hit + report.others
+
+    def cancel_runs(
+        self, *, everything: bool = False, dry_run: bool = False, reason: str = BY_OPERATOR, **which: Unpack[RunFilter]
+    ) -> BulkReport:
+        """Cancel the runs that a filter chooses (`RunFilter`), and what their children wait for.
+
+            runtime.cancel_runs(type=Reader, requested_before=yesterday, dry_run=True).found
+            runtime.cancel_runs(type=Reader, requested_before=yesterday)
+
+        It goes through them in groups, newest request first, and what is requested meanwhile is left alone. If it is cut off, some are
+        cancelled, and it can be asked for again. With `dry_run` they are only counted. Without a filter `everything` must be said.
+
+        Raises `BadRequest` for filters that contradict each other, and for one that chooses only what cannot be cancelled.
+        """
+        return self._steered(Verb.CANCEL, which, everything=everything, dry_run=dry_run, reason=reason)
+
+    def retry_runs(self, *, everything: bool = False, dry_run: bool = False, **which: Unpack[RunFilter]) -> BulkReport:
+        """Try the runs again that a filter chooses, of those that failed, were given up or are parked; see `retry` and `cancel_runs`. Each
+        is tried again once, whatever becomes of it meanwhile."""
+        return self._steered(Verb.RETRY, which, everything=everything, dry_run=dry_run)
+
+    def clear_runs(self, *, everything: bool = False, dry_run: bool = False, **which: Unpack[RunFilter]) -> BulkReport:
+        """Clear the runs that a filter chooses, and what their children had requested. Live ones are cancelled first. See `cancel_runs`."""
+        return self._steered(Verb.CLEAR, which, everything=everything, dry_run=dry_run)
+
+    def _steered(self, verb: Verb, which: RunFilter, **how: Any) -> BulkReport:
+        return cast("BulkReport", self._settle(self.client.steer_runs(verb, which, **how)))
 
     def events(self, run_id: str, after: int = -1) -> EventStream[Fields]:
         """The events of a run after a number: kept ones, then live ones, until its hard end.

@@ -53,6 +53,7 @@ from perdure.ledger import (
     Request,
     Retry,
     Send,
+    Steer,
     Stimulus,
     StopLives,
     Tell,
@@ -200,10 +201,10 @@ class Intake:
             empty = {"summary": "", "output": None, "agent_type": ""}
             session.say(RunEnded(run_id, {**empty, "status": "aborted", "error": "the run was cleared"}))
 
-    def asked(self, session: PeerSession, asked: Ask) -> Stimulus | CopyStorage | None:
+    def asked(self, session: PeerSession, asked: Ask) -> Stimulus | Steer | CopyStorage | None:
         """Take in a question. What must be decided first is handed back; anything else is answered after the turn."""
         match asked.question:
-            case Cancel() | Clear() | Retry() | Pause() | Send() | CopyStorage() as wish:
+            case Cancel() | Clear() | Retry() | Pause() | Send() | Steer() | CopyStorage() as wish:
                 return wish
             case Tell() as mail:
                 return self._mailed(session, asked.ref, mail)

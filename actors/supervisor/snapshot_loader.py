@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final, cast
 
 from perdure.actors.link.messages import Ask, Call, ClientHello, HostHello, Message, Wait
-from perdure.actors.link.questions import deleted_with, runs_named
+from perdure.actors.link.questions import deleted_with, requested_by, runs_named
 from perdure.actors.ports import World
 from perdure.actors.supervisor.sessions import Arrived
 from perdure.ledger import (
@@ -66,8 +66,8 @@ class SnapshotLoader:
         asked = [message.question for _, _, message in arrived if isinstance(message, Ask)]
         agents = [agent for each in asked for agent in deleted_with(self._view, each)]
         while agents:  # with a run, and with an agent, goes what they and their families asked for, in memory or not
-            found = await self._world.threads.commit(partial(self._store.family_runs, agents.pop(), FAMILY_MAX))
-            agents += [self._view.runs[key].child for key in self.remember(found)]
+            found = await self._world.threads.commit(partial(requested_by, self._store, agents, FAMILY_MAX))
+            agents = [self._view.runs[key].child for key in self.remember(found)]
 
     async def _recall_runs(self, keys: Iterable[str]) -> bool:
         # New ids are not looked for on the disk.

@@ -29,6 +29,7 @@ from perdure.actors.link.messages import (
     HostHello,
     Message,
     Patches,
+    Plain,
     Refused,
     Reply,
     Report,
@@ -65,6 +66,7 @@ from perdure.ledger import (
     BadRequest,
     BucketUnreachable,
     CarryingStore,
+    Deed,
     Ended,
     Fact,
     Overloaded,
@@ -72,6 +74,7 @@ from perdure.ledger import (
     Request,
     Row,
     Send,
+    Steer,
     Stimulus,
     StorageError,
     Store,
@@ -93,6 +96,7 @@ from perdure.ledger import (
     record_fact,
     request_together,
     restore,
+    steer,
 )
 from perdure.ledger.storage.agent_storages import AgentStorages
 from perdure.policies import CommitPace, LedgerTime, Limits, linger_ms, pace_after, turn_size_after, with_leap
@@ -409,12 +413,17 @@ class Supervisor:
             elif len(rows) == count:  # one that does not is told where a run that existed already stands (spec W-20)
                 session.say(Exists(request.run_id, str(self.view.runs[request.run_id].status)))
 
-    def _ask(self, session: PeerSession, ref: str, wish: Stimulus | CopyStorage, at_ms: int, rows: list[Row]) -> None:
+    def _ask(
+        self, session: PeerSession, ref: str, wish: Stimulus | Steer | CopyStorage, at_ms: int, rows: list[Row]
+    ) -> None:
         if isinstance(wish, Tell | Send) and wish.mail_id in self.snapshot_loader.posted:
             session.say(Reply(ref, ok=True, value=None))
             return
+        told: Plain = None
         try:
-            if not isinstance(wish, CopyStorage):
+            if isinstance(wish, Steer):
+                told = steer(self.view, wish, partial(self._decided, at_ms, rows))._asdict()
+            elif not isinstance(wish, CopyStorage):
                 self._decide(wish, at_ms, rows, [])
             else:
                 assert self._carrier is not None, "with a directory a host makes copies itself"
@@ -422,7 +431,12 @@ class Supervisor:
         except (BadRequest, StorageError) as problem:
             session.say(Reply(ref, ok=False, value=error_to_plain(problem)))
         else:
-            session.say(Reply(ref, ok=True, value=None))
+            session.say(Reply(ref, ok=True, value=told))
+
+    def _decided(self, at_ms: int, rows: list[Row], deed: Deed) -> list[str]:
+        count = len(rows)
+        self._decide(deed, at_ms, rows, [])
+        return [row.kind for row in rows[count:]]
 
     def _decide(self, stimulus: Stimulus, at_ms: int, rows: list[Row], payloads: list[Payload]) -> None:
         new = apply_fact(self.view, decide(self.view, stimulus, at_ms, self.limits), at_ms)

@@ -12,7 +12,7 @@ from operator import itemgetter
 
 import duckdb
 
-from perdure.ledger.status import HARD
+from perdure.ledger.status import HARD, RETRIABLE, Status
 from perdure.ledger.store.batch_table import batches_after, forget_members, members_between
 from perdure.ledger.store.batches import changed_by, expand_rows, is_whole
 from perdure.ledger.store.duckdb_file import INDEXED_MAX, first_row, get, put, transact
@@ -159,13 +159,24 @@ def ended_runs(
 def newest_runs(con: duckdb.DuckDBPyConnection, wanted: Wanted, limit: int) -> list[Record]:
     """The runs that are wanted and not live, newest request first. Only what is asked for is a condition: one that is always true would
     cost ten times as much as the rest."""
+    if wanted.parked:
+        return []  # what is parked is live
     clauses = {
         "parent = ?": wanted.parent,
         "agent_type = ?": wanted.agent_type,
         "status = ANY(?::VARCHAR[])": wanted.statuses,
         "first_seq < ?": wanted.before,
+        "run_id IN (SELECT unnest(?::VARCHAR[]))": wanted.run_ids,
+        "prefix(run_id, ?)": wanted.prefix or None,
+        "requested_at_ms >= ?": wanted.since_ms,
+        "requested_at_ms < ?": wanted.until_ms,
+        "ended_at_ms >= ?": wanted.ended_since_ms,
+        "ended_at_ms < ?": wanted.ended_until_ms,
+        "status <> ?": str(Status.COMPLETED) if wanted.error else None,  # it has no error
     }
     given = [(clause, value) for clause, value in clauses.items() if value is not None]
+    if wanted.retriable:
+        given.append(("status = ANY(?::VARCHAR[])", sorted(RETRIABLE)))
     if wanted.words:
         words = "contains(lower({}), ?)".format
         given.append((f"({' OR '.join(map(words, _NAMES))})", wanted.words.lower()))

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from perdure.ledger.errors import LedgerError
 from perdure.ledger.ids import is_within
-from perdure.ledger.status import HARD
+from perdure.ledger.status import HARD, RETRIABLE, Status
 from perdure.ledger.storage.patches import Patch, StorageImage, image_after
 from perdure.ledger.storage.signed_storage import SignedStorage
 from perdure.ledger.store.batches import changed_by, expand_rows
@@ -155,14 +155,21 @@ class MemoryStore:
             return int(record.columns[5] or 0)
 
         def is_wanted(record: Record) -> bool:
-            status, its_type, its_parent, *_ = record.columns
+            status, its_type, its_parent, requested_ms, ended_ms, *_ = record.columns
             return (
                 not record.live
+                and not wanted.parked
                 and wanted.parent in (None, its_parent)
                 and wanted.agent_type in (None, its_type)
                 and (wanted.statuses is None or status in wanted.statuses)
                 and any(wanted.words.lower() in str(each).lower() for each in (record.key, its_type, its_parent))
                 and (wanted.before is None or first_seq(record) < wanted.before)
+                and (wanted.run_ids is None or record.key in wanted.run_ids)
+                and record.key.startswith(wanted.prefix)
+                and _is_within(requested_ms, wanted.since_ms, wanted.until_ms)
+                and _is_within(ended_ms, wanted.ended_since_ms, wanted.ended_until_ms)
+                and not (wanted.error and status == Status.COMPLETED)
+                and not (wanted.retriable and status not in RETRIABLE)
             )
 
         return sorted(filter(is_wanted, self._records["runs"].values()), key=first_seq, reverse=True)[:limit]
@@ -232,6 +239,14 @@ class MemoryStore:
         for place, (seq, _) in list(self._payloads.items()):
             if seq < bounds.get(place[0], 0):
                 del self._payloads[place]
+
+
+def _is_within(at_ms: object, since_ms: float | None, until_ms: float | None) -> bool:
+    if since_ms is None and until_ms is None:
+        return True
+    if not isinstance(at_ms, int):
+        return False
+    return (since_ms is None or at_ms >= since_ms) and (until_ms is None or at_ms < until_ms)
 
 
 def forget_bounds(upto_seq: int, records: list[Record], forgotten: list[str]) -> dict[str, int]:

@@ -79,14 +79,35 @@ class Boot(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Which runs are asked for: those of a parent, of a type, of some statuses, that mention some words in their id, type or parent
-    (whatever the case), and that were requested before a fact. None, or no words, stands for any."""
+    """Which runs are asked for. None, no words and False stand for any.
+
+    Args:
+        words: in their id, type or parent, whatever the case.
+        before: only those that a fact before this one requested.
+        run_ids: only these.
+        prefix: of their ids.
+        since_ms, until_ms: when they were requested: from the one instant on, and before the other.
+        ended_since_ms, ended_until_ms: the same of their ends; what has not ended is none of them.
+        error: words in what went wrong, whatever the case: the error, or why a run was given up or parked. What became of that is decided
+            by whoever can read a run's body (`run_pages`), so a store gives all that may have such words.
+        parked: only runs that are parked.
+        retriable: only runs that can be tried again: those that failed, were given up, or are parked.
+    """
 
     parent: str | None = None
     agent_type: str | None = None
     statuses: list[str] | None = None
     words: str = ""
     before: int | None = None
+    run_ids: list[str] | None = None
+    prefix: str = ""
+    since_ms: float | None = None
+    until_ms: float | None = None
+    ended_since_ms: float | None = None
+    ended_until_ms: float | None = None
+    error: str = ""
+    parked: bool = False
+    retriable: bool = False
 
 
 class Store(Protocol):

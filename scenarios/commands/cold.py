@@ -6,7 +6,6 @@ Decisions are made by the same function as a supervisor's, and appended to the s
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,10 +18,13 @@ from perdure.ledger import (
     BadRequest,
     Cancel,
     Clear,
+    Deed,
     Forget,
     Pause,
     Retry,
+    Row,
     Send,
+    Steer,
     Stimulus,
     Store,
     apply_fact,
@@ -31,6 +33,7 @@ from perdure.ledger import (
     pack,
     restore,
     run_from,
+    steer,
     unpack_opened,
 )
 from perdure.ledger.maintenance.storage_sources import BucketSource, DirectorySource, StorageSource
@@ -38,7 +41,6 @@ from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.ledger.store.integrity import is_begun
 from perdure.policies import Limits
 
-CLEARED_AT_ONCE: Final = 500
 FAMILY_MAX: Final = 100_000
 
 
@@ -83,20 +85,14 @@ class ColdLedger:
         """Answer a question of `Runtime.ask`, or do what needs no supervisor."""
         question = actors.question_of(name, *args)
         self._recall(question)
+        if isinstance(question, Steer):
+            return self._steer(question)
         if isinstance(question, Cancel | Clear | Forget | Pause | Retry | Send):
-            return self._settle(question)
+            return self._settle(self._decided(question))
         if not callable(question):
             raise BadRequest("question", f"only a supervisor answers {name!r}, and none serves this directory")
         answer = question(self._books)
         return unpack_opened(pack(answer.read() if isinstance(answer, actors.Later) else answer))
-
-    def clear(self, *, status: Sequence[str] | None = None, older_than: int | None = None) -> int:
-        count = 0
-        statuses = None if status is None else list(status)
-        while found := self.ask("list", None, statuses, older_than, CLEARED_AT_ONCE):
-            self.ask("clear", [row["run_id"] for row in found])
-            count += len(found)
-        return count
 
     def _recall(self, question: Any) -> None:
         # Runs may be in the snapshot alone; so may what agents that go, and their children, had asked for.
@@ -106,13 +102,28 @@ class ColdLedger:
                 self._view.recall(run_from(record))
         agents = actors.deleted_with(self._view, question)
         while agents:
-            for record in self._store.family_runs(agents.pop(), FAMILY_MAX):
-                agents.append(self._view.recall(run_from(record)).child)
+            found = actors.requested_by(self._store, agents, FAMILY_MAX)
+            agents = [self._view.recall(run_from(record)).child for record in found]
 
-    def _settle(self, stimulus: Stimulus) -> None:
+    def _decided(self, stimulus: Stimulus) -> list[Row]:
         at_ms = self._now_ms()
-        rows = apply_fact(self._view, decide(self._view, stimulus, at_ms, self._books.limits), at_ms)
+        return apply_fact(self._view, decide(self._view, stimulus, at_ms, self._books.limits), at_ms)
+
+    def _settle(self, rows: list[Row]) -> None:
         self._store.append(rows, [])
+
+    def _steer(self, asked: Steer) -> dict[str, Any]:
+        # A group is one commit, as a supervisor makes it.
+        rows: list[Row] = []
+
+        def decided(deed: Deed) -> list[str]:
+            new = self._decided(deed)
+            rows.extend(new)
+            return [row.kind for row in new]
+
+        told = steer(self._view, asked, decided)._asdict()
+        self._settle(rows)
+        return told
 
     def _now_ms(self) -> int:
         return max(time.time_ns() // 1_000_000, self._view.at_ms)

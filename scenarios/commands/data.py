@@ -1,43 +1,37 @@
-"""The commands on a data directory, whether a cluster serves it or not: to look (`ps`, `show`, `explain`, `audit`), and to
-steer (`cancel`, `retry`, `clear`, `forget`).
-"""
+"""The commands that look at a data directory, whether a cluster serves it or not: `ps`, `show`, `explain`, `audit`."""
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
-import sys
-import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
-from uuid import uuid4
 
 import typer
 
 from perdure import actors
-from perdure.actors import LOGS, mistakable, ray_of, sent_event
-from perdure.ledger import HARD, BadRequest, Status, bucket_of, given_as, lasting, name_of, type_of
-from perdure.policies import Limits
+from perdure.actors import LOGS, RunFilter, mistakable, ray_of, wanted_by
+from perdure.ledger import BadRequest, Wanted, bucket_of, given_as, lasting
 from perdure.scenarios.commands.background import about, counted, of_storages, show_agent, storages_of, tally
 from perdure.scenarios.commands.cold import ColdLedger
 from perdure.scenarios.commands.opening import opened
-from perdure.scenarios.commands.options import HERE, AsJson, Data, duration_ms
+from perdure.scenarios.commands.options import HERE, AsJson, Data, choosing
 from perdure.scenarios.commands.replica import replica_words
 from perdure.scenarios.commands.shown import equation, json_of, print_hosts, print_live, print_pairs, print_runs
 from perdure.scenarios.commands.watch import watch
-from perdure.scenarios.live_view import plural, were
+from perdure.scenarios.live_view import plural
 
 if TYPE_CHECKING:
     from perdure.actors import Runtime  # which brings Ray with it; a cold directory needs none
 
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 RunId = Annotated[str, typer.Argument(help="The id of a run; `perdure ps` shows the live ones.")]
 STORAGES_MAX: Final = 100  # that `ps` looks at
 PAGE_MAX: Final = 1_000_000
+PAGE_ROWS: Final = 1_000  # that are asked for at once
 
 
+@choosing
 def ps(
     agent: Annotated[
         str | None,
@@ -48,12 +42,6 @@ def ps(
     everything: Annotated[
         bool, typer.Option("--all", help="List all runs, ended ones included, newest first.")
     ] = False,
-    status: Annotated[
-        list[Status] | None, typer.Option(help="List the runs with this status, newest first; repeatable.")
-    ] = None,
-    parent: Annotated[
-        str | None, typer.Option(help="List the runs that this agent requested, as name@module:Class, newest first.")
-    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="Number of runs on a page.")] = 50,
     page: Annotated[int, typer.Option(min=1, max=PAGE_MAX, help="Which page.")] = 1,
     watched: Annotated[
@@ -61,6 +49,8 @@ def ps(
     ] = False,
     data: Data = HERE,
     as_json: AsJson = False,
+    *,
+    which: RunFilter,
 ) -> None:
     """Show runs by status, mail, background work, hosts and live runs; or one agent; or list runs, newest first.
 
@@ -70,7 +60,8 @@ def ps(
     Nodes of a cluster that do not see the directory are named.
     With `ended_kept_ms` or `ended_kept_max` in its limits, a directory clears old ended runs by itself, and is shown to do so.
 
-    A list says when each run was requested, how long it took, and how it ended.
+    A list says when each run was requested, how long it took, and how it ended. The options that choose runs are those of `cancel`,
+    `retry` and `clear`, so a list shows what these would hit.
 
     The background work is that of the 100 storages that were written last: what is open, and what has failed. They are read from copies,
     and no agent is woken. `perdure fibers`, `schedules` and `turns` list it for all agents.
@@ -90,9 +81,10 @@ def ps(
         perdure ps "anna@desk.agents:Assistant"
         perdure ps --all --page 2
         perdure ps --status error --status interrupted --limit 10
+        perdure ps --type desk.agents:Reader --error timeout --newer-than 2h
     """
-    chosen = [str(each) for each in status] if status else None
-    listing = everything or chosen is not None or parent is not None
+    wanted = wanted_by(which)
+    listing = everything or bool(which)
     if watched:
         if listing or agent is not None or page > 1:
             raise BadRequest(
@@ -113,9 +105,7 @@ def ps(
                 )
             }
         if listing:
-            # One more than the page has tells whether there are older ones.
-            found = ledger.ask("list", parent, chosen, None, page * limit + 1, "newest")
-            told |= {"listed": found[(page - 1) * limit :][:limit], "more": len(found) > page * limit}
+            told |= _page(ledger, wanted, limit, page)
     if as_json:
         print(json_of(told))
     elif listing:
@@ -126,6 +116,17 @@ def ps(
             print(f"\nThere are older ones: --page {page + 1}.")
     else:
         _print_overview(data, told)
+
+
+def _page(ledger: ColdLedger | Runtime, wanted: Wanted, limit: int, page: int) -> dict[str, Any]:
+    first, listed, place = (page - 1) * limit, list[dict[str, Any]](), 0
+    while True:  # one more than the page has tells whether there are older ones
+        told = ledger.ask("page", [*wanted], min(PAGE_ROWS, first + limit + 1 - place))
+        listed += told["runs"][max(0, first - place) :]
+        place += len(told["runs"])
+        if told["next"] is None or place > first + limit:
+            return {"listed": listed[:limit], "more": place > first + limit}
+        wanted = wanted._replace(before=told["next"])
 
 
 # The processes of a gateway belong to the program that started them, and not to the supervisor.
@@ -222,197 +223,6 @@ def explain(run_id: RunId, data: Data = HERE, as_json: AsJson = False) -> None:
     with opened(data) as ledger:
         said = ledger.ask("explain", run_id)
     print(json_of(said) if as_json else "\n".join(said))
-
-
-def cancel(
-    run_id: RunId,
-    reason: Annotated[str, typer.Option(help="The reason that the parent is told.")] = "cancelled by an operator",
-    data: Data = HERE,
-) -> None:
-    """Cancel a run and what its child waits for. A run that has ended stays as it is.
-
-    The run is aborted when this command returns, and its child is stopped after that. Detached runs of the child go on.
-
-    Example:
-        perdure cancel 3f0c9a1e --reason "wrong input"
-    """
-    with opened(data) as ledger:
-        before = ledger.ask("show", run_id)["status"]
-        if before in HARD:
-            print(f"Run {run_id} had ended before ({before}), and stays as it is.")
-            return
-        ledger.ask("cancel", run_id, None, reason)
-        print(f"Run {run_id} is {ledger.ask('show', run_id)['status']}.")
-
-
-def retry(
-    key: Annotated[
-        str, typer.Argument(metavar="RUN|MAIL", help="A run (`perdure ps --all`), or a parked mail (`perdure audit`).")
-    ],
-    data: Data = HERE,
-) -> None:
-    """Try a run again that has failed, was given up or is parked; or a parked mail.
-
-    A run keeps its id, its steps and what its agent has written. It has all its attempts again, and the newest code that the directory has
-    for it. Runs that were aborted because it had failed begin again when it asks for them. Its parent is told of the new end: only of
-    that one, unless its handler has already taken the former. A run that has completed or was cancelled is refused.
-
-    The handler of a mail gets it as if for the first time. The id of a mail is the id of its run, an exclamation mark, and what the mail
-    is about. Put it in single quotes.
-
-    Examples:
-        perdure retry 3f0c9a1e
-        perdure retry '3f0c9a1e!finish!112'
-        perdure retry '3f0c9a1e!milestone:read!112'
-    """
-    with opened(data) as ledger:
-        is_mail = any(mail["mail_id"] == key for mail in ledger.ask("audit")["parked_mail"])
-        ledger.ask("retry", key)
-    print(f"{'Mail' if is_mail else 'Run'} {key} will be tried again.")
-
-
-def send(
-    run_id: RunId,
-    event: Annotated[str, typer.Argument(help="The name by which the run waits for it.")],
-    value: Annotated[str, typer.Argument(help="JSON; what is no JSON is a text.")] = "null",
-    event_id: Annotated[
-        str | None, typer.Option("--id", help="An id of your own: the same one again is the same event.")
-    ] = None,
-    data: Data = HERE,
-) -> None:
-    """Send an event to a run, which takes it by `run.wait_for(EVENT)`.
-
-    It is durable when this command returns. The run takes it once: now, or when it comes to wait for it. One that has ended is refused.
-
-    Examples:
-        perdure send 3f0c9a1e approval '{"by": "Ada"}'
-        perdure send 3f0c9a1e go
-    """
-    with opened(data) as ledger:
-        ledger.ask("send", *sent_event(run_id, event, _value(value), event_id, uuid4().hex, Limits()))
-        waits = ledger.ask("show", run_id)["waits"]
-    when = "It waits for it" if waits is not None and event in waits["events"] else "It takes it when it waits for it"
-    print(f"Event {event!r} is sent to run {run_id}. {when}.")
-
-
-def _value(text: str) -> object:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-def pause(run_id: RunId, data: Data = HERE) -> None:
-    """Pause a live run, until `perdure resume`.
-
-    A run at work gives up its place at its next step, wait or milestone at which nothing else of it is at work. What it waits for goes on
-    to come, and no time limit applies to it but a budget of its own.
-
-    Example:
-        perdure pause 3f0c9a1e
-    """
-    with opened(data) as ledger:
-        ledger.ask("pause", run_id, True)
-        host = ledger.ask("show", run_id)["host"]
-    print(f"Run {run_id} is paused{', and stops at its next step' if host else ''}. `perdure resume` lets it go on.")
-
-
-def resume(run_id: RunId, data: Data = HERE) -> None:
-    """Let a paused run go on.
-
-    Example:
-        perdure resume 3f0c9a1e
-    """
-    with opened(data) as ledger:
-        was_paused = (ledger.ask("show", run_id)["waits"] or {"paused": False})["paused"]
-        ledger.ask("pause", run_id, False)
-    print(f"Run {run_id} goes on." if was_paused else f"Run {run_id} was not paused, and stays as it is.")
-
-
-def clear(
-    run_ids: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[RUN]...", help="Runs to clear; without any, those that the options choose."),
-    ] = None,
-    status: Annotated[list[Status] | None, typer.Option(help="Only runs with this status; repeatable.")] = None,
-    older_than: Annotated[
-        str | None, typer.Option(help="Only runs requested at least so long ago, such as 90m or 7d.")
-    ] = None,
-    yes: Yes = False,
-    data: Data = HERE,
-) -> None:
-    """Forget runs and their children's storage. Live runs are cancelled first, and nothing cleared comes back.
-
-    Runs that their children requested are cleared with them. If runs that are named would take others along, that is asked, with how
-    many. Without runs or options everything is cleared, after a question.
-
-    Examples:
-        perdure clear --status completed --older-than 7d
-        perdure clear 3f0c9a1e 77ab02d4
-        perdure clear --yes
-    """
-    before_ms = None if older_than is None else time.time_ns() // 1_000_000 - duration_ms(older_than, "older-than")
-    if run_ids:
-        if status is not None or older_than is not None:
-            raise BadRequest("run", "name runs, or choose them by --status and --older-than, but not both")
-        with opened(data) as ledger:
-            told = ledger.ask("at_stake", run_ids)  # refuses one that is unknown before any is cleared
-            named = len(set(run_ids))
-            if more := _more({"runs": told["runs"] - named, "live": 0, "sub_agents": told["sub_agents"], "mail": 0}):
-                both = "it" if named == 1 else "them"
-                _confirm(f"{plural(named, 'run')} would be cleared, and with {both} {more}", yes=yes)
-            ledger.ask("clear", run_ids)
-        print(f"{were(told['runs'], 'run')} cleared.")
-        return
-    if status is None and older_than is None:
-        _confirm(f"all runs in {given_as(data)} would be cleared", yes=yes)
-    with opened(data) as ledger:
-        count = ledger.clear(status=None if status is None else [str(each) for each in status], older_than=before_ms)
-    print(f"{were(count, 'run')} cleared.")
-
-
-def forget(
-    agent: Annotated[str, typer.Argument(help="An agent's address, as name@module:Class.")],
-    yes: Yes = False,
-    data: Data = HERE,
-) -> None:
-    """Delete an agent with its storage, its sub-agents, its mail and the runs that it requested. Its name is free again after that.
-
-    If it has any of these, that is asked, with how many there are.
-
-    It is the way out for an agent whose storage has lost something (`StorageLost`) and of which no copy is left: it begins anew.
-
-    Examples:
-        perdure forget "anna@desk.agents:Assistant"
-        perdure forget "anna@desk.agents:Assistant" --yes
-    """
-    if not name_of(agent) or ":" not in type_of(agent):
-        raise BadRequest("agent", f"{agent!r} is no address of an agent; one is name@module:Class")
-    with opened(data) as ledger:
-        if more := _more(ledger.ask("at_stake", [], agent)):
-            _confirm(f"agent {agent} would be deleted, and with it {more}", yes=yes)
-        ledger.ask("forget", agent)
-    print(
-        f"Agent {agent} is being deleted, with what belongs to it. It is gone when its life, if it has one, has ended."
-    )
-
-
-def _more(told: dict[str, int]) -> str:
-    live = f", {told['live']} of them live" if told["live"] else ""
-    found = [
-        f"{plural(told['runs'], 'run')}{live}" if told["runs"] else "",
-        plural(told["sub_agents"], "sub-agent") if told["sub_agents"] else "",
-        f"{plural(told['mail'], 'mail')} on the way" if told["mail"] else "",
-    ]
-    return "; ".join(filter(None, found))
-
-
-def _confirm(what: str, *, yes: bool) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise BadRequest("yes", f"{what}, and nobody is there to be asked; say --yes if that is meant")
-    typer.confirm(f"{what[0].upper()}{what[1:]}. Do it?", abort=True)
 
 
 def audit(data: Data = HERE, as_json: AsJson = False) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+import time
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, cast
 
 import typer
 
-from perdure.actors import data_directory
-from perdure.ledger import BadRequest, lasting
+from perdure.actors import RunFilter, data_directory
+from perdure.ledger import BadRequest, Status, lasting
 
 HERE: Final = Path("perdure-data")
 AGE_MAX_MS: Final = 36_500 * 86_400_000
@@ -52,3 +55,72 @@ def duration_ms(words: str, option: str, most_ms: int = AGE_MAX_MS) -> int:
     if ms > most_ms:
         raise BadRequest(option, f"{words!r} is longer than {lasting(most_ms)}, the longest that can be asked for")
     return int(ms)
+
+
+# ---------------------------------------------------------------- which runs
+
+
+def _filter(
+    status: Annotated[list[Status] | None, typer.Option(help="Only runs with this status; repeatable.")] = None,
+    type: Annotated[str | None, typer.Option(help="Only runs of this agent type, as module:Class.")] = None,
+    parent: Annotated[
+        str | None, typer.Option(help="Only runs that this agent requested, as name@module:Class.")
+    ] = None,
+    prefix: Annotated[str | None, typer.Option(help="Only runs whose ids begin with this.")] = None,
+    match: Annotated[
+        str | None, typer.Option(help="Only runs with this in their id, type or parent, whatever the case.")
+    ] = None,
+    error: Annotated[
+        str | None, typer.Option(help="Only runs with this in their error, or in why they were given up or parked.")
+    ] = None,
+    parked: Annotated[bool, typer.Option("--parked", help="Only runs that are parked.")] = False,
+    older_than: Annotated[
+        str | None, typer.Option(help="Only runs requested at least so long ago, such as 90m or 7d.")
+    ] = None,
+    newer_than: Annotated[str | None, typer.Option(help="Only runs requested at most so long ago.")] = None,
+    ended_older_than: Annotated[str | None, typer.Option(help="Only runs that ended at least so long ago.")] = None,
+    ended_newer_than: Annotated[str | None, typer.Option(help="Only runs that ended at most so long ago.")] = None,
+) -> RunFilter:
+    given: dict[str, Any] = {
+        "status": [str(each) for each in status] if status else None,
+        "type": type,
+        "parent": parent,
+        "prefix": prefix,
+        "words": match,
+        "error": error,
+        "parked": parked or None,
+        **_instants("", older_than, newer_than),
+        **_instants("ended-", ended_older_than, ended_newer_than),
+    }
+    return cast("RunFilter", {name: value for name, value in given.items() if value is not None})
+
+
+def _instants(which: str, older_than: str | None, newer_than: str | None) -> dict[str, int | None]:
+    least_ms = None if older_than is None else duration_ms(older_than, f"{which}older-than")
+    most_ms = None if newer_than is None else duration_ms(newer_than, f"{which}newer-than")
+    if least_ms is not None and most_ms is not None and most_ms <= least_ms:
+        words = f"nothing is at least {older_than} old and at most {newer_than}; leave one of the two out"
+        raise BadRequest(f"{which}newer-than", words)
+    now_ms, name = time.time_ns() // 1_000_000, "ended" if which else "requested"
+    return {
+        f"{name}_before": None if least_ms is None else max(0, now_ms - least_ms + 1),
+        f"{name}_since": None if most_ms is None else max(0, now_ms - most_ms),
+    }
+
+
+def choosing(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the options that choose runs, instead of its argument `which`."""
+    options = inspect.signature(_filter, eval_str=True).parameters
+    own = inspect.signature(command, eval_str=True).parameters
+
+    def chosen(**given: Any) -> None:
+        which = _filter(**{name: given.pop(name) for name in options})
+        command(**given, which=which)
+
+    places = [each for name, each in own.items() if name != "which"]
+    at = [name for name in own if name != "which"].index("data")
+    parameters = [*places[:at], *options.values(), *places[at:]]
+    chosen.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    chosen.__annotations__ = {each.name: each.annotation for each in parameters}
+    chosen.__name__, chosen.__doc__ = command.__name__, command.__doc__
+    return chosen

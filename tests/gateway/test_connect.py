@@ -45,6 +45,34 @@ def test_runs_are_started_watched_and_steered(gateway: RealGateway) -> None:
         assert remote.overview()["runs"]["completed"] == 1
 
 
+def test_many_runs_are_counted_steered_and_reported(gateway: RealGateway) -> None:
+    with perdure.connect(gateway.url) as remote:
+        for number in range(4):
+            remote.start("walker", 600, run_id=f"bundle-{number}")
+        counted = remote.cancel_runs(prefix="bundle-", dry_run=True)
+        assert (counted.found, counted.hit, counted.dry_run) == (4, 0, True)
+        assert remote.cancel_runs(run_ids=["bundle-0", "nobody"]).gone == 1
+        done = remote.cancel_runs(q="BUNDLE", status=["running", "starting"], reason="enough")
+        assert (done.found, done.hit, done.next) == (3, 3, None)
+        assert remote.show("bundle-2")["error"] == "enough"
+        assert [each["run_id"] for each in remote.runs(error="enough", limit=2)["runs"]] == ["bundle-3", "bundle-2"]
+        assert remote.retry_runs(prefix="bundle-").found == 0
+        for wrong, field in (
+            ({}, "filter"),
+            ({"statuss": "error"}, "statuss"),
+            ({"prefix": "b", "all": True}, "filter"),
+        ):
+            with pytest.raises(perdure.BadRequest) as refused:
+                remote.clear_runs(**wrong)
+            assert refused.value.field == field
+
+    async def clear() -> int:
+        async with perdure.connect_async(gateway.url) as remote:
+            return (await remote.clear_runs(prefix="bundle-")).hit
+
+    assert asyncio.run(clear()) == 4
+
+
 def test_errors_are_raised_as_what_they_were(gateway: RealGateway) -> None:
     with perdure.connect(gateway.url) as remote:
         remote.start("walker", 0, run_id="taken")

@@ -129,6 +129,35 @@ def test_a_run_is_cancelled_and_found_in_the_history_by_its_status(
         expect(row(page, "unwanted")).to_be_visible()
 
 
+def test_the_runs_that_are_listed_are_steered_together_with_their_count_in_the_question(
+    gateway: RealGateway, browser: Browser, tmp_path: Path
+) -> None:
+    for number in range(3):
+        begin(gateway, f"bundle-{number}", tmp_path / "never")
+    with browser_page(browser) as page:
+        page.goto(f"{gateway.url}/#/runs")
+        page.get_by_label("Agent type or run id").fill("bundle-")
+        expect(page.get_by_role("button", name="Cancel all")).to_be_disabled()
+        page.get_by_label("Status", exact=True).select_option("running")
+        expect(page.get_by_role("button", name="Try all again")).to_be_disabled()
+        page.get_by_role("button", name="Cancel all").click()
+        expect(page.get_by_role("dialog")).to_contain_text("3 runs would be cancelled: bundle-2, bundle-1, bundle-0.")
+        page.get_by_role("button", name="Leave it").click()
+        expect(page.locator("dialog.asks")).to_have_count(0)
+        expect(page.locator("p.notice:visible")).to_have_count(0)
+        page.get_by_role("button", name="Cancel all").click()
+        page.get_by_role("dialog").get_by_role("button", name="Cancel all").click()
+        expect(page.get_by_role("status").filter(has_text="3 runs were cancelled.")).to_have_class("notice good")
+        page.get_by_role("button", name="Cancel all").click()
+        expect(page.get_by_role("status").filter(has_text="There is no run that would be cancelled.")).to_be_visible()
+        page.get_by_label("Status", exact=True).select_option("")
+        expect(row(page, "bundle-1").locator(".state")).to_have_text("aborted")
+        page.get_by_role("button", name="Clear all").click()
+        page.get_by_role("dialog").get_by_role("button", name="Clear all").click()
+        expect(page.get_by_role("status").filter(has_text="3 runs were cleared.")).to_be_visible()
+        expect(row(page, "bundle-1")).to_have_count(0)
+
+
 def test_a_run_is_cleared_when_that_is_meant_and_a_success_is_told_as_one(
     gateway: RealGateway, browser: Browser, tmp_path: Path
 ) -> None:

@@ -76,6 +76,12 @@ def test_runs_are_chosen_by_status_type_parent_and_words() -> None:
         assert await found("type=nobody:Nothing") == []
         assert await found("parent=nobody@m:N") == []
         assert len(await found(f"type={Teller.__module__}:Teller")) == 3
+        assert await found("error=As%20Asked") == ["fail-1"]
+        assert await found("prefix=be&status=completed") == ["better-2"]
+        assert await found("ended_before_ms=5") == await found("parked=true") == []
+        assert await found("requested_since_ms=5&ended_since_ms=5") == ["better-2", "fail-1", "good-0"]
+        refused = await door.get("/api/runs?parked=true&status=error")
+        assert (refused.status, refused.json()["error"]["field"]) == (400, "parked")
 
     visit([Teller], story)
 

@@ -131,23 +131,86 @@ def test_a_run_is_cancelled_tried_again_and_cleared() -> None:
     visit([Teller, Walker], story)
 
 
-def test_runs_are_cleared_by_names_filters_or_all_but_never_by_saying_nothing() -> None:
+def test_runs_are_steered_by_names_filters_or_all_but_never_by_saying_nothing() -> None:
     async def story(door: Door, laboratory: Laboratory) -> None:
         await tell(laboratory, "a", "fail", "b", "c")
 
-        async def cleared(**wish: Any) -> Any:
-            answer = await door.post("/api/runs/clear", wish)
-            return answer.json()["cleared"] if answer.status == 200 else answer.status
+        async def steered(verb: str = "clear", **wish: Any) -> Any:
+            answer = await door.post("/api/runs/bulk", {"verb": verb, **wish})
+            if answer.status != 200:
+                return answer.json()["error"]["field"]
+            fits(models.BulkTold, answer.json())
+            return answer.json()
 
-        assert await cleared() == 400
-        assert await cleared(run_ids=["a-0"], all=True) == 400
-        assert await cleared(run_ids=["a-0", "nobody"]) == 404
-        described = (await door.get("/api/openapi.json")).json()["paths"]["/api/runs/clear"]["post"]
-        assert "404" in described["responses"]
-        assert await cleared(run_ids=["a-0"]) == 1
-        assert await cleared(status=["error"]) == 1
-        assert await cleared(before_ms=5) == 0
-        assert await cleared(all=True) == 2
+        assert (await steered(), await steered(all=True, q="a")) == ("filter", "filter")
+        assert await steered(run_ids=["a-0"], all=True) == "filter"
+        assert await steered(run_ids=["a-0"], status="error") == "run_ids"
+        assert (await steered("burn", all=True), await steered("cancel", status=["error"])) == ("verb", "status")
+        counted = await steered(status=["completed", "error"], dry_run=True)
+        assert (counted["found"], counted["statuses"], counted["hit"]) == (4, {"completed": 3, "error": 1}, 0)
+        assert counted["sample"] == ["c-3", "b-2", "fail-1", "a-0"]
+        named = await steered(run_ids=["a-0", "nobody"])
+        assert (named["hit"], named["gone"], named["next"]) == (1, 1, None)
+        assert (await steered(requested_before_ms=5))["found"] == 0
+        again = await steered("retry", error="AS ASKED")
+        assert (again["hit"], again["refused"]) == (1, {})
+        assert await ended(laboratory, "fail-1") == "error"
+        assert (await steered(all=True))["hit"] == 3
+
+    visit([Teller], story)
+
+
+@pytest.mark.parametrize(
+    ("wish", "field"),
+    [
+        ({"status": ["eror"]}, "status.0"),
+        ({"status": []}, "status"),
+        ({"type": "tests.gateway.test_rest_reading:Tellr"}, "type"),
+        ({"error": ""}, "error"),
+        ({"prefix": ""}, "prefix"),
+        ({"parked": "perhaps"}, "parked"),
+        ({"requested_since_ms": -1}, "requested_since_ms"),
+        ({"ended_since_ms": 1.5}, "ended_since_ms"),
+        ({"requested_since_ms": 7, "requested_before_ms": 7}, "requested"),
+        ({"parked": True, "status": ["completed"]}, "parked"),
+        ({"run_ids": []}, "run_ids"),
+        ({"run_ids": ["r"] * 1_001}, "run_ids"),
+        ({"dry_run": "perhaps", "all": True}, "dry_run"),
+        ({"all": True, "statuss": ["error"]}, "statuss"),
+        ({"all": True, "before": "x"}, "before"),
+        ({"all": True, "reason": "x" * 1_001}, "reason"),
+    ],
+)
+def test_a_choice_of_runs_that_does_not_fit_does_nothing_and_names_the_field(wish: Any, field: str) -> None:
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        await tell(laboratory, "a")
+        answer = await door.post("/api/runs/bulk", {"verb": "clear", **wish})
+        assert (answer.status, answer.json()["error"].get("field")) == (400, field)
+        assert len((await door.get("/api/runs")).json()["runs"]) == 1
+
+    visit([Teller], story)
+
+
+def test_many_runs_are_answered_in_parts_and_each_part_goes_on_where_the_last_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("perdure.actors.rest.steering.WITHIN_S", -1)
+    monkeypatch.setattr("perdure.actors.runtime.bulk.GROUP_MAX", 2)
+
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        await tell(laboratory, *["fail"] * 5)
+        wish: dict[str, Any] = {"verb": "retry", "prefix": "fail"}
+        parts = [(await door.post("/api/runs/bulk", wish)).json()]
+        for number in range(5):
+            assert await ended(laboratory, f"fail-{number}") == "error", "so it could be tried again"
+        while parts[-1]["next"] is not None:
+            on = {"before": parts[-1]["next"], "began_ms": parts[-1]["began_ms"]}
+            parts.append((await door.post("/api/runs/bulk", wish | on)).json())
+        assert [each["hit"] for each in parts] == [2, 2, 1]
+        assert len({each["began_ms"] for each in parts}) == 1
+        for number in range(5):
+            await ended(laboratory, f"fail-{number}")
+            assert (await door.get(f"/api/runs/fail-{number}")).json()["retries"] == 1
 
     visit([Teller], story)
 

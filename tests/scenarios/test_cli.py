@@ -54,6 +54,7 @@ from perdure.ledger.facts import AttemptStarted, MailFailed, MailPosted, RunAbor
 from perdure.ledger.maintenance.backup import Backup
 from perdure.ledger.maintenance.cold_view import ColdSteward
 from perdure.ledger.maintenance.target import BackupTarget
+from perdure.ledger.status import Status
 from perdure.ledger.storage.agent_storages import AgentStorages, FileDisk
 from perdure.ledger.storage.file_disk import log_of, place_of
 from perdure.ledger.store.duckdb_store import DuckDBStore
@@ -332,7 +333,7 @@ def test_show_without_a_run_tells_of_the_directory_and_the_limits(data: Path) ->
 def test_what_is_cancelled_and_cleared_on_a_cold_directory_stays_so(data: Path) -> None:
     assert "aborted" in perdure("cancel", "one", "--data", data).stdout
     assert json.loads(perdure("show", "one", "--data", data, "--json").stdout)["status"] == "aborted"
-    assert perdure("clear", "--status", "aborted", "--data", data).stdout == "1 run was cleared.\n"
+    assert perdure("clear", "--status", "aborted", "--yes", "--data", data).stdout == "1 run was cleared.\n"
     assert isinstance(perdure("show", "one", "--data", data).exception, PerdureError)
 
 
@@ -352,7 +353,7 @@ def archive(data: Path) -> Path:
 
 ASKED: dict[str, list[Any]] = {
     "inspect": ["e1"], "show": ["e1"], "explain": ["e1"], "frames": ["e1", -1], "kept": [["e1", "one"]],
-    "list": [None, None, None, 2], "page": [None, None, None, "", None, 2], "at_stake": [["e1", "e2"]], "agent": ["p@m:P"],
+    "list": [None, None, None, 2], "page": [[], 2], "chosen": ["clear", [], 5, 2], "at_stake": [["e1", "e2"]], "agent": ["p@m:P"],
     "ps": [], "audit": [], "limits": [], "upgrade": [],
 }  # fmt: skip
 
@@ -368,11 +369,12 @@ def test_a_directory_that_is_not_served_answers_all_but_what_only_a_supervisor_c
                 ledger.ask(name, *given)
         with pytest.raises(BadRequest, match="'weather' is not one"):
             ledger.ask("weather")
-    assert {*ASKED, *live, "cancel", "clear", "forget", "retry"} == {*QUESTIONS}
+    assert {*ASKED, *live, "cancel", "clear", "forget", "retry", "steer"} == {*QUESTIONS}
     assert (told["inspect"]["error"], told["show"]["status"]) == ("it\nbroke", "error")
     assert (told["frames"][-1]["event"]["kind"], told["kept"]) == ("error", [told["frames"], None])
     assert [row["run_id"] for row in told["list"]] == ["one", "e1"]
     assert [row["run_id"] for row in told["page"]["runs"]] == ["e7", "e6"]
+    assert (told["chosen"]["statuses"], len(told["chosen"]["runs"])) == ({"aborted": 5}, 2)
     assert told["at_stake"] == {"runs": 2, "live": 0, "sub_agents": 0, "mail": 0}
     assert (told["ps"]["supervisor"], told["ps"]["runs"]["aborted"], told["agent"]) == (None, 6, None)
 
@@ -612,7 +614,7 @@ def test_a_command_that_only_looks_begins_no_ledger(tmp_path: Path, monkeypatch:
     """Neither where there is a folder of that name, nor where no directory was named."""
     (tmp_path / "ledger").mkdir()
     monkeypatch.chdir(tmp_path)
-    for words in (["ps"], ["show"], ["audit"], ["doctor"], ["clear", "--yes"], ["cancel", "one"]):
+    for words in (["ps"], ["show"], ["audit"], ["doctor"], ["clear", "--all", "--yes"], ["cancel", "one"]):
         for data in (".", tmp_path, ""):
             assert perdure(*words, "--data", data).exit_code != 0
     assert list((tmp_path / "ledger").iterdir()) == []
@@ -670,9 +672,109 @@ def test_on_a_terminal_it_is_asked_before_more_is_deleted_than_was_named(data: P
 
 
 def test_without_a_terminal_nothing_is_cleared_unasked(data: Path) -> None:
-    assert "say --yes" in str(perdure("clear", "--data", data).exception)
+    assert "say --yes" in str(perdure("clear", "--all", "--data", data).exception)
+    assert "or say --all" in str(perdure("clear", "--yes", "--data", data).exception)
     assert perdure("show", "one", "--data", data).exit_code == 0
-    assert perdure("clear", "--yes", "--data", data).stdout == "1 run was cleared.\n"
+    assert perdure("clear", "--all", "--yes", "--data", data).stdout == "1 run was cleared.\n"
+
+
+def test_a_list_and_the_verbs_have_the_same_filters(archive: Path) -> None:
+    """The ended runs of the archive are decades old, and each was asked for a minute after the one before."""
+    chosen = {
+        ("--error", "BROKE"): ["e1"],
+        ("--error", "xxx"): ["e7", "e6", "e5", "e4", "e3", "e2"],
+        ("--prefix", "e", "--status", "error"): ["e1"],
+        ("--match", "P@M", "--type", "Reader"): ["e6", "e4", "e2"],
+        ("--parent", "p@m:P", "--ended-older-than", "7d"): ["e6", "e4", "e2"],
+        ("--newer-than", "1h"): [],
+        ("--ended-newer-than", "1h", "--older-than", "1s"): [],
+        ("--parked",): [],
+        ("--status", "starting", "--older-than", "1d"): ["one"],
+    }
+    for words, ids in chosen.items():
+        assert listed(*words, "--data", archive) == ids, words
+        told = json.loads(perdure("clear", *words, "--dry-run", "--json", "--data", archive).stdout)
+        assert (told["found"], told["sample"], told["dry_run"], told["hit"]) == (len(ids), ids, True, 0), words
+    assert len(listed("--all", "--data", archive)) == 8, "nothing was done"
+
+
+def test_runs_are_cleared_by_a_filter_when_that_is_meant_and_the_same_command_finds_nothing_more(archive: Path) -> None:
+    words = ["clear", "--parent", "p@m:P", "--data", archive]
+    assert perdure(*words, "--dry-run").stdout == (
+        "3 runs would be cleared (3 aborted), with what their children requested: e6, e4, e2.\n"
+    )
+    refused = str(perdure(*words).exception)
+    assert "3 runs would be cleared (3 aborted)" in refused
+    assert "say --yes" in refused
+    assert perdure(*words, "--yes").stdout == "3 runs were cleared.\n"
+    again = perdure(*words)
+    assert (again.exit_code, again.stdout) == (0, "there is no run that would be cleared.\n")
+    assert listed("--all", "--data", archive) == ["e7", "e5", "e3", "e1", "one"]
+
+
+def test_runs_are_cancelled_and_tried_again_by_a_filter_and_the_report_is_an_object(archive: Path) -> None:
+    told = json.loads(perdure("cancel", "--all", "--yes", "--json", "--data", archive).stdout)
+    assert (told["found"], told["hit"], told["refused"], told["whole"]) == (1, 1, {}, True)
+    assert json.loads(perdure("show", "one", "--data", archive, "--json").stdout)["error"] == "cancelled by an operator"
+    assert perdure("retry", "--error", "broke", "--yes", "--data", archive).stdout == "1 run was tried again.\n"
+    assert json.loads(perdure("show", "e1", "--data", archive, "--json").stdout)["retries"] == 1
+    refused = perdure("cancel", "--type", "m:Reader", "--yes", "--json", "--data", archive)
+    assert (refused.stdout, str(refused.exception)) == (
+        "",
+        "type: no run of 'm:Reader' is known; there are runs of Reader",
+    )
+    assert perdure("retry", "--all", "--dry-run", "--data", archive).stdout == (
+        "there is no run that would be tried again.\n"
+    )
+
+
+def test_a_refusal_of_some_runs_is_told_and_is_the_exit_code(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = ColdLedger.ask
+
+    def ask(self: ColdLedger, name: str, *args: Any) -> Any:
+        if name == "steer":
+            self._view.runs["one"].status = Status.COMPLETED  # it is quicker than the command
+        return real(self, name, *args)
+
+    monkeypatch.setattr(ColdLedger, "ask", ask)
+    done = perdure("cancel", "--all", "--yes", "--data", archive)
+    assert (done.exit_code, done.stdout) == (
+        1,
+        "0 runs were cancelled.\n1 run was refused: it has ended (completed).\n",
+    )
+
+
+def test_what_is_cut_off_says_how_far_it_came_and_how_to_go_on(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perdure.actors.runtime.bulk.GROUP_MAX", 2)
+    real, groups = ColdLedger.ask, count(1)
+
+    def ask(self: ColdLedger, name: str, *args: Any) -> Any:
+        if name == "steer" and next(groups) == 3:
+            raise KeyboardInterrupt
+        return real(self, name, *args)
+
+    monkeypatch.setattr(ColdLedger, "ask", ask)
+    done = perdure("clear", "--status", "aborted", "--yes", "--data", archive)
+    assert done.exit_code == 130
+    assert done.stdout.startswith("4 runs were cleared.")
+    assert "the same command goes on with them" in done.stderr
+    monkeypatch.undo()
+    assert perdure("clear", "--status", "aborted", "--yes", "--data", archive).stdout == "2 runs were cleared.\n"
+
+
+@pytest.mark.parametrize("answer", ["n", "y"])
+def test_on_a_terminal_it_is_asked_with_the_count_and_some_ids(archive: Path, answer: str) -> None:
+    ours, theirs = os.openpty()
+    words = ["clear", "--status", "error", "--status", "aborted", "--data", str(archive)]
+    command = [sys.executable, "-c", "from perdure.cli import main; main()", *words]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=subprocess.DEVNULL) as process:
+        os.write(ours, f"{answer}\n".encode())
+        assert process.wait(60) == (0 if answer == "y" else 1)
+    said = " ".join(os.read(ours, 100_000).decode().split())
+    os.close(ours)
+    os.close(theirs)
+    assert "7 runs would be cleared (6 aborted, 1 error), with what their children requested: e7, e6, e5" in said
+    assert len(listed("--all", "--data", archive)) == (1 if answer == "y" else 8)
 
 
 def test_what_nothing_serves_need_not_be_stopped(data: Path) -> None:
@@ -780,6 +882,22 @@ def test_retry_shows_ids_as_they_are() -> None:
     [
         (["ps", "--data", "nowhere"], "there is no ledger"),
         (["clear", "--older-than", "soon"], "older-than"),
+        (["clear", "--yes"], "run: nothing says what is to be cleared"),
+        (["cancel"], "or say --all"),
+        (["retry", "--all", "--error", "x"], "filter: all runs are meant, and some are chosen"),
+        (
+            ["cancel", "--older-than", "2h", "--newer-than", "1h"],
+            "newer-than: nothing is at least 2h old and at most 1h",
+        ),
+        (["cancel", "--older-than", "-5m"], "older-than: '-5m' is not a duration"),
+        (["ps", "--ended-older-than", "1d", "--ended-newer-than", "1d"], "ended-newer-than"),
+        (["cancel", "--status", "completed"], "status: a run that is completed has ended"),
+        (["retry", "--status", "aborted"], "status: a run that has completed or was cancelled (aborted) is not"),
+        (["clear", "--parked", "--status", "error"], "parked: a run that is parked"),
+        (["clear", "--error", ""], "error: is empty"),
+        (["cancel", "one", "--all"], "run: name what is meant, or choose runs by options"),
+        (["retry", "one", "--dry-run"], "run: name what is meant"),
+        (["clear", "one", "--status", "error"], "run: name what is meant"),
         (["replay", "1", "--story", "none"], "story"),
         (["run", "fan-out", "--world", "sim", "--resume"], "resume"),
         (["run", "fan-out", "--cold-restart", "--address", "127.0.0.1:1"], "cold-restart"),
@@ -816,6 +934,7 @@ def test_what_is_wrong_is_said_in_one_paragraph(
         "run fan-out --world sim --pace inf",
         "run fan-out --world sim --pace nan",
         "clear --status dead",
+        "cancel --statuss error",
         "ps --page 0",
         "ps --page 99999999999999999999",
         "ps --limit 0",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, assert_type
 
-from perdure import AsyncRuntime, ChatAgent, RunHandle, RunResult, Runtime, TurnResult, awaiting
+from perdure import AsyncRuntime, BulkReport, ChatAgent, RunHandle, RunResult, Runtime, TurnResult, awaiting
 from tests.typed.research import Clerk, Clock, Helpdesk, Idle, Librarian, Notes, Reader, Researcher, Topic
 
 
@@ -24,6 +24,11 @@ def script() -> None:
         for page in librarian.pages(3):
             assert_type(page, str)
 
+        assert_type(runtime.cancel_runs(type=Reader, requested_before=5.0, dry_run=True), BulkReport)
+        assert_type(runtime.clear_runs(everything=True).refused, dict[str, int])
+
+        runtime.retry_runs(statuss="error")  # error: mypy[call-arg] pyright[reportCallIssue]
+        runtime.retry_runs(parked="yes")  # error: mypy[arg-type] pyright[reportArgumentType]
         librarian.count("to be")  # error: mypy[arg-type] pyright[reportArgumentType]
         librarian.count(["to be"], 3)  # error: mypy[call-arg] pyright[reportCallIssue]
         librarian.shelf(title="Hamlet", lower=True)  # error: mypy[call-arg] pyright[reportCallIssue]
@@ -44,6 +49,7 @@ async def server() -> None:
         assert_type(await awaiting(librarian.shelf("Hamlet")), str)  # a sync method
         assert_type(await runtime.start(Clock), RunHandle)
         assert_type(await runtime.explain("hamlet"), list[str])
+        assert_type(await runtime.retry_runs(status=["error"], error="timed out"), BulkReport)
         async for event in runtime.events("hamlet"):
             print(event["sequence"])
         async for page in librarian.pages(3):

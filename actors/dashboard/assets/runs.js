@@ -1,7 +1,7 @@
 // The list: live runs, grouped by the tool call of the parent that asked for them, and the history by pages.
 
 import { ask, query } from "./api.js";
-import { clock, h, say, short, span, sync } from "./dom.js";
+import { clock, confirmed, h, say, short, some, span, sync, tell } from "./dom.js";
 import { isOpen, state, watch } from "./live.js";
 
 const SHOWN = 300;
@@ -9,6 +9,13 @@ const PAGE = 50;
 const KEPT = 200;
 const ENDED = ["completed", "error", "aborted"];
 const STATUSES = ["", ...ENDED, "interrupted", "running", "starting"];
+
+/** What may be done to all runs that are chosen: its button, its words, and the statuses of those that it can be done to. */
+const VERBS = {
+  cancel: { name: "Cancel all", done: "cancelled", reach: ["interrupted", "running", "starting"], more: " What waits for them is cancelled with them." },
+  retry: { name: "Try all again", done: "tried again", reach: ["error", "interrupted"], more: "" },
+  clear: { name: "Clear all", done: "cleared", reach: STATUSES.filter(Boolean), more: " Their children's storage and what these had asked for are deleted with them, for good." },
+};
 
 /** The name of a run for a person. */
 export const title = (run) => run.display?.name ?? short(run.agent_type);
@@ -42,6 +49,27 @@ export function update(item, run) {
   say(when, run.completed_at_ms ? span(run.completed_at_ms - run.started_at_ms) : clock(run.started_at_ms));
 }
 
+/** Do something to all runs that a wish chooses, or count them, part by part. `soFar` is told after each part. */
+async function throughAll(wish, soFar = () => {}) {
+  const sum = { found: 0, hit: 0, others: 0, already: 0, gone: 0, refused: 0, sample: [] };
+  for (let on = {}; on;) {
+    const told = await ask("api/runs/bulk", { method: "POST", body: { ...wish, ...on } });
+    for (const name of ["found", "hit", "others", "already", "gone"]) sum[name] += told[name];
+    sum.refused += Object.values(told.refused).reduce((all, each) => all + each, 0);
+    sum.sample = sum.sample.concat(told.sample).slice(0, 5);
+    on = told.next === null ? null : { before: told.next, began_ms: told.began_ms };
+    soFar(sum);
+  }
+  return sum;
+}
+
+/** What became of runs, in words. */
+function reported(sum, done) {
+  const rest = [[sum.others, "others with them"], [sum.already, "so already"], [sum.gone, "gone by then, or not chosen any more"], [sum.refused, "refused"]];
+  const more = rest.filter(([count]) => count).map(([count, words]) => `${count.toLocaleString()} ${words}`);
+  return `${some(sum.hit, "run")} ${sum.hit === 1 ? "was" : "were"} ${done}${more.length ? `; ${more.join("; ")}` : ""}.`;
+}
+
 /** Runs by the tool call that asked for them. */
 function groups(runs) {
   const found = new Map();
@@ -72,11 +100,41 @@ function updateGroup(element, { parent, call, runs }) {
 export function show(main) {
   const live = h("div"), none = h("p.faint", {}, "Nothing is at work."), more = h("p.faint");
   const list = h("ul.rows"), next = h("button", { onclick: () => load(false) }, "Older runs"), trouble = h("p.notice.bad", { role: "alert", hidden: true });
-  const status = h("select", { "aria-label": "Status", onchange: () => load(true) }, ...STATUSES.map((each) => h("option", { value: each }, each || "ended")));
+  const status = h("select", { "aria-label": "Status", onchange: () => { reach(); load(true); } }, ...STATUSES.map((each) => h("option", { value: each }, each || "ended")));
   const text = h("input", { type: "search", placeholder: "Part of a run's id, or of an agent's type or name", "aria-label": "Agent type or run id", oninput: () => { clearTimeout(typing); typing = setTimeout(() => load(true), 250); } });
+  const notice = h("p.notice", { hidden: true });
+  const buttons = Object.fromEntries(Object.entries(VERBS).map(([verb, { name }]) => [verb, h(`button${verb === "retry" ? "" : ".danger"}`, { onclick: () => steer(verb) }, name)]));
   main.append(h("h1", {}, "Runs"), live, none, more, h("h2", {}, "History ", h("small", {}, "newest first")),
-    h("div.tools", {}, text, status), trouble, h("section.group", {}, list), next);
-  let runs = [], cursor = null, typing, loading = new AbortController(), resets = state.resets;
+    h("div.tools", {}, text, status, ...Object.values(buttons)), notice, trouble, h("section.group", {}, list), next);
+  let runs = [], cursor = null, typing, isAtWork = false, loading = new AbortController(), resets = state.resets;
+
+  /** Of the statuses that are listed, those of runs to which this can be done. */
+  const within = (verb) => (status.value ? [status.value] : ENDED).filter((each) => VERBS[verb].reach.includes(each));
+
+  function reach() {
+    for (const [verb, button] of Object.entries(buttons)) button.disabled = isAtWork || !within(verb).length;
+  }
+
+  async function steer(verb) {
+    const { name, done, more } = VERBS[verb], q = text.value.trim(), wish = { verb, status: within(verb), ...(q ? { q } : {}) };
+    isAtWork = true;
+    reach();
+    notice.hidden = true;
+    try {
+      const { found, sample } = await throughAll({ ...wish, dry_run: true });
+      if (!found) return tell(notice, `There is no run that would be ${done}.`, true);
+      const which = `${sample.join(", ")}${found > sample.length ? ", …" : "."}`;
+      if (!(await confirmed(`${some(found, "run")} would be ${done}: ${which}${more}`, name))) return;
+      const sum = await throughAll(wish, ({ hit }) => tell(notice, `${hit.toLocaleString()} of ${found.toLocaleString()} …`, true));
+      tell(notice, reported(sum, done), !sum.refused);
+      await load(true);
+    } catch (problem) {
+      tell(notice, `${problem.message}. What was done until then stays; the same button goes on with the rest.`, false);
+    } finally {
+      isAtWork = false;
+      reach();
+    }
+  }
 
   async function load(anew) {
     if (anew) { runs = []; cursor = null; }
@@ -121,6 +179,7 @@ export function show(main) {
 
   const unwatch = watch(drawLive);
   next.hidden = true;
+  reach();
   drawLive();
   load(true);
   return () => { unwatch(); loading.abort(); clearTimeout(typing); };

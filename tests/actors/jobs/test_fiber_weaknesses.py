@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from perdure.ledger import Verb
 from tests.actors.fiber_cast import Chatty, Jobs, Recovering
 from tests.kit import Stage, address, play
 
@@ -100,7 +101,7 @@ def test_what_is_cleared_in_the_middle_takes_its_fibers_with_it(after_s: float) 
         await stage.until(lambda: Jobs.effects["slow 0"] == 1)
         await asyncio.sleep(after_s)
         done = Jobs.effects.copy()
-        await stage.client.clear()
+        await stage.client.steer_runs(Verb.CLEAR, {}, everything=True)
         await asyncio.sleep(120)
         assert not stage.laboratory.disk.has(address(Jobs, "p"))
         assert not stage.host_of(address(Jobs, "p"))

@@ -19,7 +19,7 @@ from perdure.actors.supervisor.call_router import CallRouter
 from perdure.actors.supervisor.calls import Calls
 from perdure.actors.supervisor.intake import Intake
 from perdure.actors.supervisor.sessions import PeerSession, Sessions
-from perdure.ledger import Fact, record_fact, restore
+from perdure.ledger import Fact, Verb, record_fact, restore
 from perdure.ledger.facts import (
     AgentActivated,
     MailDelivered,
@@ -136,7 +136,7 @@ def test_turns_go_on_while_the_storages_of_cleared_runs_are_deleted() -> None:
     async def story(stage: Stage) -> None:
         for number in range(6):
             await stage.client.run(Sleeper, 1, run_id=f"r{number}")
-        assert await stage.client.clear() == 6
+        assert (await stage.client.steer_runs(Verb.CLEAR, {}, everything=True)).hit == 6
         clock, waits = asyncio.get_running_loop(), []
         while stage.view.runs:
             asked_s = clock.time()
@@ -163,7 +163,7 @@ def test_neither_a_turn_nor_a_question_waits_for_a_checkpoint() -> None:
         jobs = [asyncio.ensure_future(threads.archive(lambda: None)) for _ in range(600)]
         began_s = asyncio.get_running_loop().time()
         await stage.until(lambda: stage.status("r") == "running" and stage.run("r").attempt == 2)
-        told = await stage.client.ask("page", None, None, None, "", None, 10)
+        told = await stage.client.ask("page", [], 10)
         assert ([each["run_id"] for each in told["runs"]], told["next"]) == (["r"], None)
         assert asyncio.get_running_loop().time() - began_s < 10
         assert not all(job.done() for job in jobs)

@@ -1,0 +1,349 @@
+"""The commands that steer runs and agents, whether a cluster serves their directory or not: `cancel`, `retry`, `clear`, `forget`, and
+`send`, `pause`, `resume`.
+
+The first three take one run, or all that a filter chooses.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+from uuid import uuid4
+
+import typer
+
+from perdure.actors import PAST, BulkPass, BulkReport, RunFilter, chosen_by, sent_event, wanted_by
+from perdure.ledger import HARD, BadRequest, Verb, name_of, type_of
+from perdure.policies import Limits
+from perdure.scenarios.commands.cold import ColdLedger
+from perdure.scenarios.commands.opening import opened
+from perdure.scenarios.commands.options import HERE, AsJson, Data, choosing
+from perdure.scenarios.commands.shown import json_of
+from perdure.scenarios.live_view import plural, were
+
+if TYPE_CHECKING:
+    from perdure.actors import Runtime  # which brings Ray with it; a cold directory needs none
+
+RunId = Annotated[str, typer.Argument(help="The id of a run; `perdure ps` shows the live ones.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Everything = Annotated[
+    bool, typer.Option("--all", help="All runs are meant; no option that chooses runs goes with it.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count the runs, and name some.")]
+BY_OPERATOR: Final = "cancelled by an operator"
+DIFFERS: Final = 1
+
+
+@choosing
+def cancel(
+    run_id: Annotated[
+        str | None, typer.Argument(help="The id of a run; without one, those that the options choose.")
+    ] = None,
+    reason: Annotated[str, typer.Option(help="The reason that the parent is told.")] = BY_OPERATOR,
+    everything: Everything = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    data: Data = HERE,
+    as_json: AsJson = False,
+    *,
+    which: RunFilter,
+) -> None:
+    """Cancel a run and what its child waits for, or all runs that the options choose. A run that has ended stays as it is.
+
+    A run is aborted when this command returns, and its child is stopped after that. Detached runs of the child go on.
+
+    Many runs are counted first, and it is asked. Then they are gone through in groups, newest request first, and runs that are requested
+    meanwhile are left alone. What was stopped, or cut off, is repeated by the same command. Its report says how many were hit, how many
+    others went with them, how many were so already, are gone, or were refused. It exits with 1 if any was refused.
+
+    Examples:
+        perdure cancel 3f0c9a1e --reason "wrong input"
+        perdure cancel --type desk.agents:Reader --older-than 2h --dry-run
+        perdure cancel --parent "anna@desk.agents:Assistant" --yes
+    """
+    if run_id is None:
+        _steer(
+            Verb.CANCEL, which, data, everything=everything, dry_run=dry_run, yes=yes, as_json=as_json, reason=reason
+        )
+        return
+    _check_alone("run", which, everything=everything, dry_run=dry_run)
+    with opened(data) as ledger:
+        before = after = ledger.ask("show", run_id)["status"]
+        if before not in HARD:
+            ledger.ask("cancel", run_id, None, reason)
+            after = ledger.ask("show", run_id)["status"]
+    if as_json:
+        print(json_of({"run_id": run_id, "status": after, "was": before}))
+    elif before in HARD:
+        print(f"Run {run_id} had ended before ({before}), and stays as it is.")
+    else:
+        print(f"Run {run_id} is {after}.")
+
+
+@choosing
+def retry(
+    key: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[RUN|MAIL]",
+            help="A run (`perdure ps --all`), or a parked mail (`perdure audit`); without one, the runs that the options choose.",
+        ),
+    ] = None,
+    everything: Everything = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    data: Data = HERE,
+    as_json: AsJson = False,
+    *,
+    which: RunFilter,
+) -> None:
+    """Try a run again that has failed, was given up or is parked; or a parked mail; or all such runs that the options choose.
+
+    A run keeps its id, its steps and what its agent has written. It has all its attempts again, and the newest code that the directory has
+    for it. Runs that were aborted because it had failed begin again when it asks for them. Its parent is told of the new end: only of
+    that one, unless its handler has already taken the former. A run that has completed or was cancelled is refused.
+
+    The handler of a mail gets it as if for the first time. The id of a mail is the id of its run, an exclamation mark, and what the mail
+    is about. Put it in single quotes.
+
+    Many runs are counted, asked for and reported as `perdure cancel` does it. Each is tried again once, also if it fails again meanwhile.
+
+    Examples:
+        perdure retry 3f0c9a1e
+        perdure retry '3f0c9a1e!finish!112'
+        perdure retry '3f0c9a1e!milestone:read!112'
+        perdure retry --status error --error timeout --ended-newer-than 1h --dry-run
+        perdure retry --parked --yes
+    """
+    if key is None:
+        _steer(Verb.RETRY, which, data, everything=everything, dry_run=dry_run, yes=yes, as_json=as_json)
+        return
+    _check_alone("run", which, everything=everything, dry_run=dry_run)
+    with opened(data) as ledger:
+        is_mail = any(mail["mail_id"] == key for mail in ledger.ask("audit")["parked_mail"])
+        ledger.ask("retry", key)
+    what = "mail" if is_mail else "run"
+    print(json_of({f"{what}_id": key, "retried": True}) if as_json else f"{what.title()} {key} will be tried again.")
+
+
+def send(
+    run_id: RunId,
+    event: Annotated[str, typer.Argument(help="The name by which the run waits for it.")],
+    value: Annotated[str, typer.Argument(help="JSON; what is no JSON is a text.")] = "null",
+    event_id: Annotated[
+        str | None, typer.Option("--id", help="An id of your own: the same one again is the same event.")
+    ] = None,
+    data: Data = HERE,
+) -> None:
+    """Send an event to a run, which takes it by `run.wait_for(EVENT)`.
+
+    It is durable when this command returns. The run takes it once: now, or when it comes to wait for it. One that has ended is refused.
+
+    Examples:
+        perdure send 3f0c9a1e approval '{"by": "Ada"}'
+        perdure send 3f0c9a1e go
+    """
+    with opened(data) as ledger:
+        ledger.ask("send", *sent_event(run_id, event, _value(value), event_id, uuid4().hex, Limits()))
+        waits = ledger.ask("show", run_id)["waits"]
+    when = "It waits for it" if waits is not None and event in waits["events"] else "It takes it when it waits for it"
+    print(f"Event {event!r} is sent to run {run_id}. {when}.")
+
+
+def _value(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def pause(run_id: RunId, data: Data = HERE) -> None:
+    """Pause a live run, until `perdure resume`.
+
+    A run at work gives up its place at its next step, wait or milestone at which nothing else of it is at work. What it waits for goes on
+    to come, and no time limit applies to it but a budget of its own.
+
+    Example:
+        perdure pause 3f0c9a1e
+    """
+    with opened(data) as ledger:
+        ledger.ask("pause", run_id, True)
+        host = ledger.ask("show", run_id)["host"]
+    print(f"Run {run_id} is paused{', and stops at its next step' if host else ''}. `perdure resume` lets it go on.")
+
+
+def resume(run_id: RunId, data: Data = HERE) -> None:
+    """Let a paused run go on.
+
+    Example:
+        perdure resume 3f0c9a1e
+    """
+    with opened(data) as ledger:
+        was_paused = (ledger.ask("show", run_id)["waits"] or {"paused": False})["paused"]
+        ledger.ask("pause", run_id, False)
+    print(f"Run {run_id} goes on." if was_paused else f"Run {run_id} was not paused, and stays as it is.")
+
+
+@choosing
+def clear(
+    run_ids: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RUN]...", help="Runs to clear; without any, those that the options choose."),
+    ] = None,
+    everything: Everything = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    data: Data = HERE,
+    as_json: AsJson = False,
+    *,
+    which: RunFilter,
+) -> None:
+    """Forget runs and their children's storage. Live runs are cancelled first, and nothing cleared comes back.
+
+    Runs that their children requested are cleared with them. If runs that are named would take others along, that is asked, with how
+    many. Runs that the options choose are counted, asked for and reported as `perdure cancel` does it.
+
+    Examples:
+        perdure clear --status completed --older-than 7d
+        perdure clear --prefix import- --dry-run
+        perdure clear 3f0c9a1e 77ab02d4
+        perdure clear --all --yes
+    """
+    if not run_ids:
+        _steer(Verb.CLEAR, which, data, everything=everything, dry_run=dry_run, yes=yes, as_json=as_json)
+        return
+    _check_alone("run", which, everything=everything, dry_run=dry_run)
+    with opened(data) as ledger:
+        told = ledger.ask("at_stake", run_ids)  # refuses one that is unknown before any is cleared
+        named = len(set(run_ids))
+        if more := _more({"runs": told["runs"] - named, "live": 0, "sub_agents": told["sub_agents"], "mail": 0}):
+            both = "it" if named == 1 else "them"
+            _confirm(f"{plural(named, 'run')} would be cleared, and with {both} {more}", yes=yes, as_json=as_json)
+        ledger.ask("clear", run_ids)
+    print(json_of({"cleared": told["runs"]}) if as_json else f"{were(told['runs'], 'run')} cleared.")
+
+
+def _check_alone(field: str, which: RunFilter, *, everything: bool, dry_run: bool) -> None:
+    if which or everything or dry_run:
+        raise BadRequest(field, "name what is meant, or choose runs by options, but not both; nothing was done")
+
+
+# ---------------------------------------------------------------- many runs
+
+
+def _steer(
+    verb: Verb,
+    which: RunFilter,
+    data: Path,
+    *,
+    everything: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    reason: str = "",
+) -> None:
+    chosen = wanted_by(which)
+    if not which and not everything:
+        raise BadRequest(
+            "run", f"nothing says what is to be {PAST[verb]}; name a run, choose runs by options, or say --all"
+        )
+    wanted = chosen_by(verb, chosen, everything=everything)
+    with opened(data) as ledger:
+        if dry_run or not yes:
+            counted = BulkPass(verb, wanted, reason=reason, dry_run=True).made_by(ledger.ask)
+            if dry_run or not counted.found:
+                counted.dry_run = dry_run
+                words = _count_in_words(verb, counted)
+                print(json_of(counted.told()) if as_json else words if words.endswith("…") else f"{words}.")
+                return
+            _confirm(_count_in_words(verb, counted), yes=False, as_json=as_json)
+        job = BulkPass(verb, wanted, reason=reason)
+        _make(job, ledger, as_json=as_json)
+    if job.report.refused:
+        raise typer.Exit(DIFFERS)
+
+
+def _make(job: BulkPass, ledger: ColdLedger | Runtime, *, as_json: bool) -> None:
+    is_over = False
+    try:
+        job.made_by(ledger.ask)
+        is_over = True
+    finally:
+        if is_over or job.report.found:  # else it was refused, and nothing was done
+            whole = {"whole": is_over}
+            words = json_of(job.report.told() | whole) if as_json else "\n".join(_report_in_words(job.verb, job.report))
+            print(words)
+            if not is_over:
+                print("It was cut off, so there may be more; the same command goes on with them.", file=sys.stderr)
+
+
+def _count_in_words(verb: Verb, report: BulkReport) -> str:
+    if not report.found:
+        return f"there is no run that would be {PAST[verb]}"
+    most_first = sorted(report.statuses.items(), key=lambda item: -item[1])
+    by_status = ", ".join(f"{count:,} {status}" for status, count in most_first)
+    newest = ", ".join(report.sample) + (", …" if report.found > len(report.sample) else "")
+    below = {Verb.CANCEL: ", with what waits for them", Verb.CLEAR: ", with what their children requested"}.get(
+        verb, ""
+    )
+    return f"{report.found:,} {'run' if report.found == 1 else 'runs'} would be {PAST[verb]} ({by_status}){below}: {newest}"
+
+
+def _report_in_words(verb: Verb, report: BulkReport) -> list[str]:
+    others = f", and {plural(report.others, 'other')} with them" if report.others else ""
+    lines = [f"{were(report.hit, 'run')} {PAST[verb]}{others}."]
+    if report.already:
+        lines.append(f"{were(report.already, 'run')} so already.")
+    if report.gone:
+        lines.append(f"{were(report.gone, 'run')} gone by then, or not chosen any more.")
+    lines += [f"{were(count, 'run')} refused: {why}." for why, count in report.refused.items()]
+    return lines
+
+
+# ---------------------------------------------------------------- agents
+
+
+def forget(
+    agent: Annotated[str, typer.Argument(help="An agent's address, as name@module:Class.")],
+    yes: Yes = False,
+    data: Data = HERE,
+) -> None:
+    """Delete an agent with its storage, its sub-agents, its mail and the runs that it requested. Its name is free again after that.
+
+    If it has any of these, that is asked, with how many there are.
+
+    It is the way out for an agent whose storage has lost something (`StorageLost`) and of which no copy is left: it begins anew.
+
+    Examples:
+        perdure forget "anna@desk.agents:Assistant"
+        perdure forget "anna@desk.agents:Assistant" --yes
+    """
+    if not name_of(agent) or ":" not in type_of(agent):
+        raise BadRequest("agent", f"{agent!r} is no address of an agent; one is name@module:Class")
+    with opened(data) as ledger:
+        if more := _more(ledger.ask("at_stake", [], agent)):
+            _confirm(f"agent {agent} would be deleted, and with it {more}", yes=yes)
+        ledger.ask("forget", agent)
+    print(
+        f"Agent {agent} is being deleted, with what belongs to it. It is gone when its life, if it has one, has ended."
+    )
+
+
+def _more(told: dict[str, int]) -> str:
+    live = f", {told['live']} of them live" if told["live"] else ""
+    found = [
+        f"{plural(told['runs'], 'run')}{live}" if told["runs"] else "",
+        plural(told["sub_agents"], "sub-agent") if told["sub_agents"] else "",
+        f"{plural(told['mail'], 'mail')} on the way" if told["mail"] else "",
+    ]
+    return "; ".join(filter(None, found))
+
+
+def _confirm(what: str, *, yes: bool, as_json: bool = False) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise BadRequest("yes", f"{what}, and nobody is there to be asked; say --yes if that is meant")
+    typer.confirm(f"{what[0].upper()}{what[1:]}. Do it?", abort=True, err=as_json)
