@@ -1,4 +1,5 @@
-"""From our messages to the library's: what a model is sent of a transcript.
+"""From our messages to the library's: what a model is sent of a transcript. `pydantic_ai.ui` is not used for it, since what a provider
+refuses of a transcript it refuses for ever.
 
 One message of an assistant holds all the steps of a turn. A model's history has an answer for each step, followed by the results of its
 calls. The history is legal for every provider: each call has exactly one result, right after its answer; ids are unique; names are such as

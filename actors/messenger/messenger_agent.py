@@ -9,7 +9,7 @@
 
     app = messenger_app(runtime, Bot)          # any ASGI server
 
-Inbox, burst, turn and outbox lie in one storage, so each step is one commit (`deliveries`).
+Inbox, burst, turn and outbox lie in one storage, so each step is one commit (`deliveries`): one accepts a webhook and begins its reply.
 """
 
 from __future__ import annotations

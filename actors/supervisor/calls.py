@@ -2,7 +2,8 @@
 
 A call is remembered only while it is under way: here, and by the host that it was handed to. As long as that host lives it says what
 became of the call: answered, cut off, or come too late for the agent and so not begun. If it dies, the caller is told that it is unknown
-whether the call took effect, unless the method was declared repeatable. Work that must survive is a run.
+whether the call took effect, unless the method was declared repeatable. Work that must survive is a run. A call is no fact: a commit for
+each would be dear, and most calls only ask.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Batches: what many runs go through together, as one fact in columns.
 
 A fan-out asks for thousands of runs that differ in their ids and inputs alone. A *batch* stands for as many facts of one kind as it has
-runs, with consecutive numbers, in the order of its columns. So it is decided, folded and written once, to the journal and to DuckDB.
+runs, with consecutive numbers, in the order of its columns. So it is decided, folded and written once, to the journal and to DuckDB,
+whose part of a run is 3 to 5 µs instead of 18.
 A boot folds it as a whole, too. Every other reader of facts reads its members, each as if it had been written by itself: followers of
 events, spans, and an examination.
 A run that is forgotten leaves an empty place, so that the others keep their numbers (`without`).

@@ -1,5 +1,7 @@
 """The journal: a commit is durable, and may be acknowledged, when it is appended here and synchronised.
 
+DuckDB follows it, and its own log is not relied on: that lost rows silently for 73 of 575 flipped bytes.
+
 A directory holds segments `ledger.journal.N`. Each is a head (magic, the place in the chain where it begins) and frames (magic, length,
 numbers, both ends of the link, body), each with a digest, and zeros up to its end: a commit that changes no file's size is one write to the
 disk and not two. Beside each stands `ledger.mirror.N`, the same bytes, written and not synchronised, which mends a damaged frame.
