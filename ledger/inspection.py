@@ -22,7 +22,7 @@ from perdure.ledger.stimulus import Clear, Forget
 from perdure.ledger.store.store import First, Record
 from perdure.ledger.values import Kept
 from perdure.ledger.view import View
-from perdure.policies import INFINITY
+from perdure.policies import INFINITY, condition_in_words
 
 
 def inspected(run: Run) -> dict[str, Any]:
@@ -30,7 +30,9 @@ def inspected(run: Run) -> dict[str, Any]:
     told = {**about(run), **outcome_of(run), "parent": run.parent, "digest": run.digest, "attempt": run.attempt}
     told["output"] = None if run.output is None else Kept(run.output)
     told["host"], told["signal_at_ms"] = run.host_id, run.signal_at_ms or None
-    told["waits_for_host"] = run.is_live and not run.is_placed and not run.parked
+    told["waits_for_host"] = run.is_live and not run.is_placed and not (run.parked or run.waits_for_others)
+    condition = run.condition if run.waits_for_others else None
+    told["waits_for"] = None if condition is None else condition_in_words(condition)
     told["lost_by"] = (run.cause or None) if told["waits_for_host"] else None
     if run.progress is not None:
         told["progress"] = {**unpack(run.progress), "at_ms": run.progress_at_ms}
@@ -94,6 +96,7 @@ _ON_A_LINE = (
     "detached",
     "attempt",
     "host",
+    "waits_for",
 )
 
 

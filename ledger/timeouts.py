@@ -56,7 +56,7 @@ def arm(view: View, keys: Iterable[str], limits: Limits) -> None:
 
 _LOOKED_AT = attrgetter(
     *("parked", "teardown", "teardown_at_ms", "reattached_at_ms", "signal_at_ms", "retried_at_ms", "requested_at_ms"),
-    *("host_id", "placed_at_ms", "confirmed", "lost_at_ms"),
+    *("host_id", "placed_at_ms", "confirmed", "lost_at_ms", "waits_for_others", "joined_at_ms"),
 )
 """What `next_look` depends on, besides the options and that the run is live."""
 
@@ -96,14 +96,18 @@ def budget_of(run: Run, limits: Limits) -> Budget:
     return Budget(
         options.get("max_budget_ms", limits.detached_max_budget_ms),
         options.get("no_progress_budget_ms", limits.detached_no_progress_budget_ms),
-        options.get("reattach_no_progress_ms", limits.reattach_no_progress_ms),
+        # One that waits for others is not silent.
+        math.inf if run.waits_for_others else options.get("reattach_no_progress_ms", limits.reattach_no_progress_ms),
         options.get("reattach_window_ms", limits.reattach_window_ms),
     )
 
 
 def sighting_of(view: View, run: Run, awake_at_ms: int) -> Sighting:
+    """What of a run's past bears on how long it is waited for."""
     # While no supervisor was awake to hear it, a child is not blamed for silence.
     signal = max(run.signal_at_ms, awake_at_ms) if run.signal_at_ms else 0
+    if run.is_awaited and run.joined_at_ms:  # before that it was no silence
+        signal = max(signal, run.joined_at_ms)
     reattached = run.reattached_at_ms
     if reattached and not run.signal_at_ms:
         reattached = max(reattached, awake_at_ms)

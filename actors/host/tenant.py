@@ -212,9 +212,15 @@ class Tenant(Life):
     def begin_run(
         self, run_id: str, attempt: int, body: bytes, options: dict[str, Any], *, collect: bool, after: int = 0
     ) -> None:
+        """Begin to carry an attempt; its end is reported."""
         self._runs[run_id] = None
         self._is_first_life = attempt == 1
-        asked = (options.get("tool_call"), options.get(CARRIED, ""), options.get("behalf", ()))
+        asked = (
+            options.get("tool_call"),
+            options.get(CARRIED, ""),
+            options.get("behalf", ()),
+            options.get("joined", ()),
+        )
         run = RunContext(self, run_id, attempt, self.incarnation, *asked)
         self.spawn(self._carry(run, body, after, collect=collect), Rank.OPENING)
 

@@ -9,6 +9,7 @@ import asyncio
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 
 from perdure.actors.link.direct_calls import DirectCalls
 from perdure.actors.link.messages import (
@@ -88,7 +89,11 @@ class SupervisorClient:
         self._expect_answers()
         loop = asyncio.get_running_loop()
         wishes = [_Wish(request, loop.create_future()) for request in requests]
-        self._utter(wishes)
+        if any("after" in request.options for request in requests):  # behind that for which they wait
+            for _, group in groupby(wishes, key=lambda wish: wish.request.wait):
+                self._utter(list(group))
+        else:
+            self._utter(wishes)
         for wish in wishes:
             wish.answer.add_done_callback(partial(self._abandon, wish))
         return [wish.answer for wish in wishes]
