@@ -123,7 +123,7 @@ class RunRequests:
         waits = condition_options(n_of(n, *run_ids), "cancel", None, life.limits.id_max)
         digest = digest_of(pack(waits["after"]))
         run_id = activity.derive(FIRST_OK, digest)
-        options: JsonObject = {**waits, "first": n}
+        options: JsonObject = {**waits, "first": n, **carried_by_run()}
         return Request(
             run_id, FIRST_OK, life.agent_id, activity.run_id, digest, pack(None), options, life.incarnation, wait=True
         )

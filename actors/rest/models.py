@@ -79,6 +79,7 @@ class RunLine(BaseModel):
     detached: bool
     attempt: int
     host: str | None
+    waits_for: Annotated[str | None, Field(description="In words, what has to come true before it begins.")] = None
     status: Status
     started_at_ms: int
     completed_at_ms: int | None
@@ -206,6 +207,7 @@ class RunTold(BaseModel):
     digest: str
     host: str | None
     waits_for_host: bool = False
+    waits_for: Annotated[str | None, Field(description="In words, what has to come true before it begins.")] = None
     lost_by: str | None = None
     signal_at_ms: int | None
     progress: JsonObject | None = None

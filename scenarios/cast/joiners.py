@@ -74,6 +74,7 @@ class Heir(Keeper):
     """Gives back what it was given: totals of runs, -1 for a milestone, and None for what had not come true."""
 
     async def run(self, input: None, run: RunContext) -> list[int | None]:
+        """What it was given, in the order of the leaves."""
         given: list[int | None] = []
         for each in run.joined:
             if isinstance(each, dict) and "attempt" in each:
@@ -103,6 +104,7 @@ class Racer(Keeper):
     """Has tasks done at once, and takes the first so many that are done well."""
 
     async def run(self, input: JoinJob, run: RunContext) -> Account:
+        """What became of the race, and the totals of its winners."""
         requests = [
             {"agent_class": Worker, "input": task, "run_id": f"{run.run_id}/r{number}"}
             for number, task in enumerate(input.tasks)

@@ -90,6 +90,8 @@ def shortened(text: str) -> str:
 
 
 def _progress(row: dict[str, Any]) -> str:
+    if row.get("waits_for"):
+        return f"waits for {row['waits_for']}"
     progress = row["progress"] or {}
     fraction, phase = progress.get("fraction"), progress.get("phase") or ""
     return f"{fraction:.0%} {phase}".rstrip() if fraction is not None else phase
