@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from typing import TypeAlias
 
@@ -16,6 +17,7 @@ from perdure.policies import (
     JsonObject,
     MilestoneOf,
     Of,
+    condition_in_words,
     depth_of,
     leaves_of,
     plain_condition,
@@ -50,6 +52,9 @@ def _of(verb: str, count: int, parts: tuple[After, ...]) -> Of:
     if count > len(parts):
         raise BadRequest("n", f"{count} of {len(parts)} can never come true")
     whole = Of(count, tuple(_condition(verb, part) for part in parts))
+    doubled = next((part for part, times in Counter(whole.parts).items() if times > 1), None)
+    if doubled is not None and count < len(parts):
+        raise BadRequest(verb, f"{condition_in_words(doubled)} is named twice, and would count twice")
     leaves, depth = len(leaves_of(whole)), depth_of(whole)
     if leaves > LEAVES_MAX:
         raise BadRequest(verb, f"it has {leaves} leaves; the limit is {LEAVES_MAX}")

@@ -391,6 +391,17 @@ def test_a_parent_that_came_back_does_not_take_its_waiting_for_silence_and_silen
     assert [each.reason for each in made if isinstance(each, RunInterrupted)] == ["no-progress"]
 
 
+def test_one_that_was_given_up_while_it_waited_and_is_asked_for_again_waits_again() -> None:
+    ledger = Joins()
+    asked_for = request(A)._replace(options={"after": plain_condition(A)}, wait=True)
+    ledger.given(*at_work("a"), asked("w", after=plain_condition(A)))
+    ledger.given(RunInterrupted("w", "window-exceeded", False, "it took too long"))
+    assert ledger.view.sources == {}
+    ledger.then(ended("a", 1))
+    assert ledger.then(asked_for._replace(life=2)) == [RunReattached("w", 2, 0), JoinMet("w", [0])]
+    assert list(ledger.view.queues) == ["w"]
+
+
 def test_a_failed_source_that_is_tried_again_is_waited_for_by_what_is_tried_again_too() -> None:
     ledger = waiting(A)
     ledger.then(ended("a", 1, "boom"))

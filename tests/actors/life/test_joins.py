@@ -401,6 +401,7 @@ def nested(depth: int) -> Any:
         (lambda: n_of(1.5, A, B), "n", "1.5"),  # type: ignore[arg-type]
         (lambda: n_of(True, A, B), "n", "True"),
         (lambda: n_of("2", A, B), "n", "'2'"),  # type: ignore[arg-type]
+        (lambda: n_of(2, A, B, "a"), "n_of", "the end of a is named twice, and would count twice"),
         (all_of, "all_of", "nothing was named"),
         (lambda: n_of(1), "n_of", "nothing was named"),
         (lambda: any_of([A, B]), "any_of", "no condition"),  # type: ignore[arg-type]
