@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from perdure.actors.jobs.fiber import FiberInspection, FiberPage
     from perdure.actors.jobs.fiber_context import FiberContext, FiberRecovery
     from perdure.actors.jobs.occurrence import Occurrence, Past, QueuedItem, Schedule
+    from perdure.actors.life.conditions import all_of, any_of, n_of
     from perdure.actors.life.handle import Handle, tell
     from perdure.actors.life.results import (
         AgentToolFailure,
@@ -121,7 +122,7 @@ if TYPE_CHECKING:
     from perdure.actors.supervisor.supervisor import Supervisor
     from perdure.actors.tasks import Killed
     from perdure.actors.telemetry.telemetry import Telemetry
-    from perdure.policies import ChatRecovery, FiberResult, FiberRetry, Retries
+    from perdure.policies import ChatRecovery, EndOf, FiberResult, FiberRetry, MilestoneOf, Retries
 
 __getattr__, __dir__ = lazy_names(globals())
 

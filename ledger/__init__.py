@@ -158,6 +158,7 @@ if TYPE_CHECKING:
         parked,
         receipt,
     )
+    from perdure.ledger.join_decisions import decide_joins, source_of
     from perdure.ledger.known_agent import KnownAgent, KnownAgents, standing_of
     from perdure.ledger.mail import EVENT, MILESTONE, Mail, MailState, Slot
     from perdure.ledger.maintenance.bucket_backups import pin_bucket, pins_of, unpin_bucket

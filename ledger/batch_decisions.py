@@ -22,7 +22,7 @@ from perdure.ledger.view import View
 from perdure.ledger.wait_queues import LineKey
 from perdure.policies import Limits, shares
 
-_ODD_OPTIONS: Final = frozenset({"limit", "on_limit", "start_hook"})
+_ODD_OPTIONS: Final = frozenset({"after", "limit", "on_limit", "start_hook"})
 
 
 def is_plain_request(asked: Request, limits: Limits) -> bool:
@@ -102,7 +102,7 @@ def _ends_plainly(view: View, said: Ended) -> Run | None:
     run = view.runs.get(said.run_id)
     if run is None or not run.is_live or run.slots or run.teardown or run.cleared or run.retries or run.parked:
         return None
-    if said.run_id in view.events:
+    if said.run_id in view.events or "after" in run.options or run.run_id in view.sources:
         return None
     agent, life = run.child, view.agents.get(run.child)
     if life is None or life.incarnation != said.incarnation or not life.host_id or life.host_id != run.host_id:

@@ -21,6 +21,7 @@ from perdure.ledger.preview import shown_input
 from perdure.ledger.run import Run, outcome_of
 from perdure.ledger.store.batches import BATCH_MIN
 from perdure.ledger.view import View
+from perdure.policies import EndOf, leaves_of
 
 
 class StartAttempt(NamedTuple):
@@ -169,7 +170,7 @@ def keys_of(effect: Effect) -> Sequence[str]:
 
 def _starts_plainly(view: View, run: Run) -> bool:
     """Whether all that is left to do for a live run is to start its first attempt, and nothing is to be delivered behind that."""
-    if run.attempt != 1 or run.confirmed or not run.host_id or run.input is None:
+    if run.attempt != 1 or run.confirmed or not run.host_id or run.input is None or "after" in run.options:
         return False
     if run.collect or run.teardown or run.cleared or run.child in view.mailbox or run.over_ms:
         return False
@@ -197,8 +198,9 @@ def _for_run(view: View, run: Run) -> list[Effect]:
     if awake is not None and (run.teardown or run.cleared or begins_again):
         effects.append(StopAgent(awake.host_id, run.child, awake.incarnation))
     elif is_live and run.host_id and not run.confirmed:
+        options = run.options if "after" not in run.options else run.options | {"joined": handed_over(view, run)}
         start = StartAttempt(
-            run.host_id, run.child, run.incarnation, run.run_id, run.attempt, run.input, run.collect, run.options,
+            run.host_id, run.child, run.incarnation, run.run_id, run.attempt, run.input, run.collect, options,
             0 if awake is None else awake.reported or 0, run.begun_after, run.over_ms,
         )  # fmt: skip
         effects.append(start)
@@ -214,6 +216,24 @@ def _for_steered(view: View, run: Run, at_ms: int) -> Iterator[Effect]:
         yield DeliverEvents(*life)
     if run.paused:
         yield PauseAttempt(*life)
+
+
+def handed_over(view: View, run: Run) -> list[Any]:
+    """What an attempt is given of the runs that it waited for, in the order of the leaves: None for one that had not come true; the body of
+    a milestone; and of a run `about` it and its outcome. Of an output in the payload table it says `large`."""
+    condition, given = run.condition, list[Any]()
+    for place, leaf in enumerate([] if condition is None else leaves_of(condition)):
+        source = view.runs.get(leaf.run_id)
+        if place not in (run.joined or ()):
+            given.append(None)
+        elif isinstance(leaf, EndOf):
+            gone = {"status": "aborted", "error": "the run was cleared"}
+            told = gone if source is None else {**outcome_of(source), "agent_type": source.agent_type}
+            given.append({**told, "run_id": leaf.run_id})
+        else:
+            stones = () if source is None else source.milestones
+            given.append(next((body for _, name, _, _, body, _ in stones if name == leaf.name), None))
+    return given
 
 
 def _for_doomed(view: View, agent: str) -> Iterator[Effect]:

@@ -10,10 +10,12 @@ import math
 import shlex
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import NamedTuple
 
 from perdure.ledger.activation import STARTS_MAX, Activation, HostSpec, PoolTrouble, package_of, pool_key
 from perdure.ledger.codec import unpack
+from perdure.ledger.join_decisions import source_of
 from perdure.ledger.mail import Mail, MailState, Slot
 from perdure.ledger.placements import askers_host, blamed_in, hindrance, is_alone, is_at_fault
 from perdure.ledger.run import Run
@@ -30,7 +32,7 @@ from perdure.ledger.timeouts import (
 from perdure.ledger.view import View
 from perdure.ledger.wait_queues import line_for
 from perdure.ledger.wording import counted, first, lasting, nth
-from perdure.policies import Limits, is_window
+from perdure.policies import Limits, condition_in_words, is_window, judge_condition, leaves_of
 
 NAMED_MAX = 3
 _NOWHERE = Activation("")
@@ -208,7 +210,9 @@ def _own_children(case: Case) -> str:
 def _waits(case: Case) -> Iterator[str]:
     view, run = case.view, case.run
     most = run.options.get("limit")
-    if view.agents.get(run.child, _NOWHERE).host_id:
+    if run.waits_for_others:
+        yield from _waits_for_others(case)
+    elif view.agents.get(run.child, _NOWHERE).host_id:
         yield "Its agent is doing other work, and is asked to end that first."
     elif retry_due_ms(case.view, run) > case.at_ms:
         yield f"Attempt {run.attempt + 1} begins {case.due(retry_due_ms(case.view, run))}. The pause grows with each loss in a row."
@@ -235,6 +239,19 @@ def _waits(case: Case) -> Iterator[str]:
             f"If no place is found for it {case.due(end, since_start=True)} ({case.general('recovery_deadline_ms')}),"
             " it is interrupted (recovery-deadline)."
         )
+
+
+def _waits_for_others(case: Case) -> Iterator[str]:
+    condition = case.run.condition
+    assert condition is not None, "a run that waits for others has a condition"
+    yield f"It waits for {condition_in_words(condition)}. It is on no host meanwhile."
+    verdict = judge_condition(condition, partial(source_of, case.view))
+    if verdict.met:
+        leaves = leaves_of(condition)
+        met = [condition_in_words(leaves[place]) for place in verdict.met]
+        yield f"There already: {', '.join(met[:NAMED_MAX])}{', …' if met[NAMED_MAX:] else ''}."
+    if case.run.options.get("losers") == "cancel":
+        yield "When that is decided, those of these runs that are not needed are cancelled."
 
 
 def _hindered(case: Case, trouble: PoolTrouble) -> Iterator[str]:

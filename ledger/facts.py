@@ -40,6 +40,13 @@ class RunRequested(NamedTuple):
     mark: int = 0
 
 
+class JoinMet(NamedTuple):
+    """What the run waited for is there (`policies.joins`): these leaves of its condition have come true, by their places."""
+
+    run_id: str
+    met: list[int]
+
+
 class AttemptStarted(NamedTuple):
     """The run was assigned to a host. With `collect` the child may hand over a result that it has committed, but not run again."""
 
@@ -325,6 +332,7 @@ Fact = (
     SupervisorStarted
     | CodeAdopted
     | RunRequested
+    | JoinMet
     | AttemptStarted
     | RunStarted
     | ProgressReported
@@ -361,6 +369,7 @@ Fact = (
 
 RUN_FACTS: tuple[type[Fact], ...] = (
     RunRequested,
+    JoinMet,
     AttemptStarted,
     RunStarted,
     ProgressReported,

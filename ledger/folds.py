@@ -28,6 +28,7 @@ from perdure.ledger.facts import (
     EventSent,
     EventTaken,
     Fact,
+    JoinMet,
     MailDelivered,
     MailFailed,
     MailPosted,
@@ -104,6 +105,14 @@ def _run_requested(view: View, fact: RunRequested, seq: int, at_ms: int) -> int:
     if run.options.get("start_hook"):
         view.post(run, Slot.START, {}, at_ms)
     return 0
+
+
+def _join_met(view: View, fact: JoinMet, seq: int, at_ms: int) -> int | None:
+    run = view.runs[fact.run_id]
+    frame = view.advance(run, fact, seq, at_ms)
+    view.follow_sources(run)
+    view.enqueue(run)
+    return frame
 
 
 def _attempt_started(view: View, fact: AttemptStarted, seq: int, at_ms: int) -> int | None:
@@ -271,6 +280,7 @@ def _agent_released(view: View, fact: AgentReleased, seq: int, _at_ms: int) -> N
         view.settle(run)
         if was_placed:
             view.count_places(run, -1)
+        view.stir_joins(run)
         view.touched[run.run_id] = view.dirty_runs[run.run_id] = None
     activation.cause = ""
     view.drop_agent(fact.agent_id)
@@ -382,6 +392,7 @@ _FOLDS: dict[type[Fact], Callable[[View, Any, int, int], int | None]] = {
     SupervisorStarted: _supervisor_started,
     CodeAdopted: lambda view, fact, _seq, at_ms: view.code.came(fact.package, fact.digests, at_ms),
     RunRequested: _run_requested,
+    JoinMet: _join_met,
     AttemptStarted: _attempt_started,
     RunCompleted: _run_ended,
     RunFailed: _run_ended,

@@ -23,7 +23,7 @@ from perdure.ledger.stimulus import Clear, Forget
 from perdure.ledger.store.store import First, Record
 from perdure.ledger.values import Kept
 from perdure.ledger.view import View
-from perdure.policies import INFINITY
+from perdure.policies import INFINITY, condition_in_words
 
 
 def inspected(run: Run) -> dict[str, Any]:
@@ -31,8 +31,11 @@ def inspected(run: Run) -> dict[str, Any]:
     told = {**about(run), **outcome_of(run), "parent": run.parent, "digest": run.digest, "attempt": run.attempt}
     told["output"] = None if run.output is None else Kept(run.output)
     told["host"], told["signal_at_ms"] = run.host_id, run.signal_at_ms or None
-    told["waits_for_host"] = run.is_live and not run.is_placed and not (run.parked or run.is_put_off)
+    is_put_off = run.parked or run.is_put_off or run.waits_for_others
+    told["waits_for_host"] = run.is_live and not run.is_placed and not is_put_off
     told["waits"] = waits_of(run)
+    condition = run.condition if run.waits_for_others else None
+    told["waits_for"] = None if condition is None else condition_in_words(condition)
     told["lost_by"] = (run.cause or None) if told["waits_for_host"] else None
     if run.progress is not None:
         told["progress"] = {**unpack(run.progress), "at_ms": run.progress_at_ms}
@@ -128,6 +131,7 @@ _ON_A_LINE = (
     "attempt",
     "host",
     "waits",
+    "waits_for",
 )
 
 

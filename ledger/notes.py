@@ -136,6 +136,16 @@ class RunQueued(Note):
 
 
 @dataclass(frozen=True, slots=True)
+class JoinLooked(Note):
+    """The condition of the run is looked at."""
+
+    run_id: str
+
+    def apply(self, view: View) -> None:
+        view.due_joins.pop(self.run_id, None)
+
+
+@dataclass(frozen=True, slots=True)
 class RunHeld(Note):
     """The run's parent has as many runs at work as it allows. The run leaves the queue until one of them gives up its place."""
 

@@ -30,6 +30,7 @@ from perdure.ledger.activation import (
 from perdure.ledger.batch_decisions import seat_together
 from perdure.ledger.facts import AgentActivated, AttemptStarted, Fact, RunFailed
 from perdure.ledger.ids import name_of
+from perdure.ledger.join_decisions import decide_joins
 from perdure.ledger.notes import AgentDue, HostReserved, Note, RunHeld, WakePutOff
 from perdure.ledger.requests import abort_awaited
 from perdure.ledger.run import Run
@@ -41,6 +42,7 @@ from perdure.policies import Limits, blamed_from, choose, has_room_alone, wanted
 
 
 def assign_hosts(view: View, at_ms: int, limits: Limits) -> Iterator[Fact | Batch | Note]:
+    yield from decide_joins(view, limits)
     blame = _Blame(view, limits)
     for line in view.wakes.keys:
         yield from _wake_agents(view, line, at_ms, limits, blame)

@@ -23,6 +23,7 @@ anything of this holds:
 - it has no hard end, or one of its family has none: what is live, and what a late result may still repair;
 - mail about one of them, or for one of them, is pending or parked;
 - one of them is awake, owes work, or has an alarm: schedules and fibers that go on after the run;
+- a live run waits for it, or is given its result (`View.sources`);
 - its child, or that of a run of its family, was woken by a call or a letter: then it is an agent of its own standing;
 - the run of its parent has not ended: after a death the parent asks for it again, and must find it.
 
@@ -139,6 +140,7 @@ def _is_needed(view: View, run: Run, spoken_of: Collection[str], called: Collect
         count += 1
         family = view.families.of(each.child)
         over = each.is_hard and each.is_settled and not each.cleared and each.run_id not in spoken_of
+        over = over and each.run_id not in view.sources
         if count > FAMILY_MAX or not over or any(_is_busy(view, agent, called) for agent in family):
             return True
         due += [view.runs[run_id] for agent in family for run_id in view.asked_for.get(agent, ())]

@@ -18,6 +18,7 @@ versions never meet in one process. Which code came last is a fact: it outlives 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from perdure.ledger.activation import package_of
 from perdure.ledger.errors import (
@@ -55,7 +56,7 @@ from perdure.ledger.status import Status
 from perdure.ledger.stimulus import Adopt, Cancel, Clear, Forget, Pause, Request, Retry, Send, StopLives, Tell
 from perdure.ledger.transitions import permits
 from perdure.ledger.view import View
-from perdure.policies import Limits
+from perdure.policies import Limits, condition_from, condition_in_words, runs_of
 
 
 def request(view: View, asked: Request, limits: Limits) -> Iterator[Fact]:
@@ -83,6 +84,7 @@ def request(view: View, asked: Request, limits: Limits) -> Iterator[Fact]:
     waiting = len(view.queues)
     if waiting >= limits.waiting_max:
         raise Overloaded(waiting, limits.waiting_max, 1_000)
+    _check_sources(view, asked)
     inline = asked.input if len(asked.input) <= limits.inline_bytes_max else None
     yield RunRequested(
         asked.run_id,
@@ -95,6 +97,17 @@ def request(view: View, asked: Request, limits: Limits) -> Iterator[Fact]:
         asked.life,
         view.seq + 1,  # the number of this fact
     )
+
+
+def _check_sources(view: View, asked: Request) -> None:
+    after = asked.options.get("after")
+    for run_id in () if after is None else runs_of(condition_from(after)):
+        source = view.runs.get(run_id)
+        if source is None or source.parent != asked.parent:
+            whose = asked.parent or "a client"
+            raise UnknownRun("after", f"no run {run_id!r} of {whose} is known; ask for it before what waits for it")
+        if source.cleared:
+            raise RunBeingCleared(run_id)
 
 
 def _was_cut_off(run: Run, owner: Run | None, asked: Request) -> bool:
@@ -114,7 +127,14 @@ def _same_content(run: Run, asked: Request) -> None:
         ("parent", run.parent, asked.parent),
         ("input", run.digest, asked.digest),
         ("detached", bool(run.options.get("detached")), bool(asked.options.get("detached"))),
+        ("losers", run.options.get("losers", "leave"), asked.options.get("losers", "leave")),
     )
+    if run.options.get("after") != asked.options.get("after"):
+        old_and_new = f"{_waits_for(run.options)}; not {_waits_for(asked.options)}"
+        said = (
+            f"run {run.run_id!r} exists, and waits for something else ({old_and_new}); nothing was started. {_ADVICE}"
+        )
+        raise ConflictingRequest("after", said)
     for field, old, new in pairs:
         if old != new:
             changed = field == "agent_type" and _is_retyped(str(old), str(new))
@@ -123,6 +143,11 @@ def _same_content(run: Run, asked: Request) -> None:
             )
             said = f"run {run.run_id!r} exists with another {field} ({old}, not {new}); nothing was started. {advice}"
             raise ConflictingRequest(field, said)
+
+
+def _waits_for(options: dict[str, Any]) -> str:
+    after = options.get("after")
+    return "nothing" if after is None else condition_in_words(condition_from(after))
 
 
 _ADVICE = "Use another run_id, or repeat the request as it was."

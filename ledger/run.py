@@ -21,6 +21,7 @@ from perdure.ledger.facts import (
     ChunkEmitted,
     EventTaken,
     Fact,
+    JoinMet,
     MilestoneReached,
     ProgressReported,
     RunAborted,
@@ -41,7 +42,7 @@ from perdure.ledger.ids import agent_id, mail_id
 from perdure.ledger.mail import MailState, Slot
 from perdure.ledger.status import ENDED, HARD, LIVE, RETRIABLE, Status
 from perdure.ledger.transitions import cell
-from perdure.policies import Attempts, Cell, IllegalTransition
+from perdure.policies import Attempts, Cell, Condition, IllegalTransition, condition_from, leaves_of
 
 RECEIPTS_KEPT: Final = 1_000
 
@@ -72,6 +73,7 @@ class Run:
     With `wait` the run is on no host until its wait is over. Then it is entered again, which costs none of its attempts: `reentries`
     counts that, `waited_ms` is how long it has waited in all, and `over_ms` tells the child which of its deadlines has passed. `paused`
     keeps it from every host. `receipts` says of the events that it took last, in which attempt, after which step, and when.
+    `joined` are the leaves of its condition that had come true when it might begin, `ended_seq` is the number of its end.
     """
 
     run_id: str
@@ -129,6 +131,9 @@ class Run:
     over_ms: float = 0
     paused: bool = False
     receipts: dict[str, list[Any]] = field(default_factory=dict)
+    joined: list[int] | None = None
+    joined_at_ms: int = 0
+    ended_seq: int = 0
 
     child: str = field(init=False, repr=False)
 
@@ -154,6 +159,23 @@ class Run:
     @property
     def is_awaited(self) -> bool:
         return not self.options.get("detached")
+
+    @property
+    def condition(self) -> Condition | None:
+        after = self.options.get("after")
+        return None if after is None else condition_from(after)
+
+    @property
+    def waits_for_others(self) -> bool:
+        return "after" in self.options and self.joined is None and self.is_live
+
+    @property
+    def sources(self) -> list[str]:
+        """The runs that it needs: while it waits those of its condition, and after that those whose results it is given."""
+        condition = self.condition
+        leaves = [] if condition is None else leaves_of(condition)
+        needed = leaves if self.joined is None else [leaves[place] for place in self.joined]
+        return list(dict.fromkeys(leaf.run_id for leaf in needed))
 
     @property
     def begins_anew(self) -> bool:
@@ -343,6 +365,7 @@ def _chunk(run: Run, fact: ChunkEmitted, at_ms: int) -> None:
 def _end(run: Run, at_ms: int, *, released: bool) -> None:
     run.ended_at_ms, run.reason, run.child_still_running, run.teardown, run.parked = at_ms, "", None, "", ""
     run.wait, run.paused = None, False
+    run.ended_seq = run.last_seq
     if released:
         run.host_id = ""
 
@@ -388,6 +411,10 @@ def _reattached(run: Run, fact: RunReattached, at_ms: int) -> None:
         run.lost_at_ms = at_ms if run.lost_at_ms else 0  # its deadline for a place begins anew
 
 
+def _joined(run: Run, fact: JoinMet, at_ms: int) -> None:
+    run.joined, run.joined_at_ms = fact.met, at_ms
+
+
 def _cleared(run: Run, _fact: RunCleared, _at_ms: int) -> None:
     run.cleared = True
 
@@ -430,6 +457,7 @@ def _retried(run: Run, fact: RunRetried, at_ms: int) -> None:
 
 
 _KEEPERS: dict[type[Fact], Callable[[Run, Any, int], None]] = {
+    JoinMet: _joined,
     AttemptStarted: _attempt_started,
     RunStarted: _started,
     ProgressReported: _progress,

@@ -170,6 +170,9 @@ def _index(view: View) -> None:
             view.placed[run.parent] = view.placed.get(run.parent, 0) + 1
         if run.is_live:
             view.live += 1
+            if "after" in run.options:
+                view.follow_sources(run)
+                view.stir_joins(run)
             view.children.setdefault(run.parent, {})[run.run_id] = None
             if run.is_awaited and run.parent:
                 view.awaiting[run.parent] = view.awaiting.get(run.parent, 0) + 1

@@ -61,7 +61,7 @@ def arm(view: View, keys: Iterable[str], limits: Limits) -> None:
 
 _LOOKED_AT = attrgetter(
     *("parked", "teardown", "teardown_at_ms", "reattached_at_ms", "signal_at_ms", "retried_at_ms", "requested_at_ms"),
-    *("host_id", "placed_at_ms", "confirmed", "lost_at_ms"),
+    *("host_id", "placed_at_ms", "confirmed", "lost_at_ms", "waits_for_others", "joined_at_ms"),
 )
 """What `next_look` depends on, besides the options and that the run is live."""
 
@@ -121,7 +121,8 @@ def budget_of(run: Run, limits: Limits) -> Budget:
     return Budget(
         options.get("max_budget_ms", limits.detached_max_budget_ms),
         options.get("no_progress_budget_ms", limits.detached_no_progress_budget_ms),
-        options.get("reattach_no_progress_ms", limits.reattach_no_progress_ms),
+        # One that waits for others is not silent.
+        math.inf if run.waits_for_others else options.get("reattach_no_progress_ms", limits.reattach_no_progress_ms),
         options.get("reattach_window_ms", limits.reattach_window_ms),
     )
 
@@ -130,6 +131,8 @@ def sighting_of(view: View, run: Run, awake_at_ms: int) -> Sighting:
     """When a run was requested, last heard of and re-attached to, as far as that counts against it."""
     # While no supervisor was awake to hear it, a child is not blamed for silence.
     signal = max(run.signal_at_ms, awake_at_ms) if run.signal_at_ms else 0
+    if run.is_awaited and run.joined_at_ms:  # before that it was no silence
+        signal = max(signal, run.joined_at_ms)
     reattached = run.reattached_at_ms
     if reattached and not run.signal_at_ms:
         reattached = max(reattached, awake_at_ms)

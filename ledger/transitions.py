@@ -26,6 +26,7 @@ from perdure.ledger.facts import (
     ChunkEmitted,
     EventTaken,
     Fact,
+    JoinMet,
     MilestoneReached,
     ProgressReported,
     RunAborted,
@@ -52,6 +53,7 @@ _ignored, _illegal = Cell.IGNORED, Cell.ILLEGAL
 #                     starting   running    interrupted  completed  error      aborted
 TABLE: dict[type[Fact], tuple[Status | Cell, ...]] = {
     RunRequested:     (_illegal, _illegal,  _illegal,    _illegal,  _illegal,  _illegal),
+    JoinMet:          (_S,       _illegal,  _illegal,    _illegal,  _illegal,  _illegal),
     AttemptStarted:   (_S,       _S,        _illegal,    _illegal,  _illegal,  _illegal),
     RunStarted:       (_R,       _ignored,  _ignored,    _ignored,  _ignored,  _ignored),
     ProgressReported: (_R,       _R,        _I,          _ignored,  _ignored,  _ignored),

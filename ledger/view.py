@@ -24,7 +24,7 @@ from perdure.ledger.run import Run, Wait, apply
 from perdure.ledger.store.store import Record
 from perdure.ledger.timers import Timers
 from perdure.ledger.wait_queues import LineKey, WaitQueues, line_for
-from perdure.policies import Leap, NodeDrain
+from perdure.policies import Leap, NodeDrain, runs_of
 
 ALARM_OF_RUN = "\0run "
 """Before the id of a run that waits for an instant of the wall clock, among the agents that do (`View.alarms`)."""
@@ -83,6 +83,8 @@ class View:
         self.awaiting: dict[str, int] = {}
         self.queues = WaitQueues()
         self.held: dict[str, OrderedDict[str, None]] = {}
+        self.sources: dict[str, dict[str, None]] = {}  # runs that live runs need, in memory or not, each with those
+        self.due_joins: dict[str, None] = {}  # runs whose condition is to be looked at
         self.awake: dict[str, None] = {}  # agents that are on a host, or ended uncleanly
         self.alarmed: dict[str, None] = {}
         self.wanted: dict[
@@ -128,10 +130,32 @@ class View:
         return run
 
     def settle(self, run: Run) -> None:
-        if run.has_ended and run.is_settled and not run.cleared:
+        if run.has_ended and run.is_settled and not run.cleared and run.run_id not in self.sources:
             self.settled.setdefault(run.run_id)
         else:
             self.settled.pop(run.run_id, None)
+
+    # runs that wait for others
+
+    def follow_sources(self, run: Run) -> None:
+        """Keep in memory what a run that waits for others, or is given their results, needs of them."""
+        condition = run.condition
+        needed = set(run.sources if run.is_live else ())
+        for source in () if condition is None else runs_of(condition):
+            if source in needed:
+                self.sources.setdefault(source, {})[run.run_id] = None
+            elif run.run_id in self.sources.get(source, ()):
+                del self.sources[source][run.run_id]
+                if not self.sources[source]:
+                    del self.sources[source]
+            if source in self.runs:
+                self.settle(self.runs[source])
+
+    def stir_joins(self, run: Run) -> None:
+        """Something has happened to a run that may decide about those that need it, or about its own condition."""
+        self.due_joins.update(self.sources.get(run.run_id, ()))
+        if "after" in run.options and run.is_live and not run.is_placed:
+            self.due_joins[run.run_id] = None
 
     # mail
 
@@ -292,6 +316,7 @@ class View:
         self.touched[run.run_id] = self.dirty_runs[run.run_id] = None
         self.enqueue(run)
         self.count_live(run)
+        self.stir_joins(run)
 
     def open_all(self, runs: list[Run]) -> None:
         """Enter runs that were requested together: of one parent, with the same options."""
@@ -363,7 +388,7 @@ class View:
 
     def advance(self, run: Run, fact: Fact, seq: int, at_ms: int) -> int | None:
         """Change one run by a fact, and keep the indexes with it."""
-        status, was_live, was_placed = run.status, run.is_live, run.is_placed
+        status, was_live, was_placed, stones = run.status, run.is_live, run.is_placed, len(run.milestones)
         frame = apply(run, fact, seq, at_ms)
         self.touched[run.run_id] = self.dirty_runs[run.run_id] = None
         if status is not run.status:
@@ -373,6 +398,8 @@ class View:
             self.count_live(run)
         if was_placed != run.is_placed:
             self.count_places(run, 1 if run.is_placed else -1)
+        if status is not run.status or was_placed != run.is_placed or stones != len(run.milestones) or run.cleared:
+            self.stir_joins(run)
         self.settle(run)
         return frame
 
@@ -411,6 +438,11 @@ class View:
         return any(self.mail[key].slot in names for key in self.events.get(run.run_id, ()))
 
     def enqueue(self, run: Run) -> None:
+        if run.waits_for_others:
+            return
+        if run.paused:
+            self.waiting[run.run_id] = None
+            return
         if self.waiting.pop(run.run_id, 0) is None:
             self.alarms.disarm(ALARM_OF_RUN + run.run_id)
         self.queues.join(line_for(run.options.get("pool")), run.run_id)
@@ -623,6 +655,8 @@ class View:
             del self.children[run.parent]
         if run.is_awaited and run.parent:
             self.count_waits(run.parent, 1 if run.is_live else -1)
+        if "after" in run.options:
+            self.follow_sources(run)
 
     def count_places(self, run: Run, change: int) -> None:
         self.placed[run.parent] = self.placed.get(run.parent, 0) + change

@@ -8,6 +8,7 @@
 | `retry` | how long until the next try? |
 | `patience` | when does a parent stop waiting, and why? |
 | `recovery` | what becomes of a run whose child is gone? |
+| `joins` | when may a run begin that waits for others? |
 | `failures` | what is a failed model request, as plain data? |
 | `transport`, `transport_signs` | why did it fail, and could it succeed later? |
 | `phases` | what is done after it, given how far it had come? |
@@ -138,6 +139,24 @@ if TYPE_CHECKING:
         FiberEvent,
         FiberState,
         FiberStatus,
+    )
+    from perdure.policies.joins import (
+        DEPTH_MAX,
+        LEAVES_MAX,
+        Condition,
+        EndOf,
+        JoinVerdict,
+        MilestoneOf,
+        Of,
+        Source,
+        Standing,
+        condition_from,
+        condition_in_words,
+        depth_of,
+        judge_condition,
+        leaves_of,
+        plain_condition,
+        runs_of,
     )
     from perdure.policies.json_types import Json, JsonObject
     from perdure.policies.kill_targets import StrikeTarget, carriers, from_here, in_turns, victims

@@ -136,6 +136,7 @@ def _cells(row: Row) -> tuple[RenderableType, ...]:
     progress = row["progress"] or {}
     bar = ProgressBar(total=1.0, completed=min(1.0, progress.get("fraction") or 0.0), width=16)
     words = f"{progress.get('phase') or row['status']}  {progress.get('message') or ''}".rstrip()
+    words = f"waits for {row['waits_for']}" if row.get("waits_for") else words
     milestones = " ".join(row["milestones"][-MILESTONES_MAX:])
     kind = row["agent_type"].rpartition(":")[2]
     return row["run_id"][:14], str(row["attempt"]), bar, words, milestones, (row["host"] or "–")[:12], kind

@@ -10,13 +10,6 @@ A verb that waits gives an awaitable in async code. In sync code it blocks and g
 checkers cannot tell which code is async; `blocking` gives it the other type. Async code may run on a loop of the author's own, such as
 `asyncio.run` in a sync method, or on a thread with a loop. Threads work for the code that has started them: for its run, and within its
 transaction as long as that is open.
-
-Callbacks of schedules and of the queue are methods of the agent. They are called as `callback(payload, occurrence)`, in a transaction of
-the agent's storage that also consumes the occurrence. So what a callback writes, and what it requests (runs, fibers, submissions, other
-schedules), takes effect exactly once. It should be short, because a write conflict repeats it. Long work belongs in a fiber or a run. A
-callback that raises is retried with growing pauses (`retry`; else `callback_retry` of the class; else `Limits`). After its last try a
-recurring schedule goes on with its next occurrence, and its history has the failure. Everything else is *parked*, with its error, until it
-is retried or cancelled.
 """
 
 from __future__ import annotations
@@ -54,6 +47,7 @@ from perdure.actors.life.class_checks import BOUNDS, check_made
 from perdure.actors.life.host_options import Checks
 from perdure.actors.life.results import Detached, RunHandle, RunHandles, RunInfo, RunResult, statuses_of
 from perdure.actors.life.run_context import RunContext
+from perdure.actors.life.run_requests import AsyncRequests, Requests
 from perdure.actors.link.questions import ListRuns
 from perdure.actors.tasks import Pending
 from perdure.ledger import (
@@ -325,11 +319,11 @@ class Agent:
 
     @overload
     def run_agent_tools(
-        self, requests: Sequence[tuple[AsyncChild[Input, Output], Input]], *, detached: Literal[False] = False
+        self, requests: AsyncRequests[Input, Output], *, detached: Literal[False] = False
     ) -> Pending[list[RunResult[Output]]]: ...
     @overload
     def run_agent_tools(
-        self, requests: Sequence[tuple[Child[Input, Output], Input]], *, detached: Literal[False] = False
+        self, requests: Requests[Input, Output], *, detached: Literal[False] = False
     ) -> Pending[list[RunResult[Output]]]: ...
     @overload
     def run_agent_tools(
@@ -353,11 +347,9 @@ class Agent:
         return self._perdure.dispatch.run_many(requests, detached=detached)
 
     @overload
-    def as_completed(
-        self, requests: Sequence[tuple[AsyncChild[Input, Output], Input]]
-    ) -> Followed[RunResult[Output]]: ...
+    def as_completed(self, requests: AsyncRequests[Input, Output]) -> Followed[RunResult[Output]]: ...
     @overload
-    def as_completed(self, requests: Sequence[tuple[Child[Input, Output], Input]]) -> Followed[RunResult[Output]]: ...
+    def as_completed(self, requests: Requests[Input, Output]) -> Followed[RunResult[Output]]: ...
     @overload
     def as_completed(self, requests: Sequence[Mapping[str, object]]) -> Followed[RunResult]: ...
 
@@ -365,6 +357,19 @@ class Agent:
         """Request many runs like `run_agent_tools`, and iterate over their results in the order of completion: by `async for`, or by `for`
         in sync code."""
         return self._perdure.dispatch.as_completed(requests)
+
+    @overload
+    def first_ok(self, n: int, requests: AsyncRequests[Input, Output]) -> Pending[list[RunResult[Output]]]: ...
+    @overload
+    def first_ok(self, n: int, requests: Requests[Input, Output]) -> Pending[list[RunResult[Output]]]: ...
+    @overload
+    def first_ok(self, n: int, requests: Sequence[Mapping[str, object]]) -> Pending[list[RunResult]]: ...
+
+    def first_ok(self, n: int, requests: Sequence[Any]) -> Any:
+        """Request many runs like `run_agent_tools`, and get the results of the first `n` that complete, in that order. The others are
+        cancelled at once, also while this agent is away, and a run that is entered again gets the same. Raises `RunFailed` as soon as too
+        many have failed."""
+        return self._perdure.dispatch.first_ok(n, requests)
 
     def cancel_agent_tool(self, run_id: str, reason: str = "cancelled") -> Awaitable[Any]:
         """Cancel a run of this agent, and the runs that its child waits for. Durable on return. An ended run stays as it is."""

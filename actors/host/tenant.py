@@ -226,10 +226,16 @@ class Tenant(Life):
         after: int,
         over_ms: float,
     ) -> None:
+        """Begin to carry an attempt; its end is reported."""
         self._is_first_life = attempt == 1 and not self._runs
         self._runs[run_id] = attempt
-        asked = (options.get("tool_call"), options.get(CARRIED, ""), options.get("behalf", ()))
-        run = self._attempts[run_id] = RunContext(self, run_id, attempt, self.incarnation, *asked, over_ms)
+        asked = (
+            options.get("tool_call"),
+            options.get(CARRIED, ""),
+            options.get("behalf", ()),
+            options.get("joined", ()),
+        )
+        run = self._attempts[run_id] = RunContext(self, run_id, attempt, self.incarnation, *asked, over_ms=over_ms)
         run.waits.count_handled = self._count_handled
         self.spawn(self._carry(run, body, after, collect=collect), Rank.OPENING)
 

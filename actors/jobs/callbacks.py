@@ -9,6 +9,13 @@ A callback that kills its process cannot record its failure. So a row that is lo
 called. A marked row that has not ended is a suspect. Suspects are called one at a time, so that none is blamed for what another did.
 After `callback_losses_max` marks the row is parked.
 
+Callbacks of schedules and of the queue are methods of the agent. They are called as `callback(payload, occurrence)`, in a transaction of
+the agent's storage that also consumes the occurrence. So what a callback writes, and what it requests (runs, fibers, submissions, other
+schedules), takes effect exactly once. It should be short, because a write conflict repeats it. Long work belongs in a fiber or a run. A
+callback that raises is retried with growing pauses (`retry`; else `callback_retry` of the class; else `Limits`). After its last try a
+recurring schedule goes on with its next occurrence, and its history has the failure. Everything else is *parked*, with its error, until it
+is retried or cancelled.
+
 Quick callbacks share a transaction, because a commit takes longer than most callbacks do, and many are due at the full hour. Rows whose
 callbacks were quick on this host recently are called one after the other, each with its own occurrence, history and end. What one cancels
 is not called after it. If one raises or is slow, the transaction rolls back, and each is called in a transaction of its own.

@@ -11,8 +11,9 @@ A class that is known only at run time is `type[Any]`: nothing is checked then, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol, TypeAlias, TypedDict, TypeVar
+from typing import Literal, Protocol, TypeAlias, TypedDict, TypeVar
 
+from perdure.actors.life.conditions import After
 from perdure.actors.life.run_context import RunContext
 from perdure.actors.tasks import Pending
 
@@ -62,6 +63,14 @@ Child: TypeAlias = type[TakesInput[Input, Output]] | type[TakesContext[Input, Ou
 AsyncChild: TypeAlias = type[AsyncTakesInput[Input, Output]] | type[AsyncTakesContext[Input, Output]]
 
 
+class ClientOptions(TypedDict, total=False):
+    """What a client may say of a run beside its input: `run_id`, `after` and `losers` of `RunOptions`."""
+
+    run_id: str | None
+    after: After | None
+    losers: Literal["leave", "cancel"]
+
+
 class RunOptions(TypedDict, total=False):
     """What may be said of a run beside its input.
 
@@ -74,6 +83,11 @@ class RunOptions(TypedDict, total=False):
         on_limit: what happens above `max_concurrent_agent_tools`: `queue` or `reject`.
         on_cancel: what becomes of the run when the code that waits for it is cancelled, by `asyncio.timeout` for example: by default
             it is cancelled too (`cancel`); `leave` lets it go on. What `on_start` or a recovery hook waits for always goes on.
+        after: what must have come true before the run begins, of runs that the same agent or client has asked for: `handle.end` (it has
+            completed), `handle.milestone(name)`, the id of a run, which stands for its end, and `all_of`, `any_of`, `n_of` of them. Nothing
+            waits for it but the ledger. The run is given the results as `run.joined`. If it can never come true any more, the run ends as
+            `error` at once.
+        losers: what becomes of those of these runs of which nothing was needed, when `after` is decided: `leave` or `cancel`.
     """
 
     run_id: str | None
@@ -83,3 +97,5 @@ class RunOptions(TypedDict, total=False):
     input_preview: object
     on_limit: str
     on_cancel: str
+    after: After | None
+    losers: Literal["leave", "cancel"]

@@ -39,6 +39,7 @@ from perdure.ledger import (
     Cancel,
     Clear,
     Request,
+    UnknownRun,
     check_id,
     shown,
     shown_input,
@@ -165,6 +166,25 @@ class Dispatch:
                 entry, future = await finished.get()
             yield cast("RunResult", await self._end(entry, future))
 
+    def first_ok(self, n: int, requests: Sequence[Wanted]) -> Pending[list[RunResult]]:
+        asked = self._requests.many(requests, detached=False)
+        self._refuse_waiting(asked)
+        return self._life.bridge(self._first_ok(asked, self._requests.first_of(n, asked)))
+
+    async def _first_ok(self, asked: list[RequestedRun], race: Request) -> list[RunResult]:
+        # The ledger decides who is among the first, and cancels the others. A later life asks for the same, and is told the same.
+        futures = await self._ask_for(asked)
+        decided = self._life.services.supervisor.begin(race)
+        with self._waiting([*asked, RequestedRun(type(None), race)]):
+            try:
+                end = result_of(None, race.run_id, await decided)
+            except UnknownRun:  # for one of them was refused
+                await _first_refusal(futures)
+                raise
+            by_id = {entry.request.run_id: (entry, future) for entry, future in zip(asked, futures, strict=True)}
+            winners = [by_id[run_id] for run_id in end.output]
+            return [cast("RunResult", self._outcome(entry, await future)) for entry, future in winners]
+
     async def _ask_for(self, asked: list[RequestedRun]) -> list[asyncio.Future[Plain]]:
         # Ask for runs, after the author's hook was told of those that are new. What it raises refuses all of them.
         requests = [entry.request for entry in asked]
@@ -222,6 +242,12 @@ class Dispatch:
                 return cleared
             await self._life.ask(Clear([run["run_id"] for run in found]))
             cleared += len(found)
+
+
+async def _first_refusal(futures: Sequence[asyncio.Future[Plain]]) -> None:
+    for future in futures:
+        if future.done():
+            await future  # raises what it was refused with
 
 
 def _has_result(future: asyncio.Future[Plain]) -> bool:

@@ -26,13 +26,17 @@ from perdure.ledger import (
     Request,
     Send,
     Tell,
+    UnknownRun,
     digest_of,
     pack,
     unpack,
 )
 from perdure.ledger.storage.agent_storages import Transaction
+from perdure.policies import condition_from, runs_of
 
 REFUSED: Final = "\0refused"  # what an agent tells itself of a run that it asked for in a transaction
+
+EARLY_MS: Final = 1_000  # until a run is asked for again whose sources are not accepted yet
 
 
 class Outbox:
@@ -42,6 +46,7 @@ class Outbox:
         self._life = life
         self._sent = 0
         self._posted: dict[bytes, Request] = {}  # what rows since the last flush ask for, so that they need not be read
+        self._unaccepted: dict[str, None] = {}  # runs that rows ask for, until they are accepted or refused
         self._is_known = False  # whether what an earlier life left has been found
 
     @property
@@ -145,21 +150,29 @@ class Outbox:
     async def _say(self, rows: list[tuple[int, Request]]) -> None:
         # Just now the supervisor may have too much to do, so whatever it puts off is asked for again.
         life = self._life
+        self._unaccepted.update(dict.fromkeys(request.run_id for _, request in rows))
         while rows:
             answers = await _answers(life.services.supervisor.begin_many([request for _, request in rows]))
             done, left, pause_ms = [], [], 0
             for (number, request), answer in zip(rows, answers, strict=True):
-                if isinstance(answer, Overloaded):
+                if isinstance(answer, Overloaded) or self._is_early(request, answer):
                     left.append((number, request))
-                    pause_ms = answer.retry_after_ms
+                    pause_ms = answer.retry_after_ms if isinstance(answer, Overloaded) else max(pause_ms, EARLY_MS)
                     continue
                 done.append(number)
+                self._unaccepted.pop(request.run_id, None)
                 if isinstance(answer, BadRequest):
                     await self._refused(number, request, answer)
             if not life.is_leaving:
                 life.storage.forget_outbox(done)
             rows = left
             await asyncio.sleep(pause_ms / 1000)
+
+    def _is_early(self, request: Request, answer: BaseException | None) -> bool:
+        # What it waits for was put off.
+        if not (isinstance(answer, UnknownRun) and answer.field == "after"):
+            return False
+        return any(source in self._unaccepted for source in runs_of(condition_from(request.options["after"])))
 
 
 def _doing(message: Tell | Send | Forget) -> str:

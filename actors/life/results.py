@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
@@ -20,8 +21,8 @@ from typing import (
 )
 
 from perdure.actors.code.author_call import name_of_method
-from perdure.ledger import BadRequest, PerdureError, Status, check_bool, check_ms, check_words
-from perdure.policies import Json, JsonObject
+from perdure.ledger import BadRequest, PerdureError, Status, check_bool, check_id, check_ms, check_words
+from perdure.policies import EndOf, Json, JsonObject, MilestoneOf
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # the checkers bring it; there `RunResult` alone is `RunResult[Any]`
@@ -297,6 +298,15 @@ class RunHandle:
     status: str = "running"
     until_end: Callable[[], object] | None = field(default=None, repr=False, compare=False)
     sends: Callable[[str, str, object], object] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def end(self) -> EndOf:
+        """That the run has completed, as a condition: `run_agent_tool(Write, input, after=handle.end)`."""
+        return EndOf(self.run_id)
+
+    def milestone(self, name: str) -> MilestoneOf:
+        """That the run has reached a milestone, as a condition for `after`."""
+        return MilestoneOf(self.run_id, check_id("milestone", name, sys.maxsize))
 
     def result(self) -> Any:
         """Wait for the end of what a runtime or a client has started: its `RunResult`, in async code an awaitable of it.

@@ -11,7 +11,7 @@ from threading import get_ident
 from typing import Any, ClassVar, NamedTuple, cast
 
 from perdure.actors.life.life import Life
-from perdure.actors.life.results import MAIL
+from perdure.actors.life.results import MAIL, run_result
 from perdure.actors.life.steps import RemembersSteps
 from perdure.actors.life.waits import NEVER, Moment, SentEvent, Waits
 from perdure.actors.ports import KillPoint
@@ -32,6 +32,8 @@ from perdure.ledger import (
     checked,
     pack,
     pack_value,
+    shown,
+    taken_out,
     type_of,
     unpack,
     unpack_value,
@@ -60,6 +62,9 @@ class RunContext(RemembersSteps):
         attempt: 1, 2, …; above 1 the run was interrupted before, and `stashed` and `step` tell how far it had come.
         parent_tool_call_id: the model's tool call that asked for it, if one did.
         behalf: the agents whose models' tool calls it is done for, the nearest first.
+        joined: of a run with `after`, what the leaves of its condition came to, in their order: the `RunResult` of a run that has
+            completed, its output as plain data; the `data` of a milestone; None for a leaf that had not come true when the run might
+            begin. It is the same in every attempt.
     """
 
     __perdure_context__: ClassVar = "RunContext"
@@ -73,11 +78,14 @@ class RunContext(RemembersSteps):
         tool_call: str | None,
         trace: str = "",
         behalf: Sequence[str] = (),
+        joined: Sequence[Any] = (),
+        *,
         over_ms: float = 0,
     ) -> None:
         super().__init__()
         self.waits = Waits(life, run_id, incarnation, over_ms, taken_after=self._taken_after)
         self.run_id, self.attempt, self.parent_tool_call_id, self.behalf = run_id, attempt, tool_call, tuple(behalf)
+        self.joined = [_joined(given) for given in joined]
         self._trace = trace  # what the request carried
         self._life, self._incarnation = life, incarnation
         self._latest: bytes | None = None
@@ -377,3 +385,19 @@ def _signal(
         # live-only data travels too, marked so that nothing keeps it
         signal["data" if keep_data else "live_data"] = Kept(pack_value("data", data, bytes_max))
     return pack(signal)
+
+
+def _joined(given: Any) -> Any:
+    if isinstance(given, bytes):
+        return taken_out(unpack(given).get("data"))
+    if given is None:
+        return None
+    output = given.get("output")
+    return run_result(
+        run_id=given["run_id"],
+        agent_type=given.get("agent_type", ""),
+        status=given["status"],
+        output=None if output is None else shown(output),
+        summary=given.get("summary", ""),
+        error=given.get("error", ""),
+    )

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, cast
+from graphlib import CycleError, TopologicalSorter
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from perdure.actors.code.naming import type_name
 from perdure.actors.code.signatures import Entered, check_takes, run_shapes
 from perdure.actors.life.activity import ACTIVITY, Activity
-from perdure.actors.life.child_types import RunOptions
+from perdure.actors.life.child_types import AsyncChild, Child, RunOptions
 from perdure.actors.life.class_checks import check_class
 from perdure.actors.life.class_options import Runs, class_options
+from perdure.actors.life.conditions import condition_options, n_of
 from perdure.actors.life.host_options import Placement, pool_spec
 from perdure.actors.life.life import Life
 from perdure.actors.life.results import Detached
@@ -27,14 +30,20 @@ from perdure.ledger import (
     check_whole,
     check_word,
     digest_of,
+    pack,
     pack_value,
     preview_of,
     shown,
     unchecked,
 )
-from perdure.policies import Json, JsonObject, Limits
+from perdure.policies import Json, JsonObject, Limits, condition_from, runs_of
+
+Input = TypeVar("Input")
+Output = TypeVar("Output")
 
 PLAIN = Detached()
+FIRST_OK: Final = "perdure:first_ok"
+"""The type of what decides about `first_ok`. No class has it."""
 BEHALF_MAX: Final = 8  # agents whose tool call a run is done for
 _PAIR: Final = ("agent_class", "input")
 _ARGUMENTS: Final = {"input", "detached", *RunOptions.__annotations__}
@@ -48,6 +57,10 @@ class RequestedRun(NamedTuple):
     request: Request
     is_left: bool = False
 
+
+Requests: TypeAlias = Sequence[tuple[Child[Input, Output], Input]]
+AsyncRequests: TypeAlias = Sequence[tuple[AsyncChild[Input, Output], Input]]
+"""Many requests of one type, as type checkers know them."""
 
 Wanted = tuple[type, object] | dict[str, Any]
 """How an author asks for one of many runs: class and input, or all arguments of `run_agent_tool` by their names."""
@@ -91,7 +104,29 @@ class RunRequests:
             if kind is None:
                 kind = kinds[id(agent_class)] = self._kind(agent_class, detached)
             entries.append(RequestedRun(agent_class, self._request(kind, value)))
+        _check_order([entry.request for entry in entries])
         return entries
+
+    def first_of(self, n: int, asked: Sequence[RequestedRun]) -> Request:
+        """The request that decides which of these are the first `n` to complete. It has no child: `join_decisions` answers it."""
+        if check_whole("n", n, least=1) > len(asked):
+            raise BadRequest("n", f"{n} of {len(asked)} requests can never complete")
+        if not all(entry.request.wait for entry in asked):
+            raise BadRequest("detached", "nobody would wait for a detached run; ask for all of them without")
+        if any("on_limit" in entry.request.options for entry in asked):
+            raise BadRequest("on_limit", "a run that is refused at the limit would be no loser; leave it at 'queue'")
+        run_ids = [entry.request.run_id for entry in asked]
+        if doubled := next((run_id for run_id, count in Counter(run_ids).items() if count > 1), None):
+            raise BadRequest("requests", f"run {doubled!r} is in it twice, and can be one of the first only once")
+        life = self._life
+        activity = ACTIVITY.get() or Activity(life.agent_id)
+        waits = condition_options(n_of(n, *run_ids), "cancel", None, life.limits.id_max)
+        digest = digest_of(pack(waits["after"]))
+        run_id = activity.derive(FIRST_OK, digest)
+        options: JsonObject = {**waits, "first": n, **carried_by_run()}
+        return Request(
+            run_id, FIRST_OK, life.agent_id, activity.run_id, digest, pack(None), options, life.incarnation, wait=True
+        )
 
     def one(
         self,
@@ -122,6 +157,8 @@ class RunRequests:
         input_preview: Json = None,
         on_limit: str = "queue",
         placement: Placement | None = None,
+        after: object = None,
+        losers: str = "leave",
     ) -> Request:
         kind = self._kind(agent_class, detached, parent_tool_call_id)
         check_whole("display_order", display_order, least=-_ORDER_MAX, most=_ORDER_MAX)
@@ -142,6 +179,7 @@ class RunRequests:
             options["on_limit"] = "reject"
         if run_id is not None:
             check_id("run_id", run_id, self._life.limits.id_max)
+        options |= condition_options(after, losers, run_id, self._life.limits.id_max)
         return self._request(kind, input, options, run_id)
 
     def _kind(self, agent_class: type, detached: bool | Detached, tool_call: str | None = None) -> ClassRequest:
@@ -172,8 +210,12 @@ class RunRequests:
         shown = preview(body, life.limits)
         if shown or more:
             options = options | shown | (more or {})
+        if run_id is None:
+            # Runs of the same content that wait for different things are told apart by that, and not by who asks first.
+            waits = digest_of(pack(more["after"])) if more and "after" in more else ""
+            run_id = activity.derive(kind.agent_type, digest + waits)
         return Request(
-            activity.derive(kind.agent_type, digest) if run_id is None else run_id,
+            run_id,
             kind.agent_type,
             life.agent_id,
             activity.run_id,
@@ -213,6 +255,24 @@ class RunRequests:
             if option not in options and value is not None:
                 options[option] = check_ms(attribute, value)
         return options
+
+
+def _check_order(requests: Sequence[Request]) -> None:
+    """What waits for others comes after them in a batch. So no circle can be asked for."""
+    after = {
+        each.run_id: runs_of(condition_from(each.options["after"])) for each in requests if "after" in each.options
+    }
+    places = {each.run_id: place for place, each in enumerate(requests)} if after else {}
+    try:
+        TopologicalSorter(after).prepare()
+    except CycleError as circle:
+        raise BadRequest("after", f"these runs would wait for each other: {', '.join(circle.args[1])}") from None
+    for run_id, sources in after.items():
+        late = next((source for source in sources if places.get(source, -1) > places[run_id]), None)
+        if late is not None:
+            raise BadRequest(
+                "after", f"run {run_id!r} waits for {late!r}, which comes later in the batch; put that before it"
+            )
 
 
 def input_shape(agent_class: type) -> Entered:

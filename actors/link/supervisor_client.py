@@ -9,6 +9,7 @@ import asyncio
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 
 from perdure.actors.link.direct_calls import DirectCalls
 from perdure.actors.link.messages import (
@@ -28,8 +29,16 @@ from perdure.actors.link.peer import Peer, asked_again
 from perdure.actors.link.wire import content_of, error_from_plain, pieces_of
 from perdure.actors.ports import Dice
 from perdure.actors.tasks import RANK, Tasks
-from perdure.ledger import AgentBeingDeleted, HostUnavailable, LedgerError, PerdureError, Request, RunBeingCleared
-from perdure.policies import Rank, backoff_ms, jittered_ms
+from perdure.ledger import (
+    AgentBeingDeleted,
+    HostUnavailable,
+    LedgerError,
+    PerdureError,
+    Request,
+    RunBeingCleared,
+    UnknownRun,
+)
+from perdure.policies import Rank, backoff_ms, condition_from, jittered_ms, runs_of
 
 AGAIN_FIRST_MS, AGAIN_MOST_MS = 50, 1_000
 
@@ -88,7 +97,11 @@ class SupervisorClient:
         self._expect_answers()
         loop = asyncio.get_running_loop()
         wishes = [_Wish(request, loop.create_future()) for request in requests]
-        self._utter(wishes)
+        if any("after" in request.options for request in requests):  # behind that for which they wait
+            for _, group in groupby(wishes, key=lambda wish: wish.request.wait):
+                self._utter(list(group))
+        else:
+            self._utter(wishes)
         for wish in wishes:
             wish.answer.add_done_callback(partial(self._abandon, wish))
         return [wish.answer for wish in wishes]
@@ -191,7 +204,7 @@ class SupervisorClient:
                 return
 
     def _refuse(self, wish: _Wish, problem: PerdureError) -> None:
-        if isinstance(problem, RunBeingCleared):
+        if isinstance(problem, RunBeingCleared) or self._is_early(wish, problem):
             self._abandon(
                 wish, wish.answer
             )  # until it is asked for again it is not waited for: its end would be another's
@@ -199,6 +212,13 @@ class SupervisorClient:
             return
         wish.answer.set_exception(problem)
         wish.answer.exception()  # of many refused at once only the first is heard of; that is no mistake
+
+    def _is_early(self, wish: _Wish, problem: PerdureError) -> bool:
+        # What it waits for was put off, because a run that had its id before is still being cleared.
+        if not (isinstance(problem, UnknownRun) and problem.field == "after"):
+            return False
+        sources = runs_of(condition_from(wish.request.options["after"]))
+        return any(other.tries > 1 for source in sources for other in self._wishes.get(source, ()))
 
     async def _utter_later(self, wish: _Wish) -> None:
         pause_ms = backoff_ms(wish.tries, AGAIN_FIRST_MS, AGAIN_MOST_MS)

@@ -159,6 +159,7 @@ class RunLine(BaseModel):
     attempt: int
     host: str | None
     waits: JsonObject | None = None
+    waits_for: Annotated[str | None, Field(description="In words, what has to come true before it begins.")] = None
     status: Status
     started_at_ms: int
     completed_at_ms: int | None
@@ -287,6 +288,7 @@ class RunTold(BaseModel):
     host: str | None
     waits_for_host: bool = False
     waits: JsonObject | None = None
+    waits_for: Annotated[str | None, Field(description="In words, what has to come true before it begins.")] = None
     lost_by: str | None = None
     signal_at_ms: int | None
     progress: JsonObject | None = None

@@ -17,6 +17,7 @@ from perdure.actors.code.naming import type_name
 from perdure.actors.events.observability import Callback, Channels, EventType
 from perdure.actors.life.class_checks import check_class
 from perdure.actors.life.class_options import class_options
+from perdure.actors.life.conditions import After, condition_options
 from perdure.actors.life.dispatch import result_of
 from perdure.actors.life.handle import Handle, address_of
 from perdure.actors.life.host_options import pool_spec
@@ -219,10 +220,20 @@ class Client:
 
     # runs
 
-    def request(self, agent_class: type[Agent], input: object, run_id: str | None, *, wait: bool) -> Request:
+    def request(
+        self,
+        agent_class: type[Agent],
+        input: object,
+        run_id: str | None,
+        *,
+        wait: bool,
+        after: After | None = None,
+        losers: str = "leave",
+    ) -> Request:
         """The request for a run without a parent, of a class that is `ready`."""
         body = input_shape(agent_class).encode(input, self.limits.input_bytes_max)
         run_id = check_id("run_id", self.world.dice.token() if run_id is None else run_id, self.limits.id_max)
+        waits = condition_options(after, losers, run_id, self.limits.id_max)
         return Request(
             run_id,
             type_name(agent_class, self.code_dir),
@@ -232,15 +243,25 @@ class Client:
             body,
             class_options(agent_class, None, self._packed_for.get(agent_class, ""))
             | preview(body, self.limits)
-            | carried(),
+            | carried()
+            | waits,
             0,
             wait,
         )
 
-    async def run(self, agent_class: type, input: object = None, *, run_id: str | None = None) -> RunResult:
+    async def run(
+        self,
+        agent_class: type,
+        input: object = None,
+        *,
+        run_id: str | None = None,
+        after: After | None = None,
+        losers: str = "leave",
+    ) -> RunResult:
         """Run an agent and wait for its end. The same `run_id` with the same content is the same run, after any death."""
         await self.ready(agent_class)
-        return await self._end(agent_class, self.request(agent_class, input, run_id, wait=True))
+        request = self.request(agent_class, input, run_id, wait=True, after=after, losers=losers)
+        return await self._end(agent_class, request)
 
     async def start(
         self,
@@ -248,12 +269,14 @@ class Client:
         input: object = None,
         *,
         run_id: str | None = None,
+        after: After | None = None,
+        losers: str = "leave",
         settle: Callable[[Callable[[Client], Pending[Any]]], object] | None = None,
     ) -> RunHandle:
         """Begin a run and come back as soon as it is durable. `settle` makes of the end what the handle's `result()` returns: it is given
         what a client is asked for, which may be another one by then."""
         await self.ready(agent_class)
-        request = self.request(agent_class, input, run_id, wait=False)
+        request = self.request(agent_class, input, run_id, wait=False, after=after, losers=losers)
         status = await self.supervisor.begin(request)
         asked_again = request._replace(wait=True)
 

@@ -28,7 +28,7 @@ from perdure.actors.agent.agent import Agent
 from perdure.actors.event_stream import EventSource, EventStream
 from perdure.actors.events.observability import Callback
 from perdure.actors.jobs.schedule_requests import instant
-from perdure.actors.life.child_types import AsksNothing, AsyncAsksNothing, AsyncChild, Child
+from perdure.actors.life.child_types import AsksNothing, AsyncAsksNothing, AsyncChild, Child, ClientOptions
 from perdure.actors.life.handle import Handle
 from perdure.actors.life.results import BulkReport, RunHandle, RunResult, statuses_of
 from perdure.actors.link.messages import Fields, Plain
@@ -76,27 +76,27 @@ class AsyncRuntime(Protocol):
 
     @overload
     def run(
-        self, agent_class: type[AsyncAsksNothing[Output]], input: None = None, *, run_id: str | None = None
+        self, agent_class: type[AsyncAsksNothing[Output]], input: None = None, **options: Unpack[ClientOptions]
     ) -> Awaitable[RunResult[Output]]: ...
     @overload
     def run(
-        self, agent_class: type[AsksNothing[Output]], input: None = None, *, run_id: str | None = None
+        self, agent_class: type[AsksNothing[Output]], input: None = None, **options: Unpack[ClientOptions]
     ) -> Awaitable[RunResult[Output]]: ...
     @overload
     def run(
-        self, agent_class: AsyncChild[Input, Output], input: Input, *, run_id: str | None = None
+        self, agent_class: AsyncChild[Input, Output], input: Input, **options: Unpack[ClientOptions]
     ) -> Awaitable[RunResult[Output]]: ...
     @overload
     def run(
-        self, agent_class: Child[Input, Output], input: Input, *, run_id: str | None = None
+        self, agent_class: Child[Input, Output], input: Input, **options: Unpack[ClientOptions]
     ) -> Awaitable[RunResult[Output]]: ...
     @overload
     def start(
-        self, agent_class: type[AsksNothing[object]], input: None = None, *, run_id: str | None = None
+        self, agent_class: type[AsksNothing[object]], input: None = None, **options: Unpack[ClientOptions]
     ) -> Awaitable[RunHandle]: ...
     @overload
     def start(
-        self, agent_class: Child[Input, object], input: Input, *, run_id: str | None = None
+        self, agent_class: Child[Input, object], input: Input, **options: Unpack[ClientOptions]
     ) -> Awaitable[RunHandle]: ...
 
     def ask(self, name: str, *args: Plain) -> Awaitable[Plain]: ...
@@ -444,42 +444,43 @@ class Runtime:
 
     @overload
     def run(
-        self, agent_class: type[AsyncAsksNothing[Output]], input: None = None, *, run_id: str | None = None
+        self, agent_class: type[AsyncAsksNothing[Output]], input: None = None, **options: Unpack[ClientOptions]
     ) -> RunResult[Output]: ...
     @overload
     def run(
-        self, agent_class: type[AsksNothing[Output]], input: None = None, *, run_id: str | None = None
+        self, agent_class: type[AsksNothing[Output]], input: None = None, **options: Unpack[ClientOptions]
     ) -> RunResult[Output]: ...
     @overload
     def run(
-        self, agent_class: AsyncChild[Input, Output], input: Input, *, run_id: str | None = None
+        self, agent_class: AsyncChild[Input, Output], input: Input, **options: Unpack[ClientOptions]
     ) -> RunResult[Output]: ...
     @overload
     def run(
-        self, agent_class: Child[Input, Output], input: Input, *, run_id: str | None = None
+        self, agent_class: Child[Input, Output], input: Input, **options: Unpack[ClientOptions]
     ) -> RunResult[Output]: ...
 
-    def run(self, agent_class: type, input: object = None, *, run_id: str | None = None) -> object:
+    def run(self, agent_class: type, input: object = None, **options: Unpack[ClientOptions]) -> object:
         """Run an agent and wait for its end. The same `run_id` with the same content is the same run, after any death.
 
+        With `after` it begins when that has come true, of runs that clients have asked for; see `ClientOptions`.
         Raises `ConflictingRequest` if the id names a run of other content, and `BadRequest` for an input that the child does not take.
         """
-        return self._settle(self.client.run(agent_class, input, run_id=run_id))
+        return self._settle(self.client.run(agent_class, input, **options))
 
     @overload
     def start(
-        self, agent_class: type[AsksNothing[object]], input: None = None, *, run_id: str | None = None
+        self, agent_class: type[AsksNothing[object]], input: None = None, **options: Unpack[ClientOptions]
     ) -> RunHandle: ...
     @overload
-    def start(self, agent_class: Child[Input, object], input: Input, *, run_id: str | None = None) -> RunHandle: ...
+    def start(self, agent_class: Child[Input, object], input: Input, **options: Unpack[ClientOptions]) -> RunHandle: ...
 
-    def start(self, agent_class: type, input: object = None, *, run_id: str | None = None) -> RunHandle:
+    def start(self, agent_class: type, input: object = None, **options: Unpack[ClientOptions]) -> RunHandle:
         """Begin a run and come back as soon as it is durable. The handle's `result()` waits for its end."""
 
         def settle(asked: Callable[[Client], Pending[Any]]) -> object:
             return self._settle(asked(self.client))
 
-        return cast("RunHandle", self._settle(self.client.start(agent_class, input, run_id=run_id, settle=settle)))
+        return cast("RunHandle", self._settle(self.client.start(agent_class, input, settle=settle, **options)))
 
     # looking and steering
 

@@ -224,7 +224,7 @@ class EffectExecutor:
             self._foresee(type_of(effect.agent_id))
             if isinstance(effect, StartAttempt):
                 body = effect.input if effect.input is not None else self.payloads.get((effect.run_id, "input"), b"")
-                session.say(Start(*effect[1:5], body, effect.collect, effect.options, *effect[8:]))
+                session.say(Start(*effect[1:5], body, effect.collect, self._with_joined(effect.options), *effect[8:]))
             else:
                 session.say(Wake(*effect[1:]))
 
@@ -268,11 +268,23 @@ class EffectExecutor:
             content = {**content, "output": self.payloads.get((mail[3]["run_id"], "output"))}
         return *mail[:4], content
 
+    def _with_joined(self, options: Fields) -> Fields:
+        if not any(_is_large(given) for given in options.get("joined", ())):
+            return options
+        joined = [
+            {**given, "output": self.payloads.get((given["run_id"], "output"))} if _is_large(given) else given
+            for given in options["joined"]
+        ]
+        return {**options, "joined": joined}
+
     async def _fetch(self, effects: list[Effect], mails: Mapping[str, list[MailForAgent]]) -> list[Part]:
         missing: dict[Part, None] = {}
         for effect in effects:
             if isinstance(effect, StartAttempt) and effect.input is None:
                 missing[effect.run_id, "input"] = None
+            if isinstance(effect, StartAttempt):
+                large = [given for given in effect.options.get("joined", ()) if _is_large(given)]
+                missing.update(((given["run_id"], "output"), None) for given in large)
             elif isinstance(effect, TellEnd):
                 told = (run_id for run_id in effect.run_ids if run_id in self._sessions.waiters)
                 missing.update(((run_id, "output"), None) for run_id in told if self._view.runs[run_id].large_output)
@@ -283,3 +295,7 @@ class EffectExecutor:
             body: bytes | None = await self._world.threads.commit(partial(self._store.payload, *part))
             self.payloads[part] = body or b""
         return unread
+
+
+def _is_large(given: object) -> bool:
+    return isinstance(given, dict) and bool(given.get("large"))

@@ -18,6 +18,7 @@ from perdure.ledger import (
     Progress,
     Record,
     Request,
+    Run,
     Send,
     Store,
     Tell,
@@ -31,9 +32,10 @@ from perdure.ledger import (
     named_on_the_way,
     run_from,
 )
+from perdure.policies import condition_from, runs_of
 
 FAMILY_MAX: Final = 100_000
-_OF_ONE_RUN: Final = frozenset({Request, Up, Progress, Milestone, Chunk, Ended, Unstarted, Waiting, Took})
+_OF_ONE_RUN: Final = frozenset({Up, Progress, Milestone, Chunk, Ended, Unstarted, Waiting, Took})
 
 
 class SnapshotLoader:
@@ -55,13 +57,10 @@ class SnapshotLoader:
         await self._recall_tells(arrived)
         if not self.has_archive:
             return
-        keys: dict[str, None] = {}
-        for _port, _number, message in arrived:
-            for key in _runs_of(message):
-                if key not in self._view.runs:
-                    keys[key] = None
-        if keys:
+        named = list(dict.fromkeys(key for each in arrived for key in _runs_of(each.message)))
+        if keys := [key for key in named if key not in self._view.runs]:
             await self._recall_runs(keys)
+        await self.recall_sources(run for key in named if (run := self._view.runs.get(key)) is not None)
         await self._recall_ways(arrived)
         asked = [message.question for _, _, message in arrived if isinstance(message, Ask)]
         agents = [agent for each in asked for agent in deleted_with(self._view, each)]
@@ -75,6 +74,12 @@ class SnapshotLoader:
         if kept:
             self.remember(await self._world.threads.commit(lambda: self._store.records("runs", kept)))
         return any(key in self._view.runs for key in kept)
+
+    async def recall_sources(self, runs: Iterable[Run]) -> None:
+        """Bring back the runs for which these wait, or whose results they are given."""
+        sources = dict.fromkeys(source for run in runs if "after" in run.options for source in run.sources)
+        if missing := [key for key in sources if key not in self._view.runs]:
+            await self._recall_runs(missing)
 
     async def _recall_ways(self, arrived: list[Arrived]) -> None:
         ways: list[str] = []
@@ -120,8 +125,11 @@ class SnapshotLoader:
 
 def _runs_of(message: Message) -> Sequence[str]:
     """The runs that a message speaks of. They are brought back into memory before it is taken in."""
+    if isinstance(message, Request):
+        after = message.options.get("after")
+        return [message.run_id, *(runs_of(condition_from(after)) if after is not None else ())]
     if type(message) in _OF_ONE_RUN:
-        return [cast("Request", message).run_id]
+        return [cast("Up", message).run_id]
     match message:
         case ClientHello(waits) | HostHello(waits=waits) | Wait(waits):
             return waits

@@ -263,6 +263,7 @@ class Supervisor:
         self.sessions.arrived.set()
 
     async def _turns(self) -> None:
+        await self.snapshot_loader.recall_sources(list(self.view.runs.values()))
         await self._perform(everything(self.view))
         while True:
             await self.sessions.arrived.wait()

@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from perdure.actors import Agent, Detached, MilestoneInfo, RunContext, RunInfo, RunResult, exposed, tell
+from perdure.actors import Agent, Detached, MilestoneInfo, RunContext, RunInfo, RunResult, any_of, exposed, tell
 
 TOLD = "CREATE TABLE IF NOT EXISTS told(delivery_id VARCHAR, run_id VARCHAR, status VARCHAR)"
 ASKED = "CREATE TABLE IF NOT EXISTS asked(run_id VARCHAR)"
@@ -63,6 +63,7 @@ class BossJob(BaseModel):
     no_progress_budget_ms: float | None = None
     milestones: bool = False
     follow_ups: int = 0
+    after: list[str] = []
 
     def detached(self) -> Detached:
         return Detached(
@@ -162,8 +163,9 @@ class Boss(Diary):
             fresh = [job for job in jobs if job.run_id not in known]
             for job in fresh:
                 self.run_agent_tool(
-                    self.worker, job.task, run_id=job.run_id, detached=job.detached(), input_preview=job.follow_ups
-                )
+                    self.worker, job.task, run_id=job.run_id, detached=job.detached(), input_preview=job.follow_ups,
+                    after=any_of(*job.after) if job.after else None,
+                )  # fmt: skip
                 self.sql("INSERT INTO asked VALUES ($1)", [job.run_id])
         return len(fresh)
 

@@ -95,6 +95,8 @@ def _progress(row: dict[str, Any]) -> str:
         until = [f"until {instant(waits['until_ms'])}"] if waits["until_ms"] else []
         whats = [*(f"for {name}" for name in waits["events"]), *until]
         return "paused" if waits["paused"] else f"waits {' or '.join(whats)}"
+    if row.get("waits_for"):
+        return f"waits for {row['waits_for']}"
     progress = row["progress"] or {}
     fraction, phase = progress.get("fraction"), progress.get("phase") or ""
     return f"{fraction:.0%} {phase}".rstrip() if fraction is not None else phase

@@ -52,6 +52,7 @@ MIXTURE = (
     "desks",
     "families",
     "letters",
+    "joins",
 )
 
 AROUND: dict[Part, Callable[[], AbstractContextManager[Outside]]] = {chats: around_chats, letters: around_letters}

@@ -10,12 +10,15 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from itertools import pairwise
 from random import Random
 from typing import Any, Final
 
-from perdure.actors import Agent
+from perdure.actors import Agent, all_of
 from perdure.ledger import BadRequest, ConflictingRequest, RetryRefused, UnknownRun
 from perdure.scenarios.cast.job_desk import JobDesk, draw_jobs, wrong_jobs
+from perdure.scenarios.cast.joiners import LOSERS, Heir, Joiner, JoinJob, Racer
 from perdure.scenarios.cast.workers import (
     BOSSES,
     HANDLERS,
@@ -114,6 +117,70 @@ async def budgets(context: PlayContext) -> None:
         job.give_up_handler = die.choice((None, "on_give_up"))
         jobs.append(job)
     await context.call(Boss, name, "begin", jobs)
+
+
+async def joins(context: PlayContext) -> None:
+    """Runs that wait for others: of an agent that is entered again, of a client, and in one transaction; and races."""
+    die = context.die
+    asked = [
+        (f"{context.tag}join-{n}", die.choice((Joiner, Joiner, Racer)), _join_job(die))
+        for n in range(die.randint(1, 4))
+    ]
+    sources = [(f"{context.tag}source-{n}", task(die)) for n in range(die.randint(1, 3))]
+    chain = [_job(die, f"{context.tag}link-{n}", ["on_done", "on_done_slowly"]) for n in range(die.randint(2, 4))]
+    for before, job in pairwise(chain):
+        job.after = [before.run_id]
+    await context.call(die.choice(BOSSES), f"{context.tag}chain", "begin", chain)
+    await asyncio.gather(_heir(context, sources), *(_join(context, *each) for each in asked))
+
+
+def _join_job(die: Random) -> JoinJob:
+    tasks = [task(die) for _ in range(die.randint(1, 5))]
+    return JoinJob(
+        tasks=tasks,
+        count=die.randint(1, len(tasks)),
+        stones=die.random() < OFTEN,
+        nested=die.random() < OFTEN,
+        losers=die.choice(LOSERS),
+        max_budget_ms=die.choice((None, None, 1_000.0)),
+    )
+
+
+async def _join(context: PlayContext, run_id: str, kind: type[Joiner | Racer], job: JoinJob) -> None:
+    result = await context.persist(lambda: context.client.run(kind, job, run_id=run_id))
+    if result is None or not context.patient:
+        return
+    if not result.ok:
+        excused = context.meddled or result.status == "interrupted" or "progress in between" in result.error
+        context.expect(bool(excused), f"run {run_id} ended {result.status}: {result.error}")
+        return
+    told = result.output
+    if told.status == "completed":
+        wrong = job.unlike(told.given) if kind is Joiner else f"{len(told.given)} won" * (len(told.given) != job.count)
+        context.expect(not wrong, f"{run_id}: {wrong}")
+    elif told.status == "error" and "can never" in told.error:
+        enough = told.ends.count("completed") >= job.count and not job.stones and not context.meddled
+        context.expect(not enough, f"{run_id} could never begin, and its sources ended {told.ends}: {told.error}")
+    else:
+        excused = context.meddled or told.status == "interrupted" or "progress in between" in told.error
+        context.expect(bool(excused), f"what {run_id} waited for ended {told.status}: {told.error}")
+
+
+async def _heir(context: PlayContext, sources: list[tuple[str, Task]]) -> None:
+    for run_id, wanted in sources:
+        await context.persist(partial(context.client.start, Worker, wanted, run_id=run_id))
+    run_ids = [run_id for run_id, _ in sources]
+    with suppress(UnknownRun):  # a source was cleared before this was asked for
+        result = await context.persist(
+            lambda: context.client.run(Heir, None, run_id=f"{context.tag}heir", after=all_of(*run_ids))
+        )
+        if result is not None and result.ok and context.patient:
+            totals = [wanted.total() for _, wanted in sources]
+            context.expect(
+                result.output == totals, f"the heir of {run_ids} was given {result.output}, and not {totals}"
+            )
+        return
+    context.expect(bool(context.meddled), f"a run of {run_ids} is not known")
 
 
 async def meddling(context: PlayContext) -> None:
@@ -232,12 +299,14 @@ STORIES: dict[str, tuple[Part, ...]] = {
     "budgets": (budgets,),
     "twins": (twins,),
     "meddling": (trees, batches, meddling),
-    "everything": (trees, batches, budgets, twins, meddling),
+    "everything": (trees, batches, budgets, twins, meddling, joins),
     "chats": (chats,),
     "offices": (chats, batches),
     "desks": (desks,),
     "families": (families, batches),
     "letters": (letters,),
+    "joins": (joins,),
+    "meddled joins": (joins, trees, meddling),
     "mixture": (trees, batches, budgets, twins),
 }
 

@@ -26,6 +26,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +60,12 @@ from perdure.ledger import (
     pack,
     parent_of,
     restore,
+    source_of,
     unpack,
 )
 from perdure.ledger.storage.agent_storages import AgentStorages, Disk, MemoryDisk, Storage
 from perdure.ledger.store.memory_store import MemoryStore
+from perdure.policies import Standing, judge_condition
 
 HARD_ENDS = ("RunCompleted", "RunFailed", "RunAborted")
 VOLATILE = {"begun_in", "called", "confirmed", "wake_at_ms", "reported"}
@@ -96,7 +99,13 @@ class Ledger(MemoryStore):
         self.log += facts
         for row in facts:
             self._look(row)
-        for index in (self.shadow.dirty_runs, self.shadow.dirty_agents, self.shadow.dirty_mail, self.shadow.touched):
+        for index in (
+            self.shadow.dirty_runs,
+            self.shadow.dirty_agents,
+            self.shadow.dirty_mail,
+            self.shadow.touched,
+            self.shadow.due_joins,
+        ):
             index.clear()
         self.facts_count += len(facts)
 
@@ -126,6 +135,10 @@ class Ledger(MemoryStore):
             self.violations.append(f"run {row.subject} was cleared, and then came {row.kind}")
         if row.kind == "AttemptStarted" and run is not None:
             self._second_life(run, row)
+            if run.waits_for_others:
+                self.violations.append(f"run {row.subject} began before what it waits for was there")
+        if row.kind == "JoinMet" and (run is None or run.joined is not None):
+            self.violations.append(f"what run {row.subject} waited for was there twice")
         activation = self.shadow.agents.get(row.subject)
         if row.kind == "AgentActivated" and activation is not None and activation.host_id:
             self.violations.append(f"agent {row.subject} was activated while it lives on host {activation.host_id}")
@@ -407,10 +420,11 @@ def _queues(view: View) -> Iterator[str]:
     waiting = dict.fromkeys([*view.queues, *(run_id for held in view.held.values() for run_id in held)])
     for run_id in waiting:
         run = view.runs.get(run_id)
-        if run is None or not run.is_live or run.is_placed:
+        if run is None or not run.is_live or run.is_placed or run.waits_for_others:
             yield f"run {run_id} stands in a queue, and waits for no place"
     for run in view.runs.values():
-        seen = run.run_id in waiting or run.run_id in view.timers.armed or run.parked or run.run_id in view.waiting
+        seen = run.run_id in waiting or run.run_id in view.timers.armed or run.run_id in view.waiting
+        seen = seen or run.waits_for_others or run.parked != ""
         if run.is_live and not run.is_placed and not run.teardown and not seen:
             yield f"run {run.run_id} waits for a place, and is in no queue and no timer"
     yield from _waits(view, waiting)
@@ -442,7 +456,10 @@ def _holdings(view: View) -> Iterator[str]:
     made: dict[str, tuple[Any, Any]] = {
         "tallied": (+view.tallied, Counter(run.status for run in runs if not run.cleared)),
         "live": (view.live, sum(run.is_live for run in runs)),
-        "settled": (set(view.settled), {run.run_id for run in runs if run.is_settled and not run.cleared}),
+        "settled": (
+            set(view.settled),
+            {run.run_id for run in runs if run.is_settled and not run.cleared and run.run_id not in view.sources},
+        ),
         "asked_for": (
             {(parent, key) for parent, keys in view.asked_for.items() for key in keys},
             {(run.parent, run.run_id) for run in runs},
@@ -454,12 +471,20 @@ def _holdings(view: View) -> Iterator[str]:
             {(above, each) for each in families for above in ancestors(each) if each in view.families.of(above)},
             {(above, each) for each in families for above in ancestors(each)},
         ),
+        "sources": (
+            {(source, key) for source, keys in view.sources.items() for key in keys},
+            {(source, run.run_id) for run in runs if run.is_live for source in run.sources},
+        ),
         "wakes": (set(view.wakes), {agent for agent, line in view.wanted.items() if line is not None}),
     }
     yield from (
         f"index {name} is {kept}; the records say {said}" for name, (kept, said) in made.items() if kept != said
     )
     for run in runs:
+        condition = run.condition if run.waits_for_others and run.run_id not in view.due_joins else None
+        verdict = None if condition is None else judge_condition(condition, partial(source_of, view))
+        if verdict is not None and verdict.standing is not Standing.OPEN:
+            yield f"run {run.run_id} waits on, and its condition is {verdict.standing.value}: {verdict.met}, {verdict.why}"
         if not run.is_live and run.run_id in view.timers.armed and run.run_id not in view.agents:
             yield f"run {run.run_id} has ended, and is armed"
 

@@ -14,6 +14,7 @@ from perdure.ledger.facts import (
     AttemptStarted,
     ChunkEmitted,
     EventTaken,
+    JoinMet,
     MilestoneReached,
     ProgressReported,
     RunAborted,
@@ -39,6 +40,7 @@ ORDER = "starting running interrupted completed error aborted".split()
 
 EXPECTED = """
     RunRequested      illegal  illegal  illegal  illegal  illegal  illegal
+    JoinMet           starting illegal  illegal  illegal  illegal  illegal
     AttemptStarted    starting starting illegal  illegal  illegal  illegal
     RunStarted        running  ignored  ignored  ignored  ignored  ignored
     ProgressReported  running  running  interrupted ignored ignored ignored
@@ -62,6 +64,7 @@ ROWS = {row.split()[0]: row.split()[1:] for row in EXPECTED.strip().splitlines()
 
 FACTS: dict[type[Fact], Fact] = {
     RunRequested: asked(),
+    JoinMet: JoinMet("r", [0]),
     AttemptStarted: AttemptStarted("r", 2, 2, "h2"),
     RunStarted: RunStarted("r", 1),
     ProgressReported: ProgressReported("r", 1, b"\x80"),

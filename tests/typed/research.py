@@ -18,6 +18,7 @@ from perdure import (
     RunInfo,
     RunResult,
     TurnResult,
+    any_of,
     blocking,
     exposed,
     tell,
@@ -101,6 +102,10 @@ class Survey(Agent):
         assert_type(await self.run_agent_tools([(Reader, "a"), (Reader, "b")]), list[RunResult[int]])
         assert_type(await self.run_agent_tool(Helpdesk, "Where is order 17?"), RunResult[str])
         assert_type(await self.run_agent_tool(Planner, "Plan it."), RunResult[Notes])
+        assert_type(await self.first_ok(1, [(Reader, "a"), (Reader, "b")]), list[RunResult[int]])
+        begun = await self.run_agent_tool(Reader, "a", detached=True)
+        later = await self.run_agent_tool(Reader, "b", after=any_of(begun.end, begun.milestone("read"), "run-3"))
+        assert_type(later, RunResult[int])
         async for result in self.as_completed([(Researcher, topic) for topic in input]):
             assert_type(result, RunResult[Notes])
             print(result.output.title if result.ok else result.failure.error)

@@ -79,6 +79,7 @@ AGENT: dict[str, Verb] = {
     "run_agent_tool": lambda agent, _: agent.run_agent_tool(Leaf, 1),
     "run_agent_tools": lambda agent, _: agent.run_agent_tools([(Leaf, 2), (Leaf, 3)]),
     "as_completed": lambda agent, _: agent.as_completed([(Leaf, 4), (Leaf, 5)]),
+    "first_ok": lambda agent, _: agent.first_ok(1, [(Leaf, 6)]),
     "cancel_agent_tool": lambda agent, _: agent.cancel_agent_tool("nobody"),
     "inspect_agent_tool_run": lambda agent, _: agent.inspect_agent_tool_run("nobody"),
     "has_agent_tool_run": lambda agent, _: agent.has_agent_tool_run(Leaf, "nobody"),
