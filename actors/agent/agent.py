@@ -403,12 +403,8 @@ class Agent:
     def clear_agent_tool_runs(
         self, *, status: Sequence[str] | None = None, older_than: float | datetime | None = None
     ) -> Pending[int]:
-        """Delete retained runs and their children's storage. Live runs are cancelled first. Returns how many were cleared.
-
-        Args:
-            status: only runs with one of these statuses.
-            older_than: only runs requested before this instant: milliseconds since the epoch, or an aware datetime.
-        """
+        """Delete retained runs and their children's storage: those with one of these statuses, requested before an instant (milliseconds
+        since the epoch, or an aware datetime). Live runs are cancelled first. Returns how many were cleared."""
         before_ms = None if older_than is None else instant("older_than", older_than)
         return self._perdure.bridge(self._perdure.dispatch.clear(statuses_of(status), before_ms))
 
@@ -416,9 +412,8 @@ class Agent:
         """Report progress of the current run; see `RunContext.report_progress`. Outside of a run it only warns."""
         activity = ACTIVITY.get()
         if activity is None or activity.run is None:
-            warnings.warn(
-                "report_progress was called outside of a run; nothing was reported", RuntimeWarning, stacklevel=2
-            )
+            words = "report_progress was called outside of a run; nothing was reported"
+            warnings.warn(words, RuntimeWarning, stacklevel=2)
             return self._perdure.done()
         return activity.run.report_progress(fraction, **signal, source=CALL.get())
 
