@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from perdure.actors.chat.conversation import TRIGGERS
 from perdure.actors.chat.followers import Caller
-from perdure.actors.chat.turn import TurnPage, TurnTold
+from perdure.actors.chat.turn import SteerReceipt, TurnPage, TurnTold
 from perdure.actors.gateway.problems import NotNow
 from perdure.ledger import BadRequest, TooLarge
 from perdure.policies import Message, Part, ToolState, TurnPlan, TurnStatus, is_settled, is_tool_part
@@ -94,11 +94,16 @@ class ChatTurns:
 
     async def newest(self, fits: Callable[[TurnTold], bool]) -> TurnTold | None:
         turns: list[TurnTold] = await self._call("list_turns")
-        return next((each for each in reversed(turns) if fits(each)), None)
+        return next((each for each in reversed(turns) if not each["steers"] and fits(each)), None)
 
     async def under_way(self) -> list[TurnTold]:
         turns: list[TurnTold] = await self._call("list_turns", UNDER_WAY)
         return turns
+
+    async def steer(self, message: object, request_id: str | None) -> SteerReceipt:
+        """Say something to the turn under way. Without an id the request has one of its own."""
+        told: SteerReceipt = await self._call("steer", message, request_id=request_id)
+        return told
 
     async def cancel(self, request_id: str, reason: str = "cancelled") -> bool:
         was_open: bool = await self._call("cancel_chat", request_id, reason)
