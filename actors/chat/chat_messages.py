@@ -17,7 +17,18 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast, get_args
 
 from perdure.actors.chat.plain_data import checked, checked_text
 from perdure.ledger import BadRequest, TooLarge, check_id, pack
-from perdure.policies import JsonObject, Message, Part, Role, ToolState, says_nothing, without
+from perdure.policies import (
+    STEERED,
+    JsonObject,
+    Message,
+    Part,
+    Role,
+    ToolState,
+    says_nothing,
+    steered_message,
+    steered_part,
+    without,
+)
 
 T = TypeVar("T")
 
@@ -123,10 +134,22 @@ def _part(field: str, given: object) -> Part:
     if kind.startswith("data-"):
         if "data" not in part:
             raise BadRequest(f"{field}.data", f"is missing in a part of type {kind}")
+        if kind == STEERED:
+            _check_steered(f"{field}.data", part["data"])
         return part
     if kind == "dynamic-tool" or kind.startswith("tool-"):
         return _tool_part(field, kind, part)
     raise BadRequest(f"{field}.type", f"{kind!r:.200} is not a type of part")
+
+
+def _check_steered(field: str, given: object) -> None:
+    # It is told to the model as a message, so it must be one.
+    if not isinstance(given, dict):
+        raise BadRequest(field, f"{given!r:.200} is {type(given).__name__}, not an object")
+    for name in ("messageId", "text"):
+        checked_text(f"{field}.{name}", given.get(name))
+    if "parts" in given:
+        _parts(f"{field}.parts", given["parts"])
 
 
 def _tool_part(field: str, kind: str, part: Part) -> Part:
@@ -240,7 +263,7 @@ def _shorter_result(part: Part, keep: int) -> Part:
 
 
 def _shorter_data(part: Part, keep: int) -> Part:
-    if not part["type"].startswith("data-") or _size(part.get("data")) <= keep:
+    if not part["type"].startswith("data-") or steered_message(part) or _size(part.get("data")) <= keep:
         return part
     return {**part, "data": {"leftOut": f"{_size(part['data']):,} bytes: {_REASON}"}}
 
@@ -259,11 +282,24 @@ def _shorter_input(part: Part, keep: int) -> Part:
     return {**part, "input": {"leftOut": _clipped(json.dumps(part["input"], ensure_ascii=False), keep)}}
 
 
+def _in_steered(part: Part, shorter: Callable[[Part, int], Part], keep: int) -> Part:
+    # What people said is kept longest, also where they said it in the middle of an answer.
+    message = steered_message(part)
+    if message is None:
+        return part
+    said: Message = {**message, "parts": [shorter(each, keep) for each in message["parts"]]}
+    return steered_part(str(part["data"].get("id", "")), str(part.get("id", "")), said)
+
+
 def _shorter_text(part: Part, keep: int) -> Part:
+    if part["type"] == STEERED:
+        return _in_steered(part, _shorter_text, keep)
     return {**part, "text": _clipped(part["text"], keep)} if part["type"] == "text" else part
 
 
 def _no_file(part: Part, keep: int) -> Part:
+    if part["type"] == STEERED:
+        return _in_steered(part, _no_file, keep)
     if part["type"] != "file" or len(part["url"]) <= keep:
         return part
     name = part.get("filename") or part.get("mediaType")

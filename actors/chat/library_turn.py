@@ -155,7 +155,7 @@ class LibraryTurn:
         return steps_of(self._live.stream.parts[: self._live.turn.base])
 
     def _steered(self, messages: Sequence[ModelMessage]) -> list[ModelMessage]:
-        """The library's messages with those of people that stand in the turn: each before the answer that it came before."""
+        """The library's messages with those of people that stand in the turn, each before the first answer of those after it."""
         ends = [*accumulate(answer.steps for answer in self._answers())]
         said: deque[tuple[int, Message]] = deque()
         steps = 0
@@ -202,7 +202,7 @@ class LibraryTurn:
                 return self._response(known[0], number)
             if not known:
                 self._read()
-            history = self._uncovered(self._steered(messages))
+            history = self._steered(self._uncovered(messages))
             if known:  # it broke off: what was said of it, and the word that it goes on
                 so_far: Message = {"id": "", "role": "assistant", "parts": known[0].parts}
                 history += to_model([_ASKED, so_far], last_word=CONTINUE)[1:]

@@ -14,7 +14,7 @@ from perdure.actors.chat.conversation import TRIGGERS
 from perdure.actors.chat.followers import Caller
 from perdure.actors.chat.turn import SteerReceipt, TurnPage, TurnTold
 from perdure.actors.gateway.problems import NotNow
-from perdure.ledger import BadRequest, TooLarge
+from perdure.ledger import BadRequest, TooLarge, request_of
 from perdure.policies import Message, Part, ToolState, TurnPlan, TurnStatus, is_settled, is_tool_part
 
 LOOK: Final = 20
@@ -100,8 +100,10 @@ class ChatTurns:
         turns: list[TurnTold] = await self._call("list_turns", UNDER_WAY)
         return turns
 
-    async def steer(self, message: object, request_id: str | None) -> SteerReceipt:
-        """Say something to the turn under way. Without an id the request has one of its own."""
+    async def steer(self, message: object) -> SteerReceipt:
+        """Say something to the turn under way. A message with an id is known by it: sent again, it is the same."""
+        given = message.get("id") if isinstance(message, Mapping) else None
+        request_id = request_of(given) if isinstance(given, str) and given else None
         told: SteerReceipt = await self._call("steer", message, request_id=request_id)
         return told
 

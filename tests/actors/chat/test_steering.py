@@ -9,6 +9,7 @@ import pytest
 
 from perdure import BadRequest, ConflictingRequest
 from perdure.actors import ChatAgent, exposed
+from perdure.actors.chat.turn import ChatRecoveryContext
 from perdure.ledger import TooLarge
 from perdure.policies import Message, steered_message
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace
@@ -308,6 +309,40 @@ def test_a_validator_of_the_library_asks_again_with_it() -> None:
 
     visit(Planner, story, ALL, pace=SLOW)
     assert times_told() == [0, 1]
+
+
+class Dropping(Adder):
+    """Begins its answers anew after a death."""
+
+    async def on_chat_recovery(self, context: ChatRecoveryContext) -> dict[str, bool] | None:
+        """Drop what there is."""
+        return {"persist": False}
+
+
+def test_what_was_said_in_an_answer_stays_when_the_author_drops_the_rest() -> None:
+    """It is no part of what the model has said."""
+
+    async def story(room: Room) -> None:
+        room.soon("chat", "words", request_id="before")
+        await is_asked(room, 1)
+        room.soon("chat", "words", request_id="asked")
+        await room.until(lambda: room.is_("completed", "before"))
+        assert (await room.do("steer", WORDS))["steered"] == "asked"
+        await is_asked(room, 2)
+        await asyncio.sleep(0.3)
+        room.kill()
+        result = await ended(room)
+        assert [part["type"] for part in result.message["parts"]] == ["data-steered", "step-start", "text"]
+        assert result.text.startswith("Only words")
+
+    visit(PatientDropping, story, pace=Pace(first_ms=200, between_ms=100))
+    assert times_told() == [0, 1, 1]
+
+
+class PatientDropping(Dropping):
+    """Waits until people have finished, too."""
+
+    message_concurrency: ClassVar[Any] = {"strategy": "debounce", "debounce_ms": 5_000}
 
 
 class Steerer(Worker):
