@@ -65,22 +65,24 @@ _TEXTS_OF = {
 }
 
 
-def as_messages(given: object, *, new_id: Callable[[], str], roles: Collection[str] = ROLES) -> list[Message]:
+def as_messages(
+    given: object, *, new_id: Callable[[], str], roles: Collection[str] = ROLES, field: str = "messages"
+) -> list[Message]:
     """Messages from a text (one message of the user), a message, or a list of either. The result is a copy.
 
     A message without an id gets one from `new_id`. Reserved metadata and unknown keys of a message are dropped; keys of parts are kept.
-    Raises `BadRequest` or `TooLarge`, which name the field, such as `messages[2].parts[0].text`.
+    Raises `BadRequest` or `TooLarge`, which name the field, such as `messages[2].parts[0].text` where `field` is `messages`.
     """
     if isinstance(given, list | tuple):
         if len(given) > MESSAGES_MAX:
-            raise TooLarge("messages", f"has {len(given)} messages; the limit is {MESSAGES_MAX}")
-        found = [_message(f"messages[{at}]", each, new_id, roles) for at, each in enumerate(given)]
+            raise TooLarge(field, f"has {len(given)} messages; the limit is {MESSAGES_MAX}")
+        found = [_message(f"{field}[{at}]", each, new_id, roles) for at, each in enumerate(given)]
     else:
-        found = [_message("messages", given, new_id, roles)]
-    _refuse_repeated("id", [message["id"] for message in found])
+        found = [_message(field, given, new_id, roles)]
+    _refuse_repeated(field, "id", [message["id"] for message in found])
     calls = [part["toolCallId"] for message in found for part in message["parts"] if "toolCallId" in part]
-    _refuse_repeated("toolCallId", calls)
-    _refuse_larger("messages", sum(map(_size, found)), INPUT_BYTES_MAX)
+    _refuse_repeated(field, "toolCallId", calls)
+    _refuse_larger(field, sum(map(_size, found)), INPUT_BYTES_MAX)
     return found
 
 
@@ -168,10 +170,10 @@ def _tool_part(field: str, kind: str, part: Part) -> Part:
     return {**part, "toolName": name}
 
 
-def _refuse_repeated(name: str, values: list[str]) -> None:
+def _refuse_repeated(field: str, name: str, values: list[str]) -> None:
     twice = next((value for value, times in Counter(values).items() if times > 1), None)
     if twice is not None:
-        raise BadRequest("messages", f"the {name} {twice!r:.200} is there twice")
+        raise BadRequest(field, f"the {name} {twice!r:.200} is there twice")
 
 
 def _refuse_larger(field: str, size: int, bytes_max: int) -> None:

@@ -98,7 +98,8 @@ class Conversation:
         added: list[Message] = []
         if trigger not in AFTER_A_LOOK:
             numbered = (f"{request_id}-{number}" for number in count())
-            added = as_messages(messages, new_id=numbered.__next__, roles=STEERERS if trigger == STEER else ASKERS)
+            field, roles = ("message", STEERERS) if trigger == STEER else ("messages", ASKERS)
+            added = as_messages(messages, new_id=numbered.__next__, roles=roles, field=field)
             if not added:
                 raise BadRequest("messages", "is empty; at least one message is needed")
         self._check_roles(added)

@@ -97,7 +97,8 @@ class ChatOperations:
         """
         message = {"id": uuid4().hex if message_id is None else message_id, "role": "user"}
         parts = [{"type": "text", "text": text}]
-        return RemoteRequest("POST", chat_path(self._address, "steer"), {"message": {**message, "parts": parts}})
+        path = f"/api/agents/{'/'.join(quote(each, safe='') for each in self._address)}/steer"
+        return RemoteRequest("POST", path, {"message": {**message, "parts": parts}})
 
     @operation
     def messages(self, limit: int | None = None, before: str | None = None) -> RemoteRequest[list[dict[str, Any]]]:

@@ -372,8 +372,8 @@ def test_inside_a_transaction_it_is_part_of_that() -> None:
 
 
 BAD: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
-    "empty": ("", {}, BadRequest, "blank"),
-    "blank": (" \n", {}, BadRequest, "blank"),
+    "empty": ("", {}, BadRequest, "message: is blank"),
+    "blank": (" \n", {}, BadRequest, "message: is blank"),
     "no text": (7, {}, BadRequest, "neither a text nor a message"),
     "none": (None, {}, BadRequest, "neither a text nor a message"),
     "a list": (["a", "b"], {}, BadRequest, "one text or message at a time"),
