@@ -190,7 +190,16 @@ if TYPE_CHECKING:
         node_lack,
     )
     from perdure.policies.numbers import INFINITY, InvalidValue, is_number, number, whole
-    from perdure.policies.overlap import OpenTurn, Overlap, QueueAction, is_dropped, overlaps, queue_decision
+    from perdure.policies.overlap import (
+        OpenTurn,
+        Overlap,
+        QueueAction,
+        is_dropped,
+        is_held,
+        overlaps,
+        queue_decision,
+        steered_turn,
+    )
     from perdure.policies.patience import Budget, Expiry, Sighting, expiry, is_window
     from perdure.policies.phases import FAILURES_MAX, AttemptFacts, CallFacts, CallStage, Mode, TurnBudget, decide
     from perdure.policies.placement import (
@@ -263,6 +272,7 @@ if TYPE_CHECKING:
     from perdure.policies.turn_size import turn_size_after
     from perdure.policies.turn_status import TURN_ENDED, TURN_TRANSITIONS, TurnEvent, TurnStatus
     from perdure.policies.ui_messages import (
+        STEERED,
         Event,
         Message,
         OurMetadata,
@@ -271,6 +281,8 @@ if TYPE_CHECKING:
         Role,
         ToolState,
         says_nothing,
+        steered_message,
+        steered_part,
         without,
     )
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, Final
@@ -23,7 +23,7 @@ from typing import Any, Final
 from perdure.policies.authored import authored
 from perdure.policies.numbers import INFINITY, number, whole
 from perdure.policies.repair import is_settled, is_tool_part, tool_name
-from perdure.policies.ui_messages import Message, Part
+from perdure.policies.ui_messages import Message, Part, steered_message
 
 TOKEN_CHARS: Final = 4
 FILE_TOKENS: Final = 1_500
@@ -79,6 +79,9 @@ def estimated_tokens(parts: Iterable[Part]) -> int:
 
 
 def _tokens(part: Part) -> int:
+    steered = steered_message(part)
+    if steered is not None:
+        return estimated_tokens(steered["parts"])
     if part["type"] == "file":
         return FILE_TOKENS
     if is_tool_part(part):
@@ -129,7 +132,14 @@ def step_starts(steps: Sequence[Sequence[Part]]) -> list[int]:
 
 
 def retold(messages: Iterable[Message], clip: int) -> str:
-    return "\n\n".join(_retold(message, part, clip) for message in messages for part in message["parts"] if _says(part))
+    said = ((each, part) for message in messages for each in _spoken(message) for part in each["parts"] if _says(part))
+    return "\n\n".join(_retold(message, part, clip) for message, part in said)
+
+
+def _spoken(message: Message) -> Iterator[Message]:
+    # A person may have said something in the middle of an answer.
+    for part in message["parts"]:
+        yield steered_message(part) or {**message, "parts": [part]}
 
 
 def _says(part: Part) -> bool:

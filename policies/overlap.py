@@ -11,12 +11,15 @@
 Only users' messages overlap, and only with turns that wait or run. Regenerations, approvals, tool results, notifications and recoveries are
 never dropped or skipped. A turn that is parked or being recovered makes no message overlap. The first message of a burst overlaps with
 nothing, so nothing supersedes it.
+
+A message by which a person steers is beside all this. It enters the answer of the turn under way, before the next request to the model. It
+is a turn of its own from the start, held back while the steered turn is open: whatever ends that turn, the words come next, in their order.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -103,3 +106,25 @@ def queue_decision(policy: Overlap, turn: OpenTurn, open_turns: Iterable[OpenTur
     if policy.strategy == "debounce" and now_ms < quiet_at_ms:
         return QueueDecision(QueueAction.WAIT, quiet_at_ms)
     return QueueDecision(QueueAction.PLAY)
+
+
+# Looked at again for each choice of the next turn, so it needs no write when the steered turn ends, however it does.
+def is_held(steers: str, status: TurnStatus, open_ids: Container[str]) -> bool:
+    """Whether a turn waits to be read by the turn that it steers; if not, it is played like any other."""
+    return status is TurnStatus.ACCEPTED and steers in open_ids
+
+
+def steered_turn(open_turns: Iterable[OpenTurn], playing: int) -> OpenTurn | None:
+    """The turn that a person steers now: the one that is played, else the next, else the newest that waits for a person.
+
+    None if nothing is under way. `open_turns` are those that are not held back; `playing` is the number of the one that is played, or 0.
+    """
+    turns = list(open_turns)
+    ready = [each for each in turns if each.status in _OCCUPIED]
+    played = next((each for each in ready if each.number == playing), None)
+    newest = max((each for each in turns if each.status is TurnStatus.PARKED), key=_number, default=None)
+    return played or min(ready, key=_number, default=newest)
+
+
+def _number(turn: OpenTurn) -> int:
+    return turn.number

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Literal, NotRequired, Required, TypedDict, cast
+from typing import Any, Final, Literal, NotRequired, Required, TypedDict, cast
 
 from perdure.policies.json_types import Json, JsonObject
 
@@ -132,6 +132,35 @@ class Event(TypedDict, total=False):
 
 def without(part: Part, *names: str) -> Part:
     return cast("Part", {name: value for name, value in part.items() if name not in names})
+
+
+STEERED: Final = "data-steered"
+"""The part of an answer that holds a message of the user, which came while the answer was given and was read at this place.
+
+Its data: `id` (the request by which it came), `messageId`, `text`, and `parts` and `metadata` if the message is more than its text.
+"""
+
+
+def steered_part(request_id: str, part_id: str, message: Message) -> Part:
+    parts, text = message["parts"], "".join(part["text"] for part in message["parts"] if part["type"] == "text")
+    data: JsonObject = {"id": request_id, "messageId": message["id"], "text": text}
+    if [part["type"] for part in parts] != ["text"]:
+        data["parts"] = cast("Json", parts)
+    if "metadata" in message:
+        data["metadata"] = message["metadata"]
+    return {"type": STEERED, "id": part_id, "data": data}
+
+
+def steered_message(part: Part) -> Message | None:
+    """The message of the user that a part of an answer holds; None if it holds none."""
+    data = part.get("data") if part["type"] == STEERED else None
+    if not isinstance(data, dict) or not isinstance(data.get("messageId"), str):
+        return None
+    text, parts = data.get("text"), data.get("parts")
+    if not isinstance(parts, list):
+        parts = [{"type": "text", "text": text}] if isinstance(text, str) else []
+    message: Message = {"id": data["messageId"], "role": "user", "parts": parts}
+    return {**message, "metadata": data["metadata"]} if isinstance(data.get("metadata"), dict) else message
 
 
 # An agent could not answer it, and providers refuse it.

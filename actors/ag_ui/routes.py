@@ -27,6 +27,7 @@ def routes(backend: Backend) -> list[BaseRoute]:
     serving = _AgUi(backend)
     return [
         Route("/ag-ui/{agent}", serving.run, methods=["POST"]),
+        Route("/ag-ui/{agent}/{thread_id}/steer", serving.steer, methods=["POST"]),
         Route("/ag-ui/{agent}/{thread_id}/{run_id}/cancel", serving.cancel, methods=["POST"]),
     ]
 
@@ -42,6 +43,14 @@ class _AgUi:
         given = serving.input_of(body)
         reached, _ = await self._backend.reach(who, [request.path_params["agent"], given.thread_id])
         return event_stream(serving.serve(self._backend, _chat(reached), given))
+
+    async def steer(self, request: Request) -> Response:
+        # AG-UI has no word for this either, while a run is under way.
+        who = self._backend.principal(request, Scope.CHAT)
+        message = import_module(SERVING).steering(await body_of(request))
+        names = request.path_params
+        reached, _ = await self._backend.reach(who, [names["agent"], names["thread_id"]])
+        return JSONResponse(await ChatTurns(_chat(reached).caller).steer(message))
 
     async def cancel(self, request: Request) -> Response:
         # AG-UI itself has no word for it, because closing a request ends the watching alone.

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 from ag_ui.core import (
     AssistantMessage,
@@ -40,12 +40,13 @@ from ag_ui.core import (
     ToolCallResultEvent,
     ToolCallStartEvent,
     ToolMessage,
+    UserMessage,
 )
 
 from perdure.actors.events.message_parts import RETRACT, Chunk, apply_chunk
 from perdure.actors.gateway.bodies import read_json
 from perdure.ledger import BadRequest
-from perdure.policies import Json, Part
+from perdure.policies import STEERED, Json, Part, steered_message
 
 DENIED: Final = "A person did not allow this call."
 TOLD: Final = frozenset({"file", "source-url", "source-document"})
@@ -113,6 +114,8 @@ class Speech:
             yield from self._call_told(kind, str(chunk.get("toolCallId") or ""), chunk)
         elif kind in TOLD:
             yield CustomEvent(name=kind, value=dict(chunk), subagent_run_id=self._tag)
+        elif kind == STEERED:
+            yield from self._steered(cast("Part", chunk))
         elif kind.startswith("data-") and kind != RETRACT:
             value = {name: chunk[name] for name in ("id", "data") if name in chunk}
             yield CustomEvent(name=kind, value=value, subagent_run_id=self._tag)
@@ -151,6 +154,18 @@ class Speech:
         else:
             yield ReasoningMessageEndEvent(message_id=message_id, subagent_run_id=self._tag)
             yield ReasoningEndEvent(message_id=message_id, subagent_run_id=self._tag)
+
+    def _steered(self, part: Part) -> Iterator[BaseEvent]:
+        # A person has said it, in the middle of what the speaker says.
+        message = steered_message(part)
+        if message is None:
+            return
+        new, text = message["id"], "".join(each["text"] for each in message["parts"] if each["type"] == "text")
+        self._keep(UserMessage(id=new, content=text, subagent_run_id=self._tag))
+        yield TextMessageStartEvent(message_id=new, role="user", subagent_run_id=self._tag)
+        if text:
+            yield TextMessageContentEvent(message_id=new, delta=text, subagent_run_id=self._tag)
+        yield TextMessageEndEvent(message_id=new, subagent_run_id=self._tag)
 
     # calls
 

@@ -41,11 +41,22 @@ from perdure.actors.chat.followers import TurnPages, is_last
 from perdure.actors.chat.turn import TurnPage, TurnTold
 from perdure.actors.events.message_parts import CALL_ENDS, events_of
 from perdure.actors.gateway.backend import Backend, Reached
+from perdure.actors.gateway.bodies import message_in, parsed_object
 from perdure.actors.gateway.chat_turns import CallAnswer, ChatTurns, TurnDropped, turn_id
 from perdure.actors.gateway.problems import is_known, told
 from perdure.actors.gateway.turn_follower import Framed, TurnFollower
 from perdure.ledger import BadRequest, PerdureError, of_json
-from perdure.policies import TURN_ENDED, Json, JsonObject, Part, TurnPlan, TurnStatus, open_calls, says_nothing
+from perdure.policies import (
+    TURN_ENDED,
+    Json,
+    JsonObject,
+    Part,
+    TurnPlan,
+    TurnStatus,
+    open_calls,
+    says_nothing,
+    steered_message,
+)
 from perdure.policies import Message as OurMessage
 
 # ---------------------------------------------------------------- requests
@@ -85,11 +96,28 @@ def earlier(given: RunAgentInput) -> list[JsonObject]:
 
 def planned(messages: list[JsonObject], known: Sequence[OurMessage]) -> TurnPlan:
     """The turn that answers these messages: a new one, or another one in place of the answer to the last that is known."""
-    places = {message["id"]: at for at, message in enumerate(known)}
+    # What was said in the middle of an answer is a part of that answer here.
+    steered = {said["id"]: each["id"] for each in known for part in each["parts"] if (said := steered_message(part))}
+    new = [message for message in messages if message["id"] not in steered]
+    if not new:
+        return TurnPlan("regenerate", instead_of=steered[str(messages[-1]["id"])])
+    messages, places = new, {message["id"]: at for at, message in enumerate(known)}
     follows = known[places.get(str(messages[-1]["id"]), len(known)) + 1 :]
     if follows and follows[0]["role"] == "assistant":
         return TurnPlan("regenerate", instead_of=follows[0]["id"])
     return TurnPlan("submission", messages)
+
+
+def steering(body: bytes) -> Json:
+    """What a person says to the turn under way: `message`, a text or a message of AG-UI's user. Raises `BadRequest`."""
+    given = message_in(parsed_object(body))
+    if not isinstance(given, dict):
+        return given
+    try:
+        return message_of("message", UserMessage.model_validate({"role": "user", **given}))
+    except ValidationError as problem:
+        first = problem.errors(include_url=False)[0]
+        raise BadRequest(".".join(["message", *map(str, first["loc"])]), of_json(first["msg"])) from None
 
 
 def answers(given: RunAgentInput) -> dict[str, CallAnswer]:
@@ -159,7 +187,7 @@ def _told(message: OurMessage) -> Sequence[Message]:
     return [kind(id=message["id"], content=text)]
 
 
-__all__ = ["input_of", "serve"]
+__all__ = ["input_of", "serve", "steering"]
 
 ENCODER = EventEncoder()
 

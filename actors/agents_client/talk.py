@@ -95,6 +95,8 @@ class WatchedChat(Watched):
         self._entries: deque[TurnNotice] = deque()
         self._chars = 0
         self._waiting: dict[str, list[Message]] = {}  # the messages of turns that have not begun
+        # Turns whose messages another one may read: shown where they are read, or when they begin.
+        self._steering: dict[str, TurnAccepted] = {}
         # Messages of turns. All tabs are told of any other that is written.
         self._own_ids: deque[str] = deque(maxlen=1_000)
         self._unsettled: set[str] = set()  # turns of whose stream tabs may make something else than is stored
@@ -109,6 +111,9 @@ class WatchedChat(Watched):
         self._first = standing["next"]
         for told in standing["turns"]:
             turn = _seen(told)
+            if told["steers"]:
+                self._steering[turn.turn] = _accepted(told)
+                continue
             self.turns[turn.turn] = turn
             self._waiting[turn.turn] = told["waiting"]
             self._own_ids.extend([turn.message_id, *turn.message_ids])
@@ -222,6 +227,9 @@ class WatchedChat(Watched):
 
     async def _accepted(self, event: TurnAccepted) -> None:
         turn, messages = event["turn"], event["messages"]
+        if event["steers"]:
+            self._steering[turn] = event
+            return
         ids = tuple(each["id"] for each in messages)
         is_overlapping = any(each.status is not TurnStatus.PARKED for each in self.turns.values())
         seen = self.turns[turn] = ShownTurn(turn, turn, TurnStatus.ACCEPTED, ids, is_overlapping=is_overlapping)
@@ -235,6 +243,8 @@ class WatchedChat(Watched):
         self.add(TurnNotice("accepted", seen, frame, besides, author))
 
     async def _began(self, event: TurnBegun) -> None:
+        if event["turn"] in self._steering:
+            await self._accepted({**self._steering.pop(event["turn"]), "steers": ""})
         known = self.turns.get(event["turn"])
         if known is None:
             return
@@ -283,6 +293,7 @@ class WatchedChat(Watched):
     def _ended(self, event: TurnEnded) -> None:
         known = self.turns.pop(event["turn"], None)
         self._waiting.pop(event["turn"], None)
+        self._steering.pop(event["turn"], None)
         if known is None:
             return
         status = TurnStatus(event["status"])
@@ -300,6 +311,7 @@ class WatchedChat(Watched):
         self.settle_soon()  # chunks that were under way to the tab that cleared have made a message there
         self.turns.clear()
         self._waiting.clear()
+        self._steering.clear()
         self._unsettled.clear()
         self.failed = None
         self.add(TurnNotice("cleared", frame=encoded("cf_agent_chat_clear"), besides=self.cleared_by))
@@ -343,6 +355,19 @@ def _recovers(event: Event) -> bool:
     if event["type"] == "data-interrupted":
         return bool(event["data"].get("outcome") == "scheduled")
     return event["type"] == "data-attempt"
+
+
+def _accepted(told: TurnStanding) -> TurnAccepted:
+    return {
+        "number": 0,
+        "type": "turn-accepted",
+        "turn": told["request_id"],
+        "trigger": told["trigger"],
+        "metadata": None,
+        "messages": told["waiting"],
+        "steers": told["steers"],
+        "at_ms": 0,
+    }
 
 
 def _seen(told: TurnStanding) -> ShownTurn:

@@ -2,6 +2,7 @@
 
     POST /chat/{class}                  ask: the chat's id and the messages are in the body; the answer is an event stream
     GET  /chat/{class}/{id}/stream      the answer that is under way, or ended just now, from its start; 204 if there is none
+    POST /chat/{class}/{id}/steer       say something to the answer under way: `message`, a text or a message of the user
     POST /chat/{class}/{id}/cancel      cancel what is under way
     GET  /chat/{class}/{id}/messages    the conversation, to begin a page with
     WS   /chat/{class}                  the client's own WebSocket transport (`socket`)
@@ -33,7 +34,7 @@ from perdure.actors.ai_sdk.client_turns import ClientTurns, Following, TurnReque
 from perdure.actors.chat.plain_data import all_mended
 from perdure.actors.code.author_call import tried
 from perdure.actors.gateway.backend import Backend
-from perdure.actors.gateway.bodies import body_of, parsed_object
+from perdure.actors.gateway.bodies import body_of, message_in, parsed_object
 from perdure.actors.gateway.problems import problem_text, status_of
 from perdure.actors.gateway.refusals import NoSuchAgent
 from perdure.actors.gateway.security import Scope
@@ -187,6 +188,7 @@ def routes(backend: Backend) -> list[BaseRoute]:
             Route(prefix, in_words(chats.ask), methods=["POST"]),
             Route(prefix, in_words(chats.resume_after_query), methods=["GET"]),
             Route(f"{prefix}/{{chat_id:path}}/stream", in_words(chats.resume), methods=["GET"]),
+            Route(f"{prefix}/{{chat_id:path}}/steer", in_words(chats.steer), methods=["POST"]),
             Route(f"{prefix}/{{chat_id:path}}/cancel", in_words(chats.cancel), methods=["POST"]),
             Route(f"{prefix}/{{chat_id:path}}/messages", in_words(chats.messages), methods=["GET"]),
         ]
@@ -271,6 +273,12 @@ class _Chats:
             yield DONE
 
         return event_stream(pieces(), HEADERS)
+
+    async def steer(self, request: Request) -> Response:
+        self._backend.principal(request, Scope.CHAT)
+        message = message_in(parsed_object(await body_of(request)))
+        asked = await self._addressed(request, Scope.CHAT)
+        return JSONResponse(await asked.turns.steer(message))
 
     async def cancel(self, request: Request) -> Response:
         asked = await self._addressed(request, Scope.CHAT)

@@ -27,7 +27,7 @@ from typing import Any, Protocol, TypedDict, Unpack
 
 from perdure.actors.chat.chat_messages import Messages
 from perdure.actors.chat.followers import Caller, TurnPages, is_last
-from perdure.actors.chat.turn import TurnPage, TurnResult
+from perdure.actors.chat.turn import STEER, SteerReceipt, TurnPage, TurnResult
 from perdure.actors.chat.waits import WaitedTooLong, Waits
 from perdure.actors.code.author_call import in_words, is_async, text_of, tried
 from perdure.actors.ports import Threads
@@ -99,6 +99,20 @@ class TurnOptions(TypedDict, total=False):
     follow: bool | None
 
 
+class SteerOptions(TypedDict, total=False):
+    """The options of a message by which a turn is steered.
+
+    Attributes:
+        request_id, idempotency_key: name the message. The same one with the same words is the same message.
+        metadata, client_tools: as those of `TurnOptions`, for the turn of its own that the message may become.
+    """
+
+    request_id: str | None
+    idempotency_key: str | None
+    metadata: Json
+    client_tools: list[JsonObject]
+
+
 async def ask_and_follow(
     trigger: str,
     caller: Caller,
@@ -131,6 +145,14 @@ async def submit(caller: Caller, messages: Messages, **options: Unpack[TurnOptio
     if request_id is None and not options.get("idempotency_key"):
         request_id = caller.token()
     told: dict[str, Any] = await caller.call("_perdure_accept_turn", "submission", messages, request_id, options)
+    return told
+
+
+async def steer(caller: Caller, message: str | Mapping[str, object], **options: Unpack[SteerOptions]) -> SteerReceipt:
+    request_id = options.pop("request_id", None)
+    if request_id is None and not options.get("idempotency_key"):
+        request_id = caller.token()
+    told: SteerReceipt = await caller.call("_perdure_accept_turn", STEER, message, request_id, options)
     return told
 
 

@@ -25,11 +25,13 @@ from typing_extensions import TypeVar
 from perdure.actors.agent.agent import Agent
 from perdure.actors.agent.exposing import Events, Marking, begun_at_host, exposed, steering, verb, watching
 from perdure.actors.chat.callback import (
+    SteerOptions,
     TurnOptions,
     ask_and_follow,
     continue_and_follow,
     follow_turn,
     regenerate_and_follow,
+    steer,
     submit,
 )
 from perdure.actors.chat.chat_messages import Messages, as_messages, checked_data
@@ -40,7 +42,7 @@ from perdure.actors.chat.followers import follow_feed
 from perdure.actors.chat.model_lookup import load_library
 from perdure.actors.chat.plain_data import checked_text
 from perdure.actors.chat.tools import Toolset
-from perdure.actors.chat.turn import ActiveTurn, ChatRecoveryContext, TurnResult
+from perdure.actors.chat.turn import ActiveTurn, ChatRecoveryContext, SteerReceipt, TurnResult
 from perdure.actors.chat.turn_failures import ChatTurnFailed
 from perdure.actors.code.author_call import hook, without_middle
 from perdure.actors.jobs.fiber_context import CURRENT
@@ -289,6 +291,25 @@ class ChatAgent(Agent, Generic[Answer]):
         same content is the same turn; with other content it is `ConflictingRequest`.
         """
         return await submit(self._perdure_conversation.local_caller, messages, **options)
+
+    @afar(steer)
+    async def steer(self, message: str | Mapping[str, object], **options: Unpack[SteerOptions]) -> SteerReceipt:
+        """Say something to the turn that is under way. Durable on return; inside a handler it is part of the handler's transaction.
+
+        The turn reads it at its next step boundary: after the results of the tools of the step, before the next request to the model.
+        There it stands in the answer as a part `data-steered`, for the model as a message of the user, in this request and all later ones.
+        If the turn waits for a person, it is read once that goes on. If no turn is under way, or the turn comes to no further request
+        (its last step was the answer, it failed, or it was cancelled), the message is the next one, and begins a turn of its own in its
+        place in the queue: one of the two, never both and never neither, also through deaths. Several are read in their order.
+
+        Another answer (`regenerate`) is asked for with these messages before it. `cancel_chat` with the id of the request takes the
+        message back until it is read; `inspect_turn` tells what became of it. `message_concurrency` says nothing about it.
+
+        Args:
+            message: a text, or a message of the user.
+            **options: see `SteerOptions`.
+        """
+        return await steer(self._perdure_conversation.local_caller, message, **options)
 
     @afar(follow_turn)
     async def attach(

@@ -17,7 +17,18 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast, get_args
 
 from perdure.actors.chat.plain_data import checked, checked_text
 from perdure.ledger import BadRequest, TooLarge, check_id, pack
-from perdure.policies import JsonObject, Message, Part, Role, ToolState, says_nothing, without
+from perdure.policies import (
+    STEERED,
+    JsonObject,
+    Message,
+    Part,
+    Role,
+    ToolState,
+    says_nothing,
+    steered_message,
+    steered_part,
+    without,
+)
 
 T = TypeVar("T")
 
@@ -54,22 +65,24 @@ _TEXTS_OF = {
 }
 
 
-def as_messages(given: object, *, new_id: Callable[[], str], roles: Collection[str] = ROLES) -> list[Message]:
+def as_messages(
+    given: object, *, new_id: Callable[[], str], roles: Collection[str] = ROLES, field: str = "messages"
+) -> list[Message]:
     """Messages from a text (one message of the user), a message, or a list of either. The result is a copy.
 
     A message without an id gets one from `new_id`. Reserved metadata and unknown keys of a message are dropped; keys of parts are kept.
-    Raises `BadRequest` or `TooLarge`, which name the field, such as `messages[2].parts[0].text`.
+    Raises `BadRequest` or `TooLarge`, which name the field, such as `messages[2].parts[0].text` where `field` is `messages`.
     """
     if isinstance(given, list | tuple):
         if len(given) > MESSAGES_MAX:
-            raise TooLarge("messages", f"has {len(given)} messages; the limit is {MESSAGES_MAX}")
-        found = [_message(f"messages[{at}]", each, new_id, roles) for at, each in enumerate(given)]
+            raise TooLarge(field, f"has {len(given)} messages; the limit is {MESSAGES_MAX}")
+        found = [_message(f"{field}[{at}]", each, new_id, roles) for at, each in enumerate(given)]
     else:
-        found = [_message("messages", given, new_id, roles)]
-    _refuse_repeated("id", [message["id"] for message in found])
+        found = [_message(field, given, new_id, roles)]
+    _refuse_repeated(field, "id", [message["id"] for message in found])
     calls = [part["toolCallId"] for message in found for part in message["parts"] if "toolCallId" in part]
-    _refuse_repeated("toolCallId", calls)
-    _refuse_larger("messages", sum(map(_size, found)), INPUT_BYTES_MAX)
+    _refuse_repeated(field, "toolCallId", calls)
+    _refuse_larger(field, sum(map(_size, found)), INPUT_BYTES_MAX)
     return found
 
 
@@ -123,10 +136,22 @@ def _part(field: str, given: object) -> Part:
     if kind.startswith("data-"):
         if "data" not in part:
             raise BadRequest(f"{field}.data", f"is missing in a part of type {kind}")
+        if kind == STEERED:
+            _check_steered(f"{field}.data", part["data"])
         return part
     if kind == "dynamic-tool" or kind.startswith("tool-"):
         return _tool_part(field, kind, part)
     raise BadRequest(f"{field}.type", f"{kind!r:.200} is not a type of part")
+
+
+def _check_steered(field: str, given: object) -> None:
+    # It is told to the model as a message, so it must be one.
+    if not isinstance(given, dict):
+        raise BadRequest(field, f"{given!r:.200} is {type(given).__name__}, not an object")
+    for name in ("messageId", "text"):
+        checked_text(f"{field}.{name}", given.get(name))
+    if "parts" in given:
+        _parts(f"{field}.parts", given["parts"])
 
 
 def _tool_part(field: str, kind: str, part: Part) -> Part:
@@ -145,10 +170,10 @@ def _tool_part(field: str, kind: str, part: Part) -> Part:
     return {**part, "toolName": name}
 
 
-def _refuse_repeated(name: str, values: list[str]) -> None:
+def _refuse_repeated(field: str, name: str, values: list[str]) -> None:
     twice = next((value for value, times in Counter(values).items() if times > 1), None)
     if twice is not None:
-        raise BadRequest("messages", f"the {name} {twice!r:.200} is there twice")
+        raise BadRequest(field, f"the {name} {twice!r:.200} is there twice")
 
 
 def _refuse_larger(field: str, size: int, bytes_max: int) -> None:
@@ -240,7 +265,7 @@ def _shorter_result(part: Part, keep: int) -> Part:
 
 
 def _shorter_data(part: Part, keep: int) -> Part:
-    if not part["type"].startswith("data-") or _size(part.get("data")) <= keep:
+    if not part["type"].startswith("data-") or steered_message(part) or _size(part.get("data")) <= keep:
         return part
     return {**part, "data": {"leftOut": f"{_size(part['data']):,} bytes: {_REASON}"}}
 
@@ -259,11 +284,24 @@ def _shorter_input(part: Part, keep: int) -> Part:
     return {**part, "input": {"leftOut": _clipped(json.dumps(part["input"], ensure_ascii=False), keep)}}
 
 
+def _in_steered(part: Part, shorter: Callable[[Part, int], Part], keep: int) -> Part:
+    # What people said is kept longest, also where they said it in the middle of an answer.
+    message = steered_message(part)
+    if message is None:
+        return part
+    said: Message = {**message, "parts": [shorter(each, keep) for each in message["parts"]]}
+    return steered_part(str(part["data"].get("id", "")), str(part.get("id", "")), said)
+
+
 def _shorter_text(part: Part, keep: int) -> Part:
+    if part["type"] == STEERED:
+        return _in_steered(part, _shorter_text, keep)
     return {**part, "text": _clipped(part["text"], keep)} if part["type"] == "text" else part
 
 
 def _no_file(part: Part, keep: int) -> Part:
+    if part["type"] == STEERED:
+        return _in_steered(part, _no_file, keep)
     if part["type"] != "file" or len(part["url"]) <= keep:
         return part
     name = part.get("filename") or part.get("mediaType")

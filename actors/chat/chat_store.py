@@ -69,11 +69,13 @@ class TranscriptSummary(TypedDict):
 
 
 class Beside(TypedDict, total=False):
-    """What one transaction writes beside a turn and its events. `then` is done in memory after the commit."""
+    """What one transaction writes beside a turn and its events. `turns` are others, which end with it. `then` is done in memory after
+    the commit."""
 
     summary: TranscriptSummary
     messages: Sequence[tuple[int, Message | None]]
     calls: Sequence[tuple[str, InlineCall]]
+    turns: Sequence[Turn]
     then: Callable[[], None]
 
 
@@ -104,6 +106,9 @@ class ChatStore:
 
     def turns(self) -> list[Turn]:
         return sorted(self._turns.all().values(), key=attrgetter("number"))
+
+    def knows(self, turn: Turn) -> bool:
+        return self._turns.stands(turn.request_id)
 
     def open_turns(self) -> list[Turn]:
         return sorted(self._turns.some(self._open.all()).values(), key=attrgetter("number"))
@@ -209,7 +214,7 @@ class ChatStore:
         """
         placed, summary = beside.get("messages", ()), beside.get("summary")
         with self._changing() as transaction:
-            if turn is not None and not self._turns.stands(turn.request_id):
+            if turn is not None and not self.knows(turn):
                 self._put_accepted(transaction, turn, placed)
             for position, message in placed:
                 self._keep_summary_true(transaction, position, message, "" if turn is None else turn.message_id)
@@ -222,6 +227,8 @@ class ChatStore:
                     turn.segments += 1
                     turn.events = segment[0] + len(segment[1])
                 self._put_turn(transaction, turn)
+                for each in beside.get("turns", ()):
+                    self._put_turn(transaction, each)
                 for call_id, record in beside.get("calls", ()):
                     self._calls.put(transaction, f"{turn.request_id}\0{call_id}", record)
             if turn is not None and turn.is_over:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from perdure.actors.chat.chat_messages import is_current
 from perdure.actors.chat.chat_store import ChatStore, TranscriptSummary
 from perdure.actors.chat.transcript import Transcript
-from perdure.policies import SUMMARY_HEAD, Message, steps_of
+from perdure.policies import STEERED, SUMMARY_HEAD, Message, steps_of
 
 SUMMARY_ID = "summary"
 
@@ -55,12 +55,15 @@ class ContextView:
         return 0 if summary is None or message["id"] != summary["within"] else summary["steps"]
 
     def trimmed(self, message: Message) -> Message:
-        """A message without the steps that the summary covers. The very same object if there are none."""
+        """A message without the steps that the summary covers. What people said in them stays, as the question does. The very same object
+        if there are none."""
         known, steps = self._trimmed, self.covered_steps(message)
         if not steps:
             return message
         if known is None or known[0] is not message or known[1] != steps:
-            kept = [part for step in steps_of(message["parts"])[steps:] for part in step]
+            found = steps_of(message["parts"])
+            steered = [part for step in found[:steps] for part in step if part["type"] == STEERED]
+            kept = [*steered, *(part for step in found[steps:] for part in step)]
             known = self._trimmed = (message, steps, {**message, "parts": kept})
         return known[2]
 

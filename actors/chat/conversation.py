@@ -11,7 +11,7 @@ from perdure.actors.chat.chat_messages import MESSAGES_MAX, METADATA_BYTES_MAX, 
 from perdure.actors.chat.conversation_state import ChatAuthor, ConversationState
 from perdure.actors.chat.delegated_tools import client_tools
 from perdure.actors.chat.feed import PER_ROW, Feed
-from perdure.actors.chat.turn import Turn, TurnSettings
+from perdure.actors.chat.turn import STEER, SteerReceipt, Turn, TurnSettings
 from perdure.actors.chat.turns import AFTER_A_LOOK, Turns
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.life.activity import ACTIVITY
@@ -30,12 +30,14 @@ from perdure.ledger import (
 )
 from perdure.policies import TURN_ENDED, ChatRecovery, ContextOverflow, Event, JsonObject, Message, Role, TurnStatus
 
-TRIGGERS = frozenset({"chat", "save", "submission", "continue", "regenerate"})
+TRIGGERS = frozenset({"chat", "save", "submission", "continue", "regenerate", STEER})
 OPTIONS = frozenset(
     {"metadata", "client_tools", "chat_stream_stall_timeout_ms", "idempotency_key", "instead_of", "keep"}
 )
 NAMED = OPTIONS | {"request_id", "follow"}
 """What an author may write; these two are taken by the caller's side."""
+STEERS_BY = frozenset({"metadata", "client_tools", "idempotency_key"})
+ASKERS, STEERERS = ("user", "system"), ("user",)
 STALL = "chat_stream_stall_timeout_ms"
 LISTED_MAX, DELETED_MAX = 100, 500
 LOOK_S = 0.5
@@ -60,6 +62,8 @@ class Conversation:
         if trigger not in TRIGGERS:
             raise BadRequest("trigger", f"{trigger!r:.200} is not one of {', '.join(sorted(TRIGGERS))}")
         turn = self.request(trigger, messages, request_id, options)
+        if trigger == STEER:
+            return {**self._steered(self.turns.accept(turn), turn)}
         if self.turns.drops(turn):
             words = "A turn was under way, and this agent takes no messages meanwhile."
             dropped = {"status": TurnStatus.SKIPPED, "reason": "dropped", "error": words, "accepted": False}
@@ -67,13 +71,25 @@ class Conversation:
         accepted = self.turns.accept(turn)
         return {**self._told(accepted), "accepted": accepted is turn}
 
+    def _steered(self, accepted: Turn, asked: Turn) -> SteerReceipt:
+        ids = [each["id"] for each in accepted.messages] or self.state.store.asked_with(accepted.request_id)
+        return {
+            "request_id": accepted.request_id,
+            "message_id": ids[0],
+            "steered": self.turns.steered_by(accepted) or None,
+            "accepted": accepted is asked,
+        }
+
     def request(self, trigger: str, messages: object, request_id: object, options: Mapping[str, object]) -> Turn:
         """The turn for a request, not accepted yet. An agent whose class has bounds that are none takes no turn."""
         ChatRecovery.of(self.agent.chat_recovery)
         ContextOverflow.of(self.agent.context_overflow)
-        unknown = options.keys() - OPTIONS
+        unknown = options.keys() - (STEERS_BY if trigger == STEER else OPTIONS)
         if unknown:
-            raise BadRequest(min(unknown), f"is not an option; there are {', '.join(sorted(NAMED))}")
+            named = STEERS_BY | {"request_id"} if trigger == STEER else NAMED
+            raise BadRequest(min(unknown), f"is not an option; there are {', '.join(sorted(named))}")
+        if trigger == STEER and isinstance(messages, list | tuple):
+            raise BadRequest("message", f"is a list of {len(messages)}; steer by one text or message at a time")
         limit, given = self.tenant.limits.id_max, options.get("idempotency_key")
         key = check_id("idempotency_key", given, limit) if given else ""
         if request_id is None and key:
@@ -82,7 +98,8 @@ class Conversation:
         added: list[Message] = []
         if trigger not in AFTER_A_LOOK:
             numbered = (f"{request_id}-{number}" for number in count())
-            added = as_messages(messages, new_id=numbered.__next__, roles=("user", "system"))
+            field, roles = ("message", STEERERS) if trigger == STEER else ("messages", ASKERS)
+            added = as_messages(messages, new_id=numbered.__next__, roles=roles, field=field)
             if not added:
                 raise BadRequest("messages", "is empty; at least one message is needed")
         self._check_roles(added)
@@ -181,7 +198,8 @@ class Conversation:
         """How the conversation stands, for a follower of its feed: the number to go on from, the ids and roles of all messages,
         the open turns, the newest ended one and how long ago that was, the turn of a request, and one to be resumed, or None for each."""
         store, known = self.state.store, self.turns.views.find(request_id) if request_id else None
-        last = max((turn for turn in store.turns() if turn.is_over), key=lambda turn: turn.ended_at_ms, default=None)
+        over = (turn for turn in store.turns() if turn.is_over and not turn.was_read)
+        last = max(over, key=lambda turn: turn.ended_at_ms, default=None)
 
         def told(turn: Turn | None) -> dict[str, object] | None:
             return None if turn is None else self._standing_of(turn)
@@ -199,12 +217,15 @@ class Conversation:
     def _resumable(self) -> Turn | None:
         """The turn whose stream is told to a client that comes back: the one that is played, or comes next; else the one that wrote the
         newest message, for a while after it has ended or begun to wait for a person. A client that has lost its line in it cannot know."""
-        under_way = [each for each in self.state.open.values() if each.status is not TurnStatus.PARKED]
+        steered_by = self.turns.steered_by
+        opened = [each for each in self.state.open.values() if not steered_by(each)]
+        under_way = [each for each in opened if each.status is not TurnStatus.PARKED]
         if under_way:
             return min(under_way, key=lambda turn: turn.number)
         leaf, store = self.state.transcript.leaf, self.state.store
         known = {turn.request_id: turn for turn in store.turns()} | self.state.open
-        newest = max(known.values(), key=lambda turn: turn.number, default=None)
+        played = (turn for turn in known.values() if not steered_by(turn))
+        newest = max(played, key=lambda turn: turn.number, default=None)
         if leaf is None or newest is None or not newest.attempt:
             return None
         since_ms = self.tenant.now_ms() - (newest.parked_at_ms or newest.ended_at_ms)
@@ -311,7 +332,8 @@ class Conversation:
         instants = ("accepted_at_ms", "started_at_ms", "ended_at_ms", "progress_at_ms")
         counts = ("events", "parked_events", "message_id", "base", "work")
         told = {name: getattr(turn, name) for name in (*names, *instants, *counts)}
-        return {**told, "incident": turn.incident, "cancelled": turn.cancelled}
+        beside = {"incident": turn.incident, "cancelled": turn.cancelled}
+        return {**told, **beside, "steers": self.turns.steered_by(turn)}
 
     def list(self, status: object, limit: int) -> list[dict[str, object]]:
         """The newest turns of these statuses, in the order of their acceptance."""

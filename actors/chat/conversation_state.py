@@ -24,7 +24,7 @@ from perdure.actors.life.class_checks import BOUNDS
 from perdure.actors.life.host_options import Checks
 from perdure.actors.life.run_context import RunContext
 from perdure.ledger import BadRequest, Secret, check_ms, check_number, check_whole
-from perdure.policies import ChatRecovery, ContextOverflow, Event, Message, Overlap
+from perdure.policies import ChatRecovery, ContextOverflow, Event, Message, Overlap, steered_message
 
 STALL_MS, FIRST_TOKEN_MS = 90_000, 600_000
 """The limits of silence, unless an author has others: a model may think for minutes before it speaks, but hardly between two words."""
@@ -119,6 +119,7 @@ class ConversationState:
         self._model: tuple[object, Model] | None = None
 
     def release(self, turn: Turn) -> Stream | None:
+        """Let go of a turn that has ended. Whoever waits for its next event hears so. Returns its stream."""
         request_id = turn.request_id
         self.open.pop(request_id, None)
         self.runs.pop(request_id, None)
@@ -126,6 +127,7 @@ class ConversationState:
         stream = self.streams.pop(request_id, None)
         if stream is not None:
             stream.rest()
+            stream.wake()
         return stream
 
     def stream_of(self, turn: Turn) -> Stream:
@@ -163,6 +165,9 @@ class ConversationState:
         elif gone:
             stream.beside(messages=[(self.transcript.position(each["id"]), None) for each in gone])
             self.transcript.remove(each["id"] for each in gone)
+        if turn.trigger == "regenerate":  # what people said in the answer is asked with the other one
+            said = [message for each in gone[:1] for part in each["parts"] if (message := steered_message(part))]
+            self.add_now(stream, [each for each in said if each["id"] not in self.transcript])
 
     def add_now(self, stream: Stream, messages: list[Message]) -> None:
         """Add messages to the transcript; they are durable with the next flush of the stream."""

@@ -22,7 +22,7 @@ from urllib.parse import unquote_to_bytes
 
 from perdure.actors.chat.call_reader import speakable
 from perdure.ledger import BadRequest
-from perdure.policies import JsonObject, Message, Part, object_input
+from perdure.policies import STEERED, JsonObject, Message, Part, object_input, steered_message
 
 if TYPE_CHECKING:
     from pydantic_ai import messages as lib
@@ -65,9 +65,15 @@ def to_model(
 
 def _steps(parts: list[Part]) -> Iterator[list[Part]]:
     # A message that a client made may lack the marks between its steps; then a text after a call begins the next one.
+    # What a person said in the middle of the answer stands alone.
     is_marked = any(part["type"] == "step-start" for part in parts)
     step: list[Part] = []
     for part in parts:
+        if part["type"] == STEERED:
+            yield step
+            yield [part]
+            step = []
+            continue
         is_word = part["type"] in ("text", "reasoning")
         has_call = any("toolCallId" in each and not each.get("providerExecuted") for each in step)
         if part["type"] == "step-start" or (is_word and not is_marked and has_call):
@@ -105,12 +111,17 @@ class HistoryWriter:
         return self.history
 
     def write(self, message: Message) -> None:
+        """Add a message. What people said in the middle of an answer is a message of its own to the model."""
         if message["role"] != "assistant":
             self._say(message)
             return
         has_begun = False
         for step in _steps(message["parts"]):
-            has_begun = self._answer(step, goes_on=has_begun) or has_begun
+            steered = steered_message(step[0]) if step else None
+            if steered is not None:
+                self._say(steered)
+            else:
+                has_begun = self._answer(step, goes_on=has_begun) or has_begun
 
     def _say(self, message: Message) -> None:
         content: list[lib.UserContent] = []

@@ -41,13 +41,15 @@ class _Numbered(TypedDict):
 
 
 class TurnAccepted(_Numbered):
-    """A turn was accepted. `messages` are those that it came with, as far as they still exist."""
+    """A turn was accepted. `messages` are those that it came with, as far as they still exist. `steers` is the turn whose answer they may
+    enter, or have entered; empty for a turn of its own."""
 
     type: Literal["turn-accepted"]
     turn: str
     trigger: str
     metadata: Json
     messages: list[Message]
+    steers: str
     at_ms: int
 
 
@@ -187,6 +189,7 @@ class Feed:
             "trigger": turn.trigger,
             "metadata": turn.metadata,
             "messages": [each for each in found if each is not None],
+            "steers": turn.steers,
             "at_ms": turn.accepted_at_ms,
         }
 

@@ -13,6 +13,7 @@ The library sees every step of the turn. Steps that a summary covers are left ou
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
@@ -36,7 +37,7 @@ from perdure.actors.chat.waits import Watchdog
 from perdure.actors.code.author_call import in_words, tried
 from perdure.actors.events.message_parts import BROKEN
 from perdure.actors.host.tenant import Tenant
-from perdure.policies import Event, Message, Part, TurnEvent, is_tool_part, steps_of
+from perdure.policies import STEERED, Event, Message, Part, TurnEvent, is_tool_part, steered_message, steps_of
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent as LibraryAgent
@@ -85,6 +86,7 @@ class LibraryTurn:
     Args:
         told: the conversation before this turn's answer, in order for a request, and what is left out of the answer.
         ask: sends a request, writes its answer into the stream, and recovers; its outcome if the turn is over.
+        read: takes in what people have said meanwhile.
     """
 
     def __init__(
@@ -96,9 +98,10 @@ class LibraryTurn:
         told: ModelHistory,
         model: Model,
         ask: Callable[[Callable[[Watchdog], AsyncGenerator[Event | Finished]]], Awaitable[TurnOutcome | None]],
+        read: Callable[[], None],
     ) -> None:
         self._library, self._author, self._tenant, self._live = library, author, tenant, live
-        self._told, self._model, self._ask = told, model, ask
+        self._told, self._model, self._ask, self._read = told, model, ask, read
         self._asked = 0
         self._ids: dict[str, str] = {}  # the calls by the ids that the library knows
         self._outcome: TurnOutcome | None = None
@@ -151,6 +154,26 @@ class LibraryTurn:
     def _base_steps(self) -> list[list[Part]]:
         return steps_of(self._live.stream.parts[: self._live.turn.base])
 
+    def _steered(self, messages: Sequence[ModelMessage]) -> list[ModelMessage]:
+        """The library's messages with those of people that stand in the turn, each before the first answer of those after it."""
+        ends = [*accumulate(answer.steps for answer in self._answers())]
+        said: deque[tuple[int, Message]] = deque()
+        steps = 0
+        for part in self._live.stream.own_parts:
+            steps += part["type"] == "step-start"
+            message = steered_message(part)
+            if message is not None:
+                said.append((sum(end <= steps for end in ends), message))
+        found: list[ModelMessage] = []
+        for each in messages:
+            number = (each.metadata or {}).get(NUMBER, -1) if each.kind == "response" else -1
+            while said and said[0][0] <= number:
+                _add(found, said.popleft()[1])
+            found.append(each)
+        for _, message in said:
+            _add(found, message)
+        return found
+
     def _uncovered(self, messages: Sequence[ModelMessage]) -> list[ModelMessage]:
         left = self._told.covered_steps - len(self._base_steps())
         steps = accumulate(answer.steps for answer in self._answers())
@@ -177,7 +200,9 @@ class LibraryTurn:
             known = self._answers()[number : number + 1]
             if known and known[0].is_whole:
                 return self._response(known[0], number)
-            history = self._uncovered(messages)
+            if not known:
+                self._read()
+            history = self._steered(self._uncovered(messages))
             if known:  # it broke off: what was said of it, and the word that it goes on
                 so_far: Message = {"id": "", "role": "assistant", "parts": known[0].parts}
                 history += to_model([_ASKED, so_far], last_word=CONTINUE)[1:]
@@ -269,6 +294,19 @@ _COUNTS = frozenset({"input_tokens", "output_tokens", "cache_read_tokens", "cach
 _REASONS = frozenset({"stop", "length", "content_filter", "tool_call", "error"})
 
 
+def _add(messages: list[ModelMessage], said: Message) -> None:
+    for made in to_model([said]) if any(map(_is_sent, said["parts"])) else ():
+        last = messages[-1] if messages else None
+        if last is not None and last.kind == "request" and made.kind == "request":
+            messages[-1] = replace(last, parts=[*last.parts, *made.parts])
+        else:
+            messages.append(made)
+
+
+def _is_sent(part: Part) -> bool:
+    return part["type"] == "file" or bool(part["type"] == "text" and part["text"].strip())
+
+
 def _steps(parts: list[Part]) -> Iterator[list[Part]]:
     step: list[Part] | None = None
     for part in parts:
@@ -276,7 +314,7 @@ def _steps(parts: list[Part]) -> Iterator[list[Part]]:
             if step is not None:
                 yield step
             step = []
-        elif step is not None and part["type"] != OUTPUT:
+        elif step is not None and part["type"] not in (OUTPUT, STEERED):
             step.append(part)
     if step is not None:
         yield step

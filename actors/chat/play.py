@@ -48,10 +48,21 @@ UNEXPLAINED: Final = frozenset({FailureKind.SETUP, FailureKind.UNKNOWN, FailureK
 
 
 class Play:
-    """Plays one turn, in this life of its agent."""
+    """Plays one turn, in this life of its agent.
 
-    def __init__(self, state: ConversationState, live: LiveTurn, history: History, recovery: TurnRecovery) -> None:
-        self.live = live
+    Args:
+        read: takes in what people have said meanwhile. It is called before each request to the model.
+    """
+
+    def __init__(
+        self,
+        state: ConversationState,
+        live: LiveTurn,
+        history: History,
+        recovery: TurnRecovery,
+        read: Callable[[LiveTurn], None],
+    ) -> None:
+        self.live, self._read = live, read
         self._state, self._agent, self._tenant = state, state.agent, state.tenant
         self._history, self._recovery, self._spans = history, recovery, state.spans
         self._task: asyncio.Task[TurnOutcome | None] | None = None
@@ -98,7 +109,8 @@ class Play:
             covered = self._history.view.covered_steps(self.live.stream.message)
             told = ModelHistory(before, covered, self._history.call_ids(self.live))
             ask = partial(self._request_of_library, model)
-            outcome = await LibraryTurn(library, self._agent, self._tenant, self.live, told, model, ask).play()
+            read = partial(self._read, self.live)
+            outcome = await LibraryTurn(library, self._agent, self._tenant, self.live, told, model, ask, read).play()
             if outcome is not SHORTER:
                 return outcome
 
@@ -119,6 +131,7 @@ class Play:
             return await self._recovery.failed(self.live, problem.failure)
         if model is None or problem is not None:
             raise AssertionError("there is neither a model nor a reason") if problem is None else problem
+        self._read(self.live)
         await self._recovery.compaction.ahead(self.live)
         messages, specs = self._history.request_messages(self.live), self.live.tools.specs()
         instructions = await result_of(self._agent.get_instructions)

@@ -24,7 +24,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Unpack
+from typing import Unpack, cast
 
 from perdure.actors.chat.chat_store import Beside, ChatStore
 from perdure.actors.chat.event_lists import batch, last_boundary, merged
@@ -36,6 +36,7 @@ from perdure.actors.life.life import Life
 from perdure.ledger import StorageError
 from perdure.ledger.storage.agent_storages import unbound
 from perdure.policies import (
+    STEERED,
     Event,
     Message,
     NoResult,
@@ -95,9 +96,9 @@ class Stream:
 
     @property
     def said(self) -> list[Part]:
-        """The same, if anything was said: that a request was begun says nothing yet."""
+        """The same, if anything was said: that a request was begun says nothing yet, nor do messages of the user in it."""
         parts = self.own_parts
-        return parts if any(part["type"] != "step-start" for part in parts) else []
+        return parts if any(part["type"] not in ("step-start", STEERED) for part in parts) else []
 
     @property
     def message(self) -> Message:
@@ -161,6 +162,9 @@ class Stream:
         self._flushed_s = asyncio.get_running_loop().time()
         if pending:
             self._on_durable(pending)
+        self.wake()
+
+    def wake(self) -> None:
         followers, self._followers = self._followers, {}
         for follower in followers:
             self._tell(follower)
@@ -215,6 +219,14 @@ class Stream:
     def is_broken(self) -> bool:
         boundary = last_boundary(self.events)
         return boundary is not None and boundary["type"] == "start-step"
+
+    @property
+    def is_between_steps(self) -> bool:
+        """Whether the next request begins a step of its own, and does not go on with an answer that broke off."""
+        boundary = last_boundary(self.events)
+        if boundary is None or boundary["type"] == "start-step":
+            return boundary is None
+        return boundary.get("finishReason") != BROKEN or any(is_tool_part(part) for part in self.last_step)
 
     @property
     def settled(self) -> int:
@@ -285,6 +297,13 @@ class Stream:
         self.add({"type": "text-delta", "id": part_id, "delta": mended(text)})
         self.add({"type": "text-end", "id": part_id})
         self.add({"type": "finish-step", "finishReason": "stop"})
+
+    def withdraw(self) -> None:
+        """Withdraw all that the turn has said. What people have said in it stays."""
+        steered = [part for part in self.own_parts if part["type"] == STEERED]
+        self.retract(self.turn.base, step=True)
+        for part in steered:
+            self.add(cast("Event", part))
 
     def retract(self, count: int, *, step: bool = False) -> None:
         """Withdraw the parts from this one on; with `step` the opening of the step is among them."""

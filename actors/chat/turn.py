@@ -45,7 +45,10 @@ class TurnSettings(TypedDict, total=False):
     keep: bool
 
 
-PEOPLES = frozenset({"chat", "save", "submission"})  # triggers
+STEER = "steer"
+PEOPLES = frozenset({"chat", "save", "submission", STEER})  # triggers
+READ = "steered"
+"""The reason of the end of a turn whose messages another one has read while it was under way."""
 
 
 @dataclass
@@ -54,7 +57,7 @@ class Turn(StoredRow):
 
     Attributes:
         number: its place in the queue of its agent.
-        trigger: who asked: `chat`, `save`, `submission`, `continue`, `agent-tool`, `notification`.
+        trigger: who asked: `chat`, `save`, `submission`, `steer`, `continue`, `agent-tool`, `notification`.
         messages: added to the transcript when the turn begins.
         message_id: the assistant's message that this turn writes.
         continues: the assistant's message that it continues; empty for an answer of its own.
@@ -75,6 +78,7 @@ class Turn(StoredRow):
         attempt_at_ms: when the present attempt began.
         asked_at_ms: when the request to the model was sent that is under way; 0 if there is none, and while turns are not traced.
         cancelled: the reason of its cancellation, or None.
+        steers: the turn that its messages were meant for, until it begins as a turn of its own.
     """
 
     request_id: str
@@ -116,6 +120,7 @@ class Turn(StoredRow):
     compactions: int = 0
     keeps_context: bool = False
     was_entered: bool = False
+    steers: str = ""
 
     @property
     def is_over(self) -> bool:
@@ -125,6 +130,11 @@ class Turn(StoredRow):
     def is_of_a_person(self) -> bool:
         """Whether a person has sent messages by it. What the runtime tells of runs stands in messages of the user too."""
         return self.trigger in PEOPLES and any(each["role"] == "user" for each in self.messages)
+
+    @property
+    def was_read(self) -> bool:
+        """Whether another turn has read its messages, so that it never began itself."""
+        return self.status is TurnStatus.SKIPPED and self.reason == READ
 
     def apply(self, event: TurnEvent) -> bool:
         """Move the status by the table. Returns False for an echo. Raises `IllegalTransition`, for a bug of ours."""
@@ -179,6 +189,25 @@ class TurnTold(TypedDict):
     parked_events: int
     message_id: str
     base: int
+    steers: str
+    """The turn that it is held back for, or that has read its messages; empty for a turn of its own."""
+
+
+class SteerReceipt(TypedDict):
+    """What became of a message by which a turn was to be steered, as far as it is decided.
+
+    Attributes:
+        request_id: names the request, and the turn of its own that the message may become: for `inspect_turn`, `attach`, `cancel_chat`.
+        message_id: the id of the message. A part `data-steered` of the answer has it where it was read.
+        steered: the turn under way, which has read it or reads it at its next step boundary, unless it ends before; None if the message
+            is a turn of its own.
+        accepted: whether it is new. The same request again is the same message.
+    """
+
+    request_id: str
+    message_id: str
+    steered: str | None
+    accepted: bool
 
 
 class TurnStanding(TurnTold):
@@ -213,7 +242,7 @@ class ActiveTurn:
     """The turn that an agent is playing, for its author's code.
 
     Attributes:
-        trigger: who asked: `chat`, `save`, `submission`, `continue`, `agent-tool`, `notification`.
+        trigger: who asked: `chat`, `save`, `submission`, `steer`, `continue`, `agent-tool`, `notification`.
         continuation: whether it continues an earlier answer.
         attempt: 1, or more after interruptions.
         metadata, client_tools: those of the request, or None.

@@ -276,7 +276,7 @@ class TurnRecovery:
         # dropped, a call that may have begun would be made again under another id, and happen twice
         has_calls = any(is_tool_part(part) and part.get("state") != "input-streaming" for part in parts)
         if not keeps_partial(persist=wishes.get("persist"), has_settled_tools=has_calls):
-            stream.retract(turn.base, step=True)
+            stream.withdraw()
         whole = wishes.get("answer")
         if whole is not None and not isinstance(whole, str):
             problem = TypeError(f"on_chat_recovery: answer: {whole!r:.200} is {type(whole).__name__}, not a text")

@@ -13,21 +13,24 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import ExitStack
 from typing import cast
 
+from perdure.actors.chat.chat_messages import for_storage
 from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.event_lists import batch, merged
 from perdure.actors.chat.history import History
 from perdure.actors.chat.live_turn import LiveTurn
 from perdure.actors.chat.play import Play
 from perdure.actors.chat.summaries import Compaction
-from perdure.actors.chat.turn import Turn, TurnPage, TurnResult, text_in
+from perdure.actors.chat.turn import READ, STEER, Turn, TurnPage, TurnResult, text_in
 from perdure.actors.chat.turn_ends import ResponseHook, TurnOutcome, reported
 from perdure.actors.chat.turn_recovery import TurnRecovery, abort
 from perdure.actors.code.author_call import tried, tried_now
 from perdure.actors.events.message_parts import events_of
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.run_context import RunContext
+from perdure.actors.ports import KillPoint
 from perdure.ledger import BadRequest, ConflictingRequest, StaleIncarnation, StorageError
 from perdure.policies import (
     ChatRecovery,
@@ -43,13 +46,17 @@ from perdure.policies import (
     default_repair,
     deferred_ids,
     is_dropped,
+    is_held,
     overlaps,
     queue_decision,
+    steered_part,
+    steered_turn,
     tool_name,
     waiting_calls,
 )
 
 AFTER_A_LOOK = frozenset({"continue", "regenerate"})  # what they do depends on the newest message
+READ_BY = "The turn {} has read this message while it was under way."
 RESTART_S = 5.0
 """How long after a failure of its storage a conversation begins again from what is durable."""
 
@@ -133,9 +140,13 @@ class ClientAnswers:
         if not turn.is_of_a_person:
             return
         for parked in [each for each in self._state.open.values() if each.status is TurnStatus.PARKED]:
-            if all(self._is_talk(part) for part in self._waiting_calls(parked)):
+            if self.is_talk(parked):
                 parked.apply(TurnEvent.ANSWERED)
                 await self._close(parked, _talked)
+
+    def is_talk(self, turn: Turn) -> bool:
+        """Whether a turn waits for nothing but words, so that a message of a person answers it."""
+        return turn.status is TurnStatus.PARKED and all(map(self._is_talk, self._waiting_calls(turn)))
 
     def _is_talk(self, part: Part) -> bool:
         if part.get("state") == "approval-requested":
@@ -322,6 +333,10 @@ def _result(turn: Turn, text: str = "", message: Message | None = None) -> TurnR
 _LAST = {TurnStatus.COMPLETED: "finish", TurnStatus.ABORTED: "abort"}
 
 
+def _number(turn: Turn) -> int:
+    return turn.number
+
+
 # ---------------------------------------------------------------- turns
 
 
@@ -363,6 +378,8 @@ class Turns:
                 self._resume_run(known, run)
             return known
         self.state.spans.accepted(turn, run)
+        if turn.trigger == STEER:
+            self._aim(turn)
         turn.is_overlapping = self._is_overlapping(turn)
         # the clock puts it behind the ended turns of earlier lives, which are not read here
         self._number = turn.number = max(self._number + 1, self.state.tenant.now_ms())
@@ -402,6 +419,8 @@ class Turns:
 
     def _begin(self, turn: Turn) -> None:
         self.state.open[turn.request_id] = turn
+        if self._is_held(turn):
+            self.state.lost_calls.user_spoke()  # now, and not where it is read: what was stopped meanwhile is not meant
         self.kick()
 
     def wake(self) -> None:
@@ -410,6 +429,51 @@ class Turns:
             self._number = max(self._number, turn.number)
             self.answers.watch(turn)
         self.kick()
+
+    # messages of people by which they steer the turn under way
+
+    def _is_held(self, turn: Turn) -> bool:
+        return is_held(turn.steers, turn.status, self.state.open)
+
+    def _aim(self, turn: Turn) -> None:
+        """Hold a turn back for the one under way. A turn that waits for words alone is none: a message answers and ends it."""
+        playing = 0 if self.playing is None else self.playing.live.turn.number
+        found = steered_turn(self._all_seen(), playing)
+        target = None if found is None else next(e for e in self.state.open.values() if e.number == found.number)
+        if target is None or self.answers.is_talk(target):
+            return
+        turn.steers = target.request_id
+        # The next life must find the turn of a run too, which is written with its first words.
+        if not self.state.store.knows(target) and self._tenant.transaction is None:
+            stream = self.state.stream_of(target)
+            stream.flush() if stream.events else self.state.store.write(target)
+
+    def steered_by(self, turn: Turn) -> str:
+        """The turn that this one is held back for, or that has read its messages; empty if there is none."""
+        return turn.steers if turn.was_read or self._is_held(turn) else ""
+
+    def read_steers(self, live: LiveTurn) -> None:
+        """Take the messages that wait for this turn into its answer, if the next request begins a step. With the same commit their own
+        turns are over, so each is read here or is a turn of its own, whoever dies when."""
+        turn, stream = live.turn, live.stream
+        held = [each for each in self.state.open.values() if each.steers == turn.request_id and self._is_held(each)]
+        due = sorted((each for each in held if each.request_id not in self._closing), key=_number)
+        if not due or turn.cancelled is not None or not stream.is_between_steps:
+            return
+        with ExitStack() as undo:
+            for each in due:
+                undo.enter_context(each.applied(TurnEvent.SKIPPED))
+                each.reason, each.error, each.ended_at_ms = READ, READ_BY.format(turn.request_id), self._tenant.now_ms()
+                for number, message in enumerate(each.messages):
+                    part = steered_part(each.request_id, f"{each.number}-{number}", for_storage(message))
+                    stream.add(cast("Event", part))
+            self._tenant.faults.at(KillPoint.MID_STREAM, "steered")
+            stream.flush(turns=due)
+        for each in due:
+            for name, payload in self._recovery.over(each):
+                self.state.emit(name, each, payload)
+            self.state.spans.ended(each)
+            self._release(each)
 
     # messages of people that come while a turn is open (`policies.overlap`)
 
@@ -421,7 +485,7 @@ class Turns:
         return OpenTurn(turn.number, turn.status, turn.is_overlapping, turn.accepted_at_ms, is_recovering=is_recovering)
 
     def _all_seen(self) -> list[OpenTurn]:
-        return [self._seen(turn) for turn in self.state.open.values()]
+        return [self._seen(turn) for turn in self.state.open.values() if not self._is_held(turn)]
 
     def _is_overlapping(self, turn: Turn) -> bool:
         return turn.trigger == "chat" and overlaps(self._all_seen())
@@ -455,9 +519,9 @@ class Turns:
         ready = [
             turn
             for turn in self.state.open.values()
-            if turn.status is not TurnStatus.PARKED and turn.request_id not in self._closing
+            if turn.status is not TurnStatus.PARKED and turn.request_id not in self._closing and not self._is_held(turn)
         ]
-        return min(ready, key=lambda turn: turn.number, default=None)
+        return min(ready, key=_number, default=None)
 
     def _is_behind(self, turn: Turn) -> bool:
         return (self.playing.live.turn if self.playing is not None else self._next()) is not turn
@@ -492,7 +556,7 @@ class Turns:
         ACTIVITY.set(Activity(f"turn/{turn.request_id}", run_id=turn.run_id, run=run))
         self.state.spans.enter(turn)
         live = LiveTurn(self.state, turn)
-        play = self.playing = Play(self.state, live, self.history, self._recovery)
+        play = self.playing = Play(self.state, live, self.history, self._recovery, self.read_steers)
         outcome, problem = await tried(play.within(self._outcome(play)))
         self.playing = None
         if problem is not None:
@@ -528,6 +592,7 @@ class Turns:
             for parked in [each for each in self.state.open.values() if each.message_id in replaced]:
                 await self.cancel(parked.request_id, "its message was replaced")
             await self.answers.answered_by(turn)
+            turn.steers = ""
             superseded = await self._superseded(play.live)
             if superseded is not None:
                 return superseded

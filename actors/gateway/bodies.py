@@ -36,6 +36,14 @@ def parsed_object(text: bytes | str, field: str = "body") -> JsonObject:
     return found
 
 
+def message_in(body: JsonObject) -> Json:
+    """The message in the body of a request that says nothing else. Raises `BadRequest`, which names the field."""
+    beside = sorted(body.keys() - {"message"})
+    if beside or "message" not in body:
+        raise BadRequest(beside[0] if beside else "message", "is no field here" if beside else "is missing")
+    return body["message"]
+
+
 def read_json(text: bytes, field: str = "body") -> Json:
     """The data of a JSON text. Raises `BadRequest` for what is none, is nested too deeply, or has text that is no Unicode."""
     try:

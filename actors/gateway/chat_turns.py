@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 
 from perdure.actors.chat.conversation import TRIGGERS
 from perdure.actors.chat.followers import Caller
-from perdure.actors.chat.turn import TurnPage, TurnTold
+from perdure.actors.chat.turn import SteerReceipt, TurnPage, TurnTold
 from perdure.actors.gateway.problems import NotNow
-from perdure.ledger import BadRequest, TooLarge
+from perdure.ledger import BadRequest, TooLarge, request_of
 from perdure.policies import Message, Part, ToolState, TurnPlan, TurnStatus, is_settled, is_tool_part
 
 LOOK: Final = 20
@@ -94,11 +94,18 @@ class ChatTurns:
 
     async def newest(self, fits: Callable[[TurnTold], bool]) -> TurnTold | None:
         turns: list[TurnTold] = await self._call("list_turns")
-        return next((each for each in reversed(turns) if fits(each)), None)
+        return next((each for each in reversed(turns) if not each["steers"] and fits(each)), None)
 
     async def under_way(self) -> list[TurnTold]:
         turns: list[TurnTold] = await self._call("list_turns", UNDER_WAY)
         return turns
+
+    async def steer(self, message: object) -> SteerReceipt:
+        """Say something to the turn under way. A message with an id is known by it: sent again, it is the same."""
+        given = message.get("id") if isinstance(message, Mapping) else None
+        request_id = request_of(given) if isinstance(given, str) and given else None
+        told: SteerReceipt = await self._call("steer", message, request_id=request_id)
+        return told
 
     async def cancel(self, request_id: str, reason: str = "cancelled") -> bool:
         was_open: bool = await self._call("cancel_chat", request_id, reason)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard
 from urllib.parse import quote
+from uuid import uuid4
 
 import httpx
 
@@ -86,6 +87,18 @@ class ChatOperations:
     def cancel(self) -> RemoteRequest[int]:
         """Cancel whatever is under way, and return how many turns there were."""
         return RemoteRequest("POST", chat_path(self._address, "cancel"), told=itemgetter("cancelled"))
+
+    @operation
+    def steer(self, text: str, *, message_id: str | None = None) -> RemoteRequest[dict[str, Any]]:
+        """Say something to the answer under way: it is read before the next request to the model, or is the next message.
+
+        Durable on return. The same id is the same message. Returns `request_id`, `message_id`, `steered` (the turn, or None if the message
+        is a turn of its own) and `accepted`.
+        """
+        message = {"id": uuid4().hex if message_id is None else message_id, "role": "user"}
+        parts = [{"type": "text", "text": text}]
+        path = f"/api/agents/{'/'.join(quote(each, safe='') for each in self._address)}/steer"
+        return RemoteRequest("POST", path, {"message": {**message, "parts": parts}})
 
     @operation
     def messages(self, limit: int | None = None, before: str | None = None) -> RemoteRequest[list[dict[str, Any]]]:

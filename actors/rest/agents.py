@@ -8,9 +8,11 @@ from pathlib import Path
 
 from pydantic_core import to_jsonable_python
 
+from perdure.actors.chat.chat_agent import ChatAgent
 from perdure.actors.code.signatures import gives_bit_by_bit
 from perdure.actors.code.written import written
 from perdure.actors.gateway.backend import Reached, asked
+from perdure.actors.gateway.chat_turns import ChatTurns
 from perdure.actors.gateway.refusals import NoSuchAgent
 from perdure.actors.gateway.security import Scope
 from perdure.actors.life.handle import Method, tell
@@ -89,6 +91,22 @@ class AgentHandlers(Handlers):
         method = await self._method(given)
         await tell(method, *given.body.args, **given.body.kwargs)
         return {}
+
+    @Operation(
+        "POST",
+        "/api/agents/{address}/steer",
+        models.Steered,
+        scope=Scope.CHAT,
+        of=models.OfChat,
+        body=models.SteerAsked,
+    )
+    async def steer_turn(self, given: ApiRequest) -> object:
+        """Say something to the turn of a chat agent that is under way. It is read before the next request to the model, or is the next
+        message; it is durable when this is answered. A message with an id that is sent again is the same one."""
+        reached, rest = await self._backend.reach(given.who, given.path.address.split("/"))
+        if rest or not issubclass(reached.agent_class, ChatAgent):
+            raise NoSuchAgent("a turn is steered at /api/agents/CLASS/NAME/steer, of a chat agent")
+        return await ChatTurns(reached.caller).steer(given.body.message)
 
     async def _method(self, given: ApiRequest) -> Method:
         reached, rest = await self._backend.reach(given.who, given.path.address.split("/"))

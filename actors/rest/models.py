@@ -447,6 +447,28 @@ class CallAsked(Taken):
     kwargs: dict[str, JsonValue] = Field(default_factory=dict)
 
 
+class OfChat(Taken):
+    """The chat agent at an address."""
+
+    address: Id
+
+
+class SteerAsked(Taken):
+    """What is said to the turn under way: a text, or a message of the user, which is known by its id."""
+
+    message: str | JsonObject
+
+
+class Steered(BaseModel):
+    """What became of it, as far as it is decided: the turn that has read it or reads it at its next step, or none, if it is a turn of its
+    own; that turn has the id of the request."""
+
+    request_id: str
+    message_id: str
+    steered: str | None
+    accepted: bool
+
+
 class Answered(BaseModel):
     """What the method returned."""
 

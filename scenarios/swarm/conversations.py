@@ -16,6 +16,7 @@ from random import Random
 from typing import Any, Final
 
 from perdure.actors import TurnResult, Webhook
+from perdure.policies import steered_message
 from perdure.scenarios.cast.calculator import QUESTIONS, TOPICS, Calculator, answer_about
 from perdure.scenarios.cast.clerk import Reception, clerk_environment, clerk_of, script_of, update_of
 from perdure.scenarios.cast.environment import SIMULATED, outside, with_environment
@@ -64,7 +65,12 @@ async def chats(context: PlayContext) -> None:
     topics = die.sample(range(TOPICS), die.randint(1, 4))
     outside().provider.set_plan(FaultPlan(rules=() if context.patient else _rules(die, BREAKS, 3)))
     outside().provider.open_door()
-    await asyncio.gather(*(_chat(context, f"{context.tag}chat-{topic % 2}", topic) for topic in topics))
+    chatting = [_chat(context, f"{context.tag}chat-{topic % 2}", topic) for topic in topics]
+    pauses = [die.choice((0.0, 0.1, 0.4, 2.0)) for topic in topics if die.random() < OFTEN]
+    steering = [
+        _steer(context, f"{context.tag}chat-{topics[at] % 2}", topics[at], each) for at, each in enumerate(pauses)
+    ]
+    await asyncio.gather(*chatting, *steering)
 
 
 def _rules(die: Random, faults: Sequence[Fault], times_max: int) -> tuple[Rule, ...]:
@@ -92,6 +98,27 @@ async def _to_its_end(context: PlayContext, name: str, topic: int) -> TurnResult
     while result.status == "interrupted":
         result = await call("attach", (request_id,), {"first": result.next_event})
     return result
+
+
+async def _steer(context: PlayContext, name: str, topic: int, pause_s: float) -> None:
+    # Whatever turn is under way by then; or none.
+    await asyncio.sleep(pause_s)
+    request_id, call = f"{name}-steer-{topic}", partial(context.client.call, Calculator, name)
+    receipt = await context.persist(partial(call, "steer", (f"Mind the {topic}.",), {"request_id": request_id}))
+    ended = await context.persist(partial(call, "attach", (request_id,), {"follow": True}))
+    turn = await context.persist(partial(call, "inspect_turn", (request_id,), {}))
+    if turn is not None and turn["steers"]:  # its answer is in the transcript when it has ended
+        await context.persist(partial(call, "attach", (turn["steers"],), {"follow": True}))
+    messages = await context.persist(partial(call, "get_messages", (), {}))
+    if receipt is None or ended is None or messages is None:
+        return
+    said = [steered_message(part) or each for each in messages for part in each["parts"]]
+    places = {id(each) for each in said if each["id"] == receipt["message_id"]}
+    context.expect(len(places) == 1, f"what was said about {topic} stands in {len(places)} places; its turn is {ended}")
+    context.expect(
+        (ended.reason == "steered") is (receipt["message_id"] not in {each["id"] for each in messages}),
+        f"what was said about {topic} was not read where it stands; its turn is {ended}",
+    )
 
 
 async def letters(context: PlayContext) -> None:

@@ -108,6 +108,26 @@ def test_an_answer_can_be_cancelled_alone_and_with_all_others(gateway: RealGatew
     assert not gate.exists()
 
 
+def test_an_answer_is_steered_while_it_is_written_and_the_same_words_once(gateway: RealGateway, gate: Path) -> None:
+    with perdure.connect(gateway.url) as remote:
+        chat = remote.chat("waiter", "steered")
+        answer = chat.ask("gate")
+        following = iter(answer)
+        next(following)
+        first, again = [chat.steer("Be quick!", message_id="more") for _ in range(2)]
+        assert (first["message_id"], first["accepted"], again) == ("more", True, {**first, "accepted": False})
+        gate.touch()
+        reply = answer.result()
+        assert reply.ok
+        assert reply.message is not None
+        (part,) = [each for each in reply.message["parts"] if each["type"] == "data-steered"]
+        assert part["data"] == {"id": first["request_id"], "messageId": "more", "text": "Be quick!"}
+        later = chat.steer("words")
+        assert (later["steered"], later["accepted"]) == (None, True)
+        with pytest.raises(perdure.PerdureError, match="blank"):
+            chat.steer(" ")
+
+
 def test_an_answer_that_waits_for_a_person_is_parked_and_followed_on_when_that_has_answered(
     gateway: RealGateway,
 ) -> None:

@@ -13,6 +13,7 @@ from perdure.policies import (
     estimated_tokens,
     question_starts,
     retold,
+    steered_part,
     step_starts,
     steps_of,
 )
@@ -100,6 +101,14 @@ def test_what_is_summarised_is_told_as_one_text_and_long_pieces_are_clipped() ->
         'Assistant called look({"at": 1}): the user declined it',
         'Assistant called look({"at": 1}): there is no result yet',
     ]
+
+
+def test_what_a_person_said_in_an_answer_is_summarised_and_counted_as_that_person_s() -> None:
+    message: Message = {"id": "s-0", "role": "user", "parts": [text("Not there!")]}
+    talk = [said("assistant", STEP, call(output="x"), steered_part("s", "1", message), STEP, text("Here?"))]
+    assert retold(talk, 300).split("\n\n")[1:] == ["User: Not there!", "Assistant: Here?"]
+    assert estimated_tokens([steered_part("s", "1", message)]) == estimated_tokens(message["parts"]) == 3
+    assert steps_of(talk[0]["parts"])[0][-1]["type"] == "data-steered"
 
 
 def test_tokens_are_estimated_by_characters() -> None:

@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.policies import OpenTurn, Overlap, QueueAction, TurnStatus, is_dropped, overlaps, queue_decision
+from perdure.policies import (
+    OpenTurn,
+    Overlap,
+    QueueAction,
+    TurnStatus,
+    is_dropped,
+    is_held,
+    overlaps,
+    queue_decision,
+    steered_turn,
+)
 from perdure.policies.overlap import STRATEGIES
 
 RUNNING = OpenTurn(1, TurnStatus.RUNNING)
@@ -127,3 +137,34 @@ def test_the_last_message_is_never_skipped_and_always_plays_in_the_end(
     last = queue_decision(Overlap(strategy), turns[-1], turns, now_ms)
     assert last.action in (QueueAction.PLAY, QueueAction.WAIT)
     assert queue_decision(Overlap(strategy), turns[-1], turns, max(now_ms, last.until_ms)).action is QueueAction.PLAY
+
+
+@pytest.mark.parametrize("status", TurnStatus)
+def test_a_steer_is_held_back_while_it_has_not_begun_and_its_turn_is_open(status: TurnStatus) -> None:
+    assert is_held("asked", status, {"asked", "other"}) is (status is TurnStatus.ACCEPTED)
+    assert not is_held("asked", status, {"other"})
+    assert not is_held("", status, {"asked"})
+
+
+A, R, P = TurnStatus.ACCEPTED, TurnStatus.RUNNING, TurnStatus.PARKED
+
+
+@pytest.mark.parametrize(
+    ("turns", "playing", "steered"),
+    [
+        ([], 0, None),
+        ([(1, R)], 1, 1),
+        ([(1, A)], 0, 1),
+        ([(1, R), (2, R)], 2, 2),  # the first was answered and waits for its place
+        ([(2, A), (1, R)], 0, 1),  # nothing is played yet in this life
+        ([(1, P), (2, A)], 2, 2),
+        ([(1, P), (3, P), (2, P)], 0, 3),
+        ([(1, P), (2, R)], 1, 2),  # the one that was played waits for a person by now
+        ([(1, TurnStatus.COMPLETED)], 1, None),
+    ],
+)
+def test_a_person_steers_what_is_played_else_what_is_next_else_what_waits_for_a_person(
+    turns: list[tuple[int, TurnStatus]], playing: int, steered: int | None
+) -> None:
+    found = steered_turn([OpenTurn(*each) for each in turns], playing)
+    assert (None if found is None else found.number) == steered

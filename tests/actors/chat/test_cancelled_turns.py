@@ -62,7 +62,7 @@ def test_a_cancelled_turn_is_aborted_unless_it_has_come_to_its_end_before(
         tenant = SimpleNamespace(spawn_awaited=asyncio.ensure_future)
         state: Any = SimpleNamespace(agent=None, tenant=tenant, spans=None)
         nobody: Any = None
-        play = Play(state, live, nobody, nobody)
+        play = Play(state, live, nobody, nobody, nobody)
         if work is _hangs:
             asyncio.get_running_loop().call_later(0.01, play.cancel)
         return await play.within(work())

@@ -220,6 +220,24 @@ def test_a_conversation_is_made_shorter_before_it_is_refused() -> None:
     assert (len(Narrow.summaries), Narrow.refusals) == (1, 0)
 
 
+@pytest.mark.parametrize("agent", [Miner, Ahead, Drill, DrillAhead])
+def test_what_a_person_said_in_the_answer_is_told_all_the_same(agent: type[ChatAgent]) -> None:
+    """As the question is: the steps before and after it are summarised, and the model goes by what was said last."""
+    Narrow.begin()
+
+    async def story(room: Room) -> None:
+        asking = room.soon("chat", "dig 7", request_id="asked")
+        await room.until(lambda: Narrow.summaries)
+        assert (await room.do("steer", "dig 11"))["steered"] == "asked"
+        result = await asking
+        assert result.text == "Answer to dig 11."
+        assert [part["input"]["number"] for part in result.message["parts"] if "toolCallId" in part] == [*range(1, 12)]
+
+    told = heard(agent, story)
+    assert any(each["shortened"] for each in told)
+    assert [request.count("user-prompt: dig 11") for request in Narrow.requests[-4:]] == [1, 1, 1, 1]
+
+
 class Roomy(Miner):
     """Makes the conversation shorter late."""
 

@@ -21,7 +21,7 @@ from perdure.actors.chat.chat_messages import (
 )
 from perdure.actors.chat.plain_data import TextJoiner, all_mended
 from perdure.ledger import BadRequest, TooLarge, pack
-from perdure.policies import Message
+from perdure.policies import STEERED, Message, steered_message, steered_part
 
 
 def counting() -> Callable[[], str]:
@@ -44,6 +44,8 @@ def assistant(*parts: dict[str, Any], **more: Any) -> Message:
 def text(words: str) -> dict[str, Any]:
     return {"type": "text", "text": words}
 
+
+FILE = {"type": "file", "mediaType": "image/png", "url": "data:image/png;base64," + "A" * 100_000}
 
 # ---------------------------------------------------------------- what a client sends
 
@@ -129,6 +131,14 @@ BAD: list[tuple[object, str, str]] = [
     (user({"type": "data-x", "data": 2**64}), "messages.parts[0].data", "has 65 bits"),
     (user({"type": "data-x", "data": {1: 2}}), "messages.parts[0].data", "has the key 1"),
     (user({"type": "data-x", "data": deep}), "messages.parts[0].data" + "[0]" * 63, "is nested deeper"),
+    (assistant({"type": STEERED, "data": "x"}), "messages.parts[0].data", "is str, not an object"),
+    (assistant({"type": STEERED, "data": {"text": "x"}}), "messages.parts[0].data.messageId", "not a string"),
+    (assistant({"type": STEERED, "data": {"messageId": "x"}}), "messages.parts[0].data.text", "not a string"),
+    (
+        assistant({"type": STEERED, "data": {"messageId": "x", "text": "", "parts": [{"type": "text"}]}}),
+        "messages.parts[0].data.parts[0].text",
+        "not a string",
+    ),
     (assistant({**TOOL, "toolCallId": ""}), "messages.parts[0].toolCallId", "is blank"),
     (assistant({**TOOL, "state": "done"}), "messages.parts[0].state", "'done' is not one of"),
     (assistant({**TOOL, "type": "dynamic-tool"}), "messages.parts[0].toolName", "is blank"),
@@ -234,6 +244,26 @@ def test_a_shortened_input_is_still_an_object_and_cut_reasoning_has_no_signature
     kept_call, kept_reasoning = for_storage(assistant(call, reasoning))["parts"]
     assert "were left out" in kept_call["input"]["leftOut"]
     assert "providerMetadata" not in kept_reasoning
+
+
+@pytest.mark.parametrize("parts", [[text("w" * 900_000)], [text("w" * 600_000), FILE]], ids=["text", "with a file"])
+def test_what_a_person_said_in_an_answer_is_shortened_last_and_stays_a_message(parts: list[Any]) -> None:
+    message: Message = {"id": "m1", "role": "user", "parts": parts}
+    large = {
+        "type": "dynamic-tool",
+        "toolCallId": "c",
+        "toolName": "t",
+        "state": "output-available",
+        "output": "o" * 10**6,
+    }
+    kept = for_storage(assistant(steered_part("s1", "p1", message), large))  # type: ignore[arg-type]
+    assert kept["parts"][0] == steered_part("s1", "p1", message), "what a tool returned gives way first"
+    short = for_storage(assistant(steered_part("s1", "p1", message)), 300_000)["parts"][0]  # type: ignore[arg-type]
+    said = steered_message(short)
+    assert said is not None
+    assert (said["id"], short["id"], short["data"]["id"]) == ("m1", "p1", "s1")
+    assert "characters were left out" in said["parts"][0]["text"]
+    assert len(said["parts"]) == len(parts)
 
 
 def test_a_file_that_does_not_fit_leaves_a_note() -> None:
