@@ -86,6 +86,10 @@ if TYPE_CHECKING:
         ServedElsewhere,
         StaleIncarnation,
         StartTimedOut,
+        StepError,
+        StepFailed,
+        StepOutcomeUnknown,
+        StepTimedOut,
         StorageConflict,
         StorageError,
         StorageLost,
@@ -194,12 +198,13 @@ if TYPE_CHECKING:
         run_from,
         run_record,
     )
-    from perdure.ledger.status import HARD, LAST_EVENTS, LIVE, Status
+    from perdure.ledger.status import HARD, LAST_EVENTS, LIVE, Status, Undo
     from perdure.ledger.stimulus import (
         COLLECTED_NOTHING,
         NOT_RUNNABLE,
         START_FAILED,
         STORAGE_LOST,
+        UNDO_FAILED,
         UNFIT,
         UNIMPORTABLE,
         Adopt,
@@ -216,6 +221,7 @@ if TYPE_CHECKING:
         HostUp,
         Milestone,
         Progress,
+        PromiseUndo,
         Released,
         Request,
         Retry,
@@ -223,6 +229,7 @@ if TYPE_CHECKING:
         StopLives,
         Tell,
         Tick,
+        Undoing,
         Unhosted,
         Unstarted,
         Up,

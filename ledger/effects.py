@@ -24,7 +24,7 @@ from perdure.ledger.view import View
 
 
 class StartAttempt(NamedTuple):
-    """Tell a host to start an attempt."""
+    """Tell a host to start an attempt, or with `undo` to undo its steps: how the run ends after that, and why."""
 
     host_id: str
     agent_id: str
@@ -36,6 +36,7 @@ class StartAttempt(NamedTuple):
     options: dict[str, Any]
     reported: int = 0
     after: int = 0
+    undo: list[str] | None = None
 
 
 class StartBatch(NamedTuple):
@@ -108,7 +109,7 @@ def outstanding(view: View, keys: Iterable[str], at_ms: int) -> Iterator[Effect]
         elif _starts_plainly(view, run):
             # Runs of one batch share their options, so it is enough to compare identities.
             starts.setdefault((run.host_id, run.agent_type, id(run.options)), []).append(run)
-        elif not run.confirmed or run.teardown or not run.host_id:
+        elif not run.confirmed or run.teardown or not run.host_id or run.stops_to_undo:
             yield from _for_run(view, run)
         activation = agents.get(key)
         if key in doomed:
@@ -140,7 +141,7 @@ def _starts_plainly(view: View, run: Run) -> bool:
     """Whether all that is left to do for a live run is to start its first attempt, and nothing is to be delivered behind that."""
     if run.attempt != 1 or run.confirmed or not run.host_id or run.input is None:
         return False
-    if run.collect or run.teardown or run.cleared or run.child in view.mailbox:
+    if run.collect or run.teardown or run.undo or run.cleared or run.child in view.mailbox:
         return False
     activation = view.agents.get(run.child)
     return activation is None or not activation.reported
@@ -163,12 +164,12 @@ def _for_run(view: View, run: Run) -> list[Effect]:
     awake = activation if activation is not None and activation.host_id else None
     begins_again = is_live and not run.host_id and not run.parked
     # A run that begins again waits until its child has ended its other work: an agent has one life at a time.
-    if awake is not None and (run.teardown or run.cleared or begins_again):
+    if awake is not None and (run.teardown or run.cleared or begins_again or run.stops_to_undo):
         effects.append(StopAgent(awake.host_id, run.child, awake.incarnation))
     elif is_live and run.host_id and not run.confirmed:
         start = StartAttempt(
             run.host_id, run.child, run.incarnation, run.run_id, run.attempt, run.input, run.collect, run.options,
-            0 if awake is None else awake.reported or 0, run.begun_after,
+            0 if awake is None else awake.reported or 0, run.begun_after, [run.undo, run.error] if run.is_undoing else None,
         )  # fmt: skip
         effects.append(start)
     if run.cleared and awake is None:

@@ -42,6 +42,7 @@ from perdure.ledger.facts import (
     RunRequested,
     RunRetried,
     SupervisorStarted,
+    UndoBegan,
 )
 from perdure.ledger.ids import name_of
 from perdure.ledger.mail import MILESTONE, Mail, MailEvent, Slot, permits
@@ -171,6 +172,16 @@ def _run_parked(view: View, fact: RunParked, seq: int, at_ms: int) -> int | None
     return frame
 
 
+def _undo_began(view: View, fact: UndoBegan, seq: int, at_ms: int) -> int | None:
+    run = view.runs[fact.run_id]
+    view.parked.pop(run.run_id, None)
+    view.begins_anew.pop(run.run_id, None)
+    frame = view.advance(run, fact, seq, at_ms)
+    if not run.is_placed:
+        view.timers.arm(run.run_id, 0)
+    return frame
+
+
 def _run_retried(view: View, fact: RunRetried, seq: int, at_ms: int) -> int | None:
     run = view.runs[fact.run_id]
     for slot in (Slot.FINISH, Slot.GIVE_UP):
@@ -181,7 +192,8 @@ def _run_retried(view: View, fact: RunRetried, seq: int, at_ms: int) -> int | No
     view.parked.pop(run.run_id, None)
     view.dequeue(run)  # it may change its pool
     frame = view.advance(run, fact, seq, at_ms)
-    view.begins_anew[run.run_id] = None
+    if run.begins_anew:
+        view.begins_anew[run.run_id] = None
     view.enqueue(run)
     return frame
 
@@ -349,6 +361,7 @@ _FOLDS: dict[type[Fact], Callable[[View, Any, int, int], int | None]] = {
     RunReattached: _run_reattached,
     RunCleared: _run_cleared,
     RunParked: _run_parked,
+    UndoBegan: _undo_began,
     RunRetried: _run_retried,
     AgentActivated: _agent_activated,
     AgentReleased: _agent_released,

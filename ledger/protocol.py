@@ -7,8 +7,8 @@ that is doubled, late or from an earlier life yields no facts.
 
 | stimulus | decided in |
 |---|---|
-| `Request`, `Cancel`, `Clear`, `Tell`, `Forget`, `StopLives`, `Retry`, `Adopt` | `requests` |
-| `Up`, `Progress`, `Milestone`, `Chunk`, `Ended`, `Unstarted`, `Released`, `Awake`, `Alarm`, `Handled` | `host_reports` |
+| `Request`, `Cancel`, `Clear`, `Tell`, `Forget`, `StopLives`, `Retry`, `Adopt`, `PromiseUndo` | `requests` |
+| `Up`, `Progress`, `Milestone`, `Chunk`, `Ended`, `Undoing`, `Unstarted`, `Released`, `Awake`, `Alarm`, `Handled` | `host_reports` |
 | `HostUp`, `HostLost` | `host_reports` |
 | `ExpireRuns` | here |
 | `Unhosted` | `placements` |
@@ -55,6 +55,7 @@ from perdure.ledger.stimulus import (
     HostUp,
     Milestone,
     Progress,
+    PromiseUndo,
     Released,
     Request,
     Retry,
@@ -62,6 +63,7 @@ from perdure.ledger.stimulus import (
     StopLives,
     Tell,
     Tick,
+    Undoing,
     Unhosted,
     Unstarted,
     Up,
@@ -97,6 +99,8 @@ _DECISIONS: dict[type[Stimulus], Callable[[View, Any, int, Limits], Iterator[Fac
     Milestone: lambda view, said, _at_ms, _limits: host_reports.milestone(view, said),
     Chunk: lambda view, said, _at_ms, _limits: host_reports.chunk(view, said),
     Ended: lambda view, said, _at_ms, limits: host_reports.ended(view, said, limits),
+    Undoing: lambda view, said, _at_ms, _limits: host_reports.undoing(view, said),
+    PromiseUndo: lambda view, said, _at_ms, _limits: requests.promise_undo(view, said),
     Unstarted: host_reports.unstarted,
     Released: host_reports.released,
     Awake: lambda view, said, _at_ms, _limits: host_reports.awake(view, said),

@@ -32,10 +32,12 @@ from perdure.ledger.facts import (
     RunRetried,
     RunStarted,
     TeardownBegan,
+    UndoBegan,
+    UndoPromised,
 )
 from perdure.ledger.ids import agent_id, mail_id
 from perdure.ledger.mail import MailState, Slot
-from perdure.ledger.status import ENDED, HARD, LIVE, Status
+from perdure.ledger.status import ENDED, HARD, LIVE, Status, Undo
 from perdure.ledger.transitions import cell
 from perdure.policies import Attempts, Cell, IllegalTransition
 
@@ -47,6 +49,8 @@ class Run:
     `parked` says why the run waits for other code or for a person; it is live then, and no time limit applies to it. `retries` counts how
     often it was tried again after an end, and `begun_after` the attempts before that, which do not count any more. Since then it has other
     ends to tell, whose mail is told from the earlier by `end_mark`; `overtaken` are mails about earlier ends, which were not delivered.
+    `undo` is a word of `Undo`, or empty: whether its steps are undone before it ends, and how it ends then. While they are, `error` says
+    why, no time limit applies, and the attempts after `begun_after` undo.
     """
 
     run_id: str
@@ -98,6 +102,7 @@ class Run:
     begun_after: int = 0
     end_mark: int = 0
     overtaken: list[str] = field(default_factory=list)
+    undo: str = ""
 
     child: str = field(init=False, repr=False)
 
@@ -125,8 +130,19 @@ class Run:
         return not self.options.get("detached")
 
     @property
+    def is_undoing(self) -> bool:
+        return self.is_live and self.undo not in ("", Undo.PROMISED)
+
+    @property
+    def stops_to_undo(self) -> bool:
+        # The attempt that was at work when that was decided. Its child is told to stop, and the next one undoes.
+        return self.is_undoing and self.is_placed and self.attempt <= self.begun_after
+
+    @property
     def begins_anew(self) -> bool:
         # Until the next attempt begins, newer code that comes is taken.
+        if self.is_undoing:
+            return False
         return bool(self.retried_at_ms) and self.status is Status.STARTING and self.attempt == self.begun_after
 
     @property
@@ -145,7 +161,7 @@ class Run:
 
     def attempts(self, default_max: int) -> Attempts:
         """The attempts since the last progress, and their limit."""
-        most = self.options.get("attempts_max") or default_max
+        most = default_max if self.is_undoing else self.options.get("attempts_max") or default_max
         # A limit of one means at most once, so all attempts count.
         return Attempts(self.attempt - self.begun_after if most == 1 else self.idle_attempts, most)
 
@@ -279,6 +295,7 @@ def _chunk(run: Run, fact: ChunkEmitted, at_ms: int) -> None:
 
 def _end(run: Run, at_ms: int, *, released: bool) -> None:
     run.ended_at_ms, run.reason, run.child_still_running, run.teardown, run.parked = at_ms, "", None, "", ""
+    run.undo = ""
     if released:
         run.host_id = ""
 
@@ -315,7 +332,8 @@ def _lost(run: Run, fact: AttemptLost, at_ms: int) -> None:
 
 def _reattached(run: Run, fact: RunReattached, at_ms: int) -> None:
     run.life = fact.life
-    run.reattached_at_ms, run.reason, run.child_still_running, run.error, run.ended_at_ms = at_ms, "", None, "", 0
+    run.reattached_at_ms, run.reason, run.child_still_running, run.ended_at_ms = at_ms, "", None, 0
+    run.error = run.error if run.is_undoing else ""
     run.teardown = ""
     if not run.host_id:
         run.status = Status.STARTING  # interrupted or not: its next attempt is still to come
@@ -340,10 +358,22 @@ def _retried(run: Run, fact: RunRetried, at_ms: int) -> None:
         run.retries += 1
     run.retried_at_ms, run.begun_after, run.host_id, run.confirmed = at_ms, run.attempt, "", False
     run.idle_attempts, run.losses, run.retry_at_ms, run.lost_at_ms, run.signal_at_ms = 0, 0, 0, 0, 0
-    run.cause, run.error, run.trace, run.reason, run.child_still_running, run.parked = "", "", "", "", None, ""
+    if not run.is_undoing:  # otherwise they say why
+        run.error, run.trace = "", ""
+    run.cause, run.reason, run.child_still_running, run.parked = "", "", None, ""
     run.ended_at_ms, run.reattached_at_ms, run.teardown, run.teardown_at_ms = 0, 0, "", 0
     if fact.package is not None:
         run.options = {**run.options, "pool": with_package(run.options.get("pool"), fact.package)}
+
+
+def _undo_promised(run: Run, _fact: UndoPromised, _at_ms: int) -> None:
+    run.confirmed, run.undo = True, Undo.PROMISED
+
+
+def _undo_began(run: Run, fact: UndoBegan, _at_ms: int) -> None:
+    run.undo, run.begun_after, run.error, run.trace = fact.undo, fact.attempt, fact.error, fact.trace
+    run.teardown, run.teardown_at_ms, run.parked, run.reason, run.child_still_running = "", 0, "", "", None
+    run.idle_attempts, run.losses, run.retry_at_ms, run.lost_at_ms, run.ended_at_ms = 0, 0, 0, 0, 0
 
 
 _KEEPERS: dict[type[Fact], Callable[[Run, Any, int], None]] = {
@@ -361,5 +391,7 @@ _KEEPERS: dict[type[Fact], Callable[[Run, Any, int], None]] = {
     RunReattached: _reattached,
     RunCleared: _cleared,
     RunParked: _parked,
+    UndoPromised: _undo_promised,
+    UndoBegan: _undo_began,
     RunRetried: _retried,
 }

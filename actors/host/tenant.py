@@ -210,18 +210,26 @@ class Tenant(Life):
     # a run
 
     def begin_run(
-        self, run_id: str, attempt: int, body: bytes, options: dict[str, Any], *, collect: bool, after: int = 0
+        self,
+        run_id: str,
+        attempt: int,
+        body: bytes,
+        options: dict[str, Any],
+        *,
+        collect: bool,
+        after: int = 0,
+        undo: list[str] | None = None,
     ) -> None:
         self._runs[run_id] = None
         self._is_first_life = attempt == 1
         asked = (options.get("tool_call"), options.get(CARRIED, ""), options.get("behalf", ()))
-        run = RunContext(self, run_id, attempt, self.incarnation, *asked)
-        self.spawn(self._carry(run, body, after, collect=collect), Rank.OPENING)
+        run = RunContext(self, run_id, attempt, self.incarnation, *asked, after=after)
+        self.spawn(self._carry(run, body, after, undo, collect=collect), Rank.OPENING)
 
-    async def _carry(self, run: RunContext, body: bytes, after: int, *, collect: bool) -> None:
+    async def _carry(self, run: RunContext, body: bytes, after: int, undo: list[str] | None, *, collect: bool) -> None:
         """Carry an attempt and say what it came to; a child that has nothing else to do leaves in the same breath. One that only hands over
         what an earlier life had done comes up after that if the earlier life left other work too, or leaves that to the next one."""
-        report = await carry(self, self.ready, run, body, after, collect=collect)
+        report = await carry(self, self.ready, run, body, after, undo, collect=collect)
         has_left_work = report is not None and not self.is_up and self.alarms.finds_work()
         if isinstance(report, Unstarted):
             self.alarms.owe("start", owes=has_left_work and report.cause == COLLECTED_NOTHING)

@@ -22,7 +22,18 @@ from perdure.actors.link.messages import InboxKept, Plain, Question, Report
 from perdure.actors.ports import Dice
 from perdure.actors.tasks import AGENT, RANK, Pending, Tasks, failure_or_itself
 from perdure.actors.threads import awaitable, has_loop, wait_for
-from perdure.ledger import Alarm, BadRequest, Ended, Handled, Milestone, Progress, Released, StaleIncarnation, path_of
+from perdure.ledger import (
+    Alarm,
+    BadRequest,
+    Ended,
+    Handled,
+    Milestone,
+    Progress,
+    Released,
+    StaleIncarnation,
+    Undoing,
+    path_of,
+)
 from perdure.ledger.storage.agent_storages import State, Storage, Transaction, bound_to, unbound
 from perdure.policies import Rank
 
@@ -32,7 +43,7 @@ Part = TypeVar("Part")
 Ready = Callable[[], Awaitable[None]]
 """Brings the agent up, once; whoever calls it waits until it is up. Raises what `on_start` raised."""
 
-_OF_DURABLE_WORK: Final = (Progress, Milestone, Ended, Handled, Alarm, Released)
+_OF_DURABLE_WORK: Final = (Progress, Milestone, Ended, Undoing, Handled, Alarm, Released)
 
 
 class Life:

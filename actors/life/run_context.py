@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Any, ClassVar
 
 from perdure.actors.life.life import Life
-from perdure.actors.life.steps import RemembersSteps
+from perdure.actors.life.steps import RECORD, RemembersSteps
 from perdure.actors.ports import KillPoint
 from perdure.actors.telemetry.span_names import over_attempts
 from perdure.ledger import (
@@ -16,15 +16,17 @@ from perdure.ledger import (
     Kept,
     Milestone,
     Progress,
+    PromiseUndo,
     check_id,
     check_number,
     check_text,
     pack,
     pack_value,
     type_of,
+    unpack,
     unpack_value,
 )
-from perdure.policies import TraceContext
+from perdure.policies import StepRecord, TraceContext
 
 STASH = "\x00stash"
 PIECES_S = 0.002  # pieces of a stream that come within it are reported together
@@ -51,8 +53,12 @@ class RunContext(RemembersSteps):
         tool_call: str | None,
         trace: str = "",
         behalf: Sequence[str] = (),
+        after: int = 0,
     ) -> None:
         super().__init__()
+        self.has_promised = False
+        self._undo_number = 0
+        self._after = after  # attempts up to this do not count: the run was tried again since
         self.run_id, self.attempt, self.parent_tool_call_id, self.behalf = run_id, attempt, tool_call, tuple(behalf)
         self._trace = trace  # what the request carried
         self._life, self._incarnation = life, incarnation
@@ -86,13 +92,47 @@ class RunContext(RemembersSteps):
 
     def _remembered(self, name: str) -> bytes | None:
         if self._life.transaction is not None:  # it may roll back what it remembers
-            return self._life.storage.steps(self.run_id).get(name)
-        return self._life.steps(self.run_id).get(name)
+            return self._life.storage.steps(self.run_id).get(name) or None
+        return self._life.steps(self.run_id).get(name) or None  # without a body, it was undone
 
     def _remember(self, name: str, body: bytes) -> None:
         with self._life.storage.transaction() as transaction:
             transaction.save_step(self.run_id, name, body)
             transaction.then(lambda: self._life.steps(self.run_id).update({name: body}))
+
+    _note_down = _remember
+
+    @property
+    def _owner(self) -> str:
+        return self.run_id
+
+    def _counted(self, record: StepRecord) -> StepRecord:
+        return record if record.round == self._after else record.counted_anew(self._after)
+
+    def counted(self, name: str) -> StepRecord:
+        """The record under this name, in this count of the tries."""
+        body = self._remembered(name)
+        return self._counted(StepRecord() if body is None else StepRecord(*unpack(body)))
+
+    async def _promise(self) -> None:
+        await self._life.ask(PromiseUndo(self.run_id, self._incarnation))
+        self.has_promised = True
+
+    def _promise_undo(self) -> Awaitable[None] | None:
+        return None if self.has_promised else self._life.bridge(self._promise())
+
+    def _next_number(self) -> int:
+        with self._lock:
+            if not self._undo_number:
+                self._undo_number = max((record.number for _, record in self.records()), default=0)
+            self._undo_number += 1
+            return self._undo_number
+
+    def records(self) -> list[tuple[str, StepRecord]]:
+        """What is remembered of its steps beside their values, by their keys."""
+        known = self._life.steps(self.run_id)
+        keys = [name.removeprefix(RECORD) for name, body in known.items() if name.startswith(RECORD) and body]
+        return [(key, self._record_of(key)) for key in keys]
 
     def report_progress(
         self,

@@ -27,10 +27,12 @@ from perdure.ledger import (
     Handled,
     Milestone,
     Progress,
+    PromiseUndo,
     Released,
     Request,
     Stimulus,
     Tell,
+    Undoing,
     Unstarted,
     Up,
 )
@@ -187,7 +189,7 @@ class Happened(NamedTuple):
 
 class Start(NamedTuple):
     """Carry an attempt at a run. With `collect`, only an earlier result is looked for. `reported` is what the storage must
-    have. What attempts up to `after` failed with does not count."""
+    have. What attempts up to `after` failed with does not count. With `undo` its steps are undone: how it ends after that, and why."""
 
     agent_id: str
     incarnation: int
@@ -198,6 +200,7 @@ class Start(NamedTuple):
     options: Fields
     reported: int = 0
     after: int = 0
+    undo: list[str] | None = None
 
 
 class Starts(NamedTuple):
@@ -394,9 +397,9 @@ class CopyStorage(NamedTuple):
     content: bytes
 
 
-Question: TypeAlias = Call | Abort | Tell | CopyStorage | Steering | Query
+Question: TypeAlias = Call | Abort | Tell | CopyStorage | PromiseUndo | Steering | Query
 
-Report: TypeAlias = Up | Progress | Milestone | Chunk | Ended | Unstarted | Released | Awake | Alarm | Handled
+Report: TypeAlias = Up | Progress | Milestone | Chunk | Ended | Undoing | Unstarted | Released | Awake | Alarm | Handled
 """The stimuli that hosts report."""
 
 FromPeer: TypeAlias = Request | Ask | Wait | CodeFiles

@@ -47,6 +47,7 @@ from perdure.ledger import (
     Ended,
     Forget,
     HostUp,
+    PromiseUndo,
     Request,
     Retry,
     Stimulus,
@@ -187,7 +188,7 @@ class Intake:
     def asked(self, session: PeerSession, asked: Ask) -> Stimulus | CopyStorage | None:
         """Take in a question. What must be decided first is handed back; anything else is answered after the turn."""
         match asked.question:
-            case Cancel() | Clear() | Retry() | CopyStorage() as wish:
+            case Cancel() | Clear() | Retry() | CopyStorage() | PromiseUndo() as wish:
                 return wish
             case Tell() as mail:
                 return self._mailed(session, asked.ref, mail)

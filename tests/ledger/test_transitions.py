@@ -25,6 +25,8 @@ from perdure.ledger.facts import (
     RunRetried,
     RunStarted,
     TeardownBegan,
+    UndoBegan,
+    UndoPromised,
 )
 from perdure.ledger.run import Run, apply, open_run
 from perdure.ledger.transitions import TABLE, cell, permits
@@ -49,6 +51,8 @@ EXPECTED = """
     RunReattached     starting running  running  ignored  ignored  ignored
     RunCleared        illegal  illegal  interrupted completed error aborted
     RunParked         starting starting ignored  ignored  ignored  ignored
+    UndoPromised      running  running  interrupted ignored ignored ignored
+    UndoBegan         starting running  starting ignored  ignored  ignored
     RunRetried        starting illegal  starting illegal  starting starting
 """
 ROWS = {row.split()[0]: row.split()[1:] for row in EXPECTED.strip().splitlines()}
@@ -69,6 +73,8 @@ FACTS: dict[type[Fact], Fact] = {
     RunReattached: RunReattached("r", 2, 1),
     RunCleared: RunCleared("r"),
     RunParked: RunParked("r", 1, "its input does not fit"),
+    UndoPromised: UndoPromised("r", 1),
+    UndoBegan: UndoBegan("r", 1, "aborted", "cancelled"),
     RunRetried: RunRetried("r"),
 }
 CELLS = list(product(FACTS, Status))
@@ -118,10 +124,12 @@ def test_a_hard_end_is_left_by_nothing_but_a_person_s_retry_and_a_completion_not
         assert leaving == expected_ways
 
 
-def test_an_interruption_is_left_by_a_true_end_or_by_who_asks_or_tries_again_and_by_nothing_else() -> None:
+def test_an_interruption_is_left_by_a_true_end_or_by_who_asks_or_tries_again_or_for_its_undos_and_by_nothing_else() -> (
+    None
+):
     leaving = {
         fact
         for fact in TABLE
         if permits(Status.INTERRUPTED, fact) and cell(Status.INTERRUPTED, fact) is not Status.INTERRUPTED
     }
-    assert leaving == {RunCompleted, RunFailed, RunAborted, RunReattached, RunRetried}
+    assert leaving == {RunCompleted, RunFailed, RunAborted, RunReattached, UndoBegan, RunRetried}
