@@ -131,7 +131,7 @@ class RunContext(RemembersSteps):
     def records(self) -> list[tuple[str, StepRecord]]:
         """What is remembered of its steps beside their values, by their keys."""
         known = self._life.steps(self.run_id)
-        keys = [name.removeprefix(RECORD) for name, body in known.items() if name.startswith(RECORD) and body]
+        keys = [name.removeprefix(RECORD) for name, body in list(known.items()) if name.startswith(RECORD) and body]
         return [(key, self._record_of(key)) for key in keys]
 
     def report_progress(

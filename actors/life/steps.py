@@ -176,7 +176,11 @@ class RemembersSteps:
                 raises `StepTimedOut`, and an async job is cancelled. A sync job cannot be: its value counts although it is late, but no
                 further try begins.
             undo: what undoes it if the run fails for good or is cancelled: a method of the agent or its name, a function at the top level
-                of a module, or a `functools.partial` of one with plain data. It is called with the step's value. Runs only.
+                of a module, or a `functools.partial` of one with plain data. It is called with the step's value, or with None if nobody
+                knows whether the job took effect. The steps are undone in reverse, each at least once, so an undo wants the same
+                idempotency key; then the run ends as `error` or `aborted`. An undo that raises is tried again as often as
+                `Limits.handler_attempts_max` says, and then the run is parked: `perdure retry` tries it again, and `perdure cancel` gives
+                it up. A run that is interrupted is not undone. Runs only.
             probe: says what came of a job that had begun before a death, or was cancelled in its middle: False, it took no effect, so it
                 is done; None, nobody knows, so `StepOutcomeUnknown` is raised; anything else is the step's value. Without one such a job is
                 done again. With `undo` it must be found again as that is.

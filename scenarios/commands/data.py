@@ -228,7 +228,8 @@ def cancel(
 ) -> None:
     """Cancel a run and what its child waits for. A run that has ended stays as it is.
 
-    The run is aborted when this command returns, and its child is stopped after that. Detached runs of the child go on.
+    The run is aborted when this command returns, and its child is stopped after that. Detached runs of the child go on. A run that has
+    begun a step with an undo is over, too, but aborted only when its steps are undone.
 
     Example:
         perdure cancel 3f0c9a1e --reason "wrong input"
@@ -239,7 +240,13 @@ def cancel(
             print(f"Run {run_id} had ended before ({before}), and stays as it is.")
             return
         ledger.ask("cancel", run_id, None, reason)
-        print(f"Run {run_id} is {ledger.ask('show', run_id)['status']}.")
+        after = ledger.ask("show", run_id)["status"]
+        undone = (
+            ""
+            if after in HARD
+            else ", and is aborted when its steps are undone; `perdure explain` tells how far that is"
+        )
+        print(f"Run {run_id} is {after}{undone}.")
 
 
 def retry(

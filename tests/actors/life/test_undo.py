@@ -11,6 +11,9 @@ import pytest
 
 from perdure.actors import Agent, Detached, KillPoint, RunContext, exposed
 from perdure.ledger import BadRequest, Undo
+from perdure.policies import Retries
+from tests.actors.one_process import OneProcess
+from tests.actors.one_process import play as in_one_process
 from tests.kit import ROOMY, Stage, address, play
 
 Diary = list[tuple[str, Any]]
@@ -78,6 +81,10 @@ class Trip(Agent):
 
     async def hang_with_probe(self, run: RunContext) -> str:
         await run.step("hang", self.hang, undo=self.cancel_booking, probe=self.probe)
+        return ""
+
+    async def time_out(self, run: RunContext) -> str:
+        await run.step("hang", self.hang, undo=self.cancel_booking, timeout=5)
         return ""
 
     async def raise_in_step(self, run: RunContext) -> str:
@@ -161,6 +168,7 @@ def test_a_run_that_completes_is_not_undone() -> None:
         ("with_and_without", [("cancelled", 3), ("cancelled", 1)]),
         ("together", [("cancelled", "t2"), ("cancelled", "t1"), ("cancelled", "t0")]),
         ("raise_in_step", []),
+        ("time_out", [("cancelled", None)]),
     ],
 )
 def test_what_undoes_a_step_is_found_by_its_name_with_what_is_bound_to_it(then: str, undone: Diary) -> None:
@@ -310,7 +318,26 @@ class Head(Agent):
     @exposed
     async def go(self) -> str:
         asked = Detached(max_budget_ms=1_000)
-        return (await self.run_agent_tool(Trip, {"books": ["a"], "then": "fail"}, run_id="r", detached=asked)).run_id
+        return await self.ask("fail", asked)
+
+    @exposed
+    async def linger(self) -> str:
+        return await self.ask("wait", Detached())
+
+    async def ask(self, then: str, asked: Detached) -> str:
+        return (await self.run_agent_tool(Trip, {"books": ["a"], "then": then}, run_id="r", detached=asked)).run_id
+
+
+def test_with_its_parent_goes_what_is_undone_first() -> None:
+    async def story(stage: Stage) -> None:
+        begin()
+        await stage.call(Head, "linger")
+        await stage.until(lambda: bool(told("waits")))
+        await stage.client.ask("forget", address(Head, "p"))
+        await stage.until(lambda: stage.record("r") is None)
+        assert told("cancelled") == [("cancelled", "a")]
+
+    play(story)
 
 
 def test_no_time_limit_ends_a_run_while_it_is_undone() -> None:
@@ -321,6 +348,25 @@ def test_no_time_limit_ends_a_run_while_it_is_undone() -> None:
         assert told("cancelled") == [("cancelled", "a")]
 
     play(story, limits=replace(ROOMY, retry_first_ms=5_000))
+
+
+class SyncTrip(Trip):
+    def run(self, input: dict[str, Any], run: RunContext) -> str:  # type: ignore[override]
+        run.step("a", lambda: {"item": "a"}, undo=self.take_back)
+        run.step("b", lambda: {"item": "b"}, undo="take_back", retry=Retries(attempts_max=2), timeout=60)
+        raise OSError("no way")
+
+    def take_back(self, booking: dict[str, str]) -> None:
+        self.diary.append(("cancelled", booking["item"]))
+
+
+def test_sync_code_is_undone_on_its_thread() -> None:
+    async def story(process: OneProcess) -> None:
+        begin()
+        ended = await process.client.run(SyncTrip, {})
+        assert (ended.status, ended.error, told("cancelled")) == ("error", "OSError: no way", UNDONE)
+
+    in_one_process(story)
 
 
 POINTS = [
