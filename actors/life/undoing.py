@@ -13,13 +13,14 @@ tried again does it anew. What undoes a step is kept by name, because the code t
 | the same, with a probe that says None, or raises | the probe is asked again after a pause |
 | the same, without a probe | the undo is called with None: it must bear to be called for what never happened |
 
-An undo (or its probe) that raises is called again after a pause; the tries and the next instant are remembered. After the last of them
-the run is parked, with the error; a person's `perdure retry` tries again.
+An undo (or its probe) that raises, or does not return within `Limits.handler_timeout_ms`, is called again after a pause; the tries and
+the next instant are remembered. After the last of them the run is parked, with the error; a person's `perdure retry` tries again.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -87,7 +88,7 @@ async def _undo_step(life: Life, run: RunContext, key: str, record: StepRecord) 
             continue
         ACTIVITY.set(Activity(f"{run.run_id}/undo/{key}".replace("\0", "/"), run_id=run.run_id, run=run))
         life.faults.at(KillPoint.MID_RUN, f"undo {step_name(key)}")
-        _, problem = await tried(_undone(life, run, key, record))
+        _, problem = await tried(_in_time(life, _undone(life, run, key, record)))
         life.faults.at(KillPoint.MID_RUN, f"undo {step_name(key)} done")
         if problem is None:
             forgotten = {key: b"", RECORD + key: b"", UNDO + key: b""}
@@ -99,6 +100,18 @@ async def _undo_step(life: Life, run: RunContext, key: str, record: StepRecord) 
         error = in_words(problem, life.limits.error_chars_max)
         tries = tries._replace(failures=failures, next_try_ms=life.now_ms() + pause_ms, error=error)
         await life.written(partial(_save, life, run.run_id, {UNDO + key: pack(list(tries))}))
+
+
+async def _in_time(life: Life, undone: Awaitable[None]) -> None:
+    most_ms = life.limits.handler_timeout_ms
+    bound = asyncio.timeout(most_ms / 1000)
+    try:
+        async with bound:
+            await undone
+    except TimeoutError:
+        if not bound.expired():
+            raise  # its own
+        raise TimeoutError(f"it did not return within {most_ms} ms (handler_timeout_ms)") from None
 
 
 async def _undone(life: Life, run: RunContext, key: str, record: StepRecord) -> None:

@@ -260,6 +260,18 @@ def test_tries_that_are_used_up_stay_so_in_a_later_attempt() -> None:
     assert len(Errand.done_s) == 3
 
 
+def test_a_person_who_has_the_run_tried_again_gives_it_all_tries_again() -> None:
+    async def story(stage: Stage) -> None:
+        Errand.done_s.clear()
+        Errand.answers[:] = [OSError(1), OSError(2), OSError(3), OSError(4), "done"]
+        assert (await stage.client.run(Errand, "again", run_id="r")).status == "error"
+        await stage.client.ask("retry", "r")
+        await stage.ended("r", "completed")
+        assert len(Errand.done_s) == 5
+
+    play(story)
+
+
 def test_the_limit_counts_over_deaths_and_cancels_an_async_job() -> None:
     assert played("timed", dies_s=30) == [True, 90_000]
     assert len(Errand.done_s) == 2

@@ -87,6 +87,15 @@ class Trip(Agent):
         await run.step("hang", self.hang, undo=self.cancel_booking, timeout=5)
         return ""
 
+    async def hang_once(self, run: RunContext) -> str:
+        await run.step("s", lambda: 1, undo=self.hangs_once)
+        raise OSError("no way")
+
+    async def hangs_once(self, value: int) -> None:
+        nth = len(told("hangs")) + 1
+        self.diary.append(("hangs", nth))
+        await asyncio.sleep(100_000 if nth == 1 else 0)
+
     async def raise_in_step(self, run: RunContext) -> str:
         async def job() -> None:
             raise OSError("no room")
@@ -242,6 +251,15 @@ def test_an_undo_that_raises_is_tried_again_after_pauses() -> None:
         assert told("cancelled") == UNDONE
 
     play(story)
+
+
+def test_an_undo_that_hangs_has_failed_after_a_while() -> None:
+    async def story(stage: Stage) -> None:
+        begin()
+        ended = await (await started(stage, "hang_once", ""))
+        assert (ended.status, told("hangs")) == ("error", [("hangs", 1), ("hangs", 2)])
+
+    play(story, limits=replace(ROOMY, handler_timeout_ms=1_000))
 
 
 def test_an_undo_that_fails_for_good_parks_the_run_and_retry_goes_on_with_it() -> None:
