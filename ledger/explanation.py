@@ -268,7 +268,7 @@ def _signs(case: Case) -> Iterator[str]:
 
 def _patience(case: Case) -> Iterator[str]:
     run = case.run
-    if run.teardown:
+    if run.teardown or run.is_undoing:
         return
     budget, seen = budget_of(run, case.limits), sighting_of(case.view, run, case.awake_at_ms)
     quiet_since = max(seen.reattached_at_ms, seen.signal_at_ms)

@@ -131,7 +131,7 @@ class Run:
 
     @property
     def is_undoing(self) -> bool:
-        return self.is_live and self.undo not in ("", Undo.PROMISED)
+        return bool(self.undo) and self.undo != Undo.PROMISED and self.is_live
 
     @property
     def stops_to_undo(self) -> bool:

@@ -18,7 +18,7 @@ from perdure.actors.code.signatures import run_shapes
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.life import Life, Ready
 from perdure.actors.life.run_context import RunContext
-from perdure.actors.life.undoing import end_undoing, has_undos, kept_undoing, undo_steps
+from perdure.actors.life.undoing import has_undos, kept_undoing, undo_steps
 from perdure.actors.ports import KillPoint
 from perdure.actors.tasks import RANK, self_cancelled
 from perdure.ledger import (
@@ -104,15 +104,14 @@ async def _undo_and_end(life: Life, run: RunContext, outcome: StoredOutcome) -> 
     """Undo what the steps have done, and only then have the run end. One that cannot be undone is for a person."""
     if not life.has_storage:  # no step was begun
         return _ended(life, run, outcome)
-    failed, problem = await tried(undo_steps(life, run, [outcome.error, outcome.trace]))
-    if life.is_leaving:
+    failed, problem = await tried(undo_steps(life, run, [outcome.error, outcome.trace], pack(outcome)))
+    if life.is_leaving or isinstance(problem, StaleIncarnation):
         return None
     if isinstance(problem, StorageLost):
         return _stopped_by(life, run, problem)
     if failed is not None or problem is not None:
         words = failed.words if failed is not None else in_words(problem or RuntimeError())
         return Unstarted(run.run_id, life.incarnation, UNDO_FAILED, words)
-    await life.written(partial(end_undoing, life, run.run_id, pack(outcome)))
     life.faults.at(KillPoint.AFTER_RESULT_COMMIT, run.run_id)
     return _ended(life, run, outcome)
 

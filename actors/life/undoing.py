@@ -54,8 +54,8 @@ def has_undos(run: RunContext) -> bool:
     return any(record.undo is not None for _, record in run.records())
 
 
-async def undo_steps(life: Life, run: RunContext, why: list[Any]) -> UndoFailed | None:
-    """Undo what the steps of a run have done. Returns what could not be undone."""
+async def undo_steps(life: Life, run: RunContext, why: list[Any], outcome: bytes) -> UndoFailed | None:
+    """Undo what the steps of a run have done, and remember then how it ends. Returns what could not be undone."""
     if kept_undoing(life, run.run_id) is None:
         await life.written(partial(_save, life, run.run_id, {UNDOING: pack(why)}))
         await life.services.until_durable()
@@ -65,11 +65,11 @@ async def undo_steps(life: Life, run: RunContext, why: list[Any]) -> UndoFailed 
         failed = await _undo_step(life, run, key, record)
         if failed is not None:
             return failed
+    await life.written(partial(_end, life, run.run_id, outcome))
     return None
 
 
-def end_undoing(life: Life, run_id: str, outcome: bytes) -> None:
-    """Remember how the run ends, now that its steps are undone."""
+def _end(life: Life, run_id: str, outcome: bytes) -> None:
     with life.storage.transaction() as transaction:
         transaction.save_result(run_id, outcome)
         _save(life, run_id, {UNDOING: b""})
