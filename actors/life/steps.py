@@ -372,7 +372,9 @@ class RemembersSteps:
             plan.close()
 
     async def _in_time(self, pending: Awaitable[object], until_ms: int) -> Outcome:
-        bound = asyncio.timeout(max(0, until_ms - self._life.now_ms()) / 1000 if until_ms else None)
+        if not until_ms:
+            return await tried(pending)
+        bound = asyncio.timeout(max(0, until_ms - self._life.now_ms()) / 1000)
         try:
             async with bound:
                 return await tried(pending)
