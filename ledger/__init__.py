@@ -101,6 +101,10 @@ if TYPE_CHECKING:
         ServedElsewhere,
         StaleIncarnation,
         StartTimedOut,
+        StepError,
+        StepFailed,
+        StepOutcomeUnknown,
+        StepTimedOut,
         StorageConflict,
         StorageError,
         StorageLost,
@@ -212,12 +216,13 @@ if TYPE_CHECKING:
         run_from,
         run_record,
     )
-    from perdure.ledger.status import HARD, LAST_EVENTS, LIVE, Status
+    from perdure.ledger.status import HARD, LAST_EVENTS, LIVE, Status, Undo
     from perdure.ledger.stimulus import (
         COLLECTED_NOTHING,
         NOT_RUNNABLE,
         START_FAILED,
         STORAGE_LOST,
+        UNDO_FAILED,
         UNFIT,
         UNIMPORTABLE,
         Adopt,
@@ -235,6 +240,7 @@ if TYPE_CHECKING:
         Milestone,
         Pause,
         Progress,
+        PromiseUndo,
         Released,
         Request,
         Retry,
@@ -244,6 +250,7 @@ if TYPE_CHECKING:
         Tell,
         Tick,
         Took,
+        Undoing,
         Unhosted,
         Unstarted,
         Up,

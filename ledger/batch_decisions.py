@@ -100,7 +100,16 @@ def _end_alike(first: Run, run: Run) -> bool:
 def _ends_plainly(view: View, said: Ended) -> Run | None:
     """The run, if this end changes nothing but the run and the life of its child."""
     run = view.runs.get(said.run_id)
-    if run is None or not run.is_live or run.slots or run.teardown or run.cleared or run.retries or run.parked:
+    if (
+        run is None
+        or not run.is_live
+        or run.slots
+        or run.teardown
+        or run.cleared
+        or run.retries
+        or run.parked
+        or run.undo
+    ):
         return None
     if said.run_id in view.events or "after" in run.options or run.run_id in view.sources:
         return None

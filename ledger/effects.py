@@ -25,7 +25,7 @@ from perdure.policies import EndOf, leaves_of
 
 
 class StartAttempt(NamedTuple):
-    """Tell a host to start an attempt."""
+    """Tell a host to start an attempt, or with `undo` to undo its steps: how the run ends after that, and why."""
 
     host_id: str
     agent_id: str
@@ -38,6 +38,7 @@ class StartAttempt(NamedTuple):
     reported: int = 0
     after: int = 0
     over_ms: float = 0
+    undo: list[str] | None = None
 
 
 class StartBatch(NamedTuple):
@@ -138,7 +139,7 @@ def outstanding(view: View, keys: Iterable[str], at_ms: int) -> Iterator[Effect]
         elif _starts_plainly(view, run):
             # Runs of one batch share their options, so it is enough to compare identities.
             starts.setdefault((run.host_id, run.agent_type, id(run.options)), []).append(run)
-        elif not run.confirmed or run.teardown or not run.host_id:
+        elif not run.confirmed or run.teardown or not run.host_id or run.stops_to_undo:
             yield from _for_run(view, run)
         if run is not None and run.host_id and (run.paused or key in view.events):
             yield from _for_steered(view, run, at_ms)
@@ -172,7 +173,7 @@ def _starts_plainly(view: View, run: Run) -> bool:
     """Whether all that is left to do for a live run is to start its first attempt, and nothing is to be delivered behind that."""
     if run.attempt != 1 or run.confirmed or not run.host_id or run.input is None or "after" in run.options:
         return False
-    if run.collect or run.teardown or run.cleared or run.child in view.mailbox or run.over_ms:
+    if run.collect or run.teardown or run.undo or run.cleared or run.child in view.mailbox or run.over_ms:
         return False
     activation = view.agents.get(run.child)
     return activation is None or not activation.reported
@@ -195,13 +196,14 @@ def _for_run(view: View, run: Run) -> list[Effect]:
     awake = activation if activation is not None and activation.host_id else None
     begins_again = is_live and not run.host_id and not (run.parked or run.is_put_off)
     # A run that begins again waits until its child has ended its other work: an agent has one life at a time.
-    if awake is not None and (run.teardown or run.cleared or begins_again):
+    if awake is not None and (run.teardown or run.cleared or begins_again or run.stops_to_undo):
         effects.append(StopAgent(awake.host_id, run.child, awake.incarnation))
     elif is_live and run.host_id and not run.confirmed:
         options = run.options if "after" not in run.options else run.options | {"joined": handed_over(view, run)}
         start = StartAttempt(
             run.host_id, run.child, run.incarnation, run.run_id, run.attempt, run.input, run.collect, options,
             0 if awake is None else awake.reported or 0, run.begun_after, run.over_ms,
+            [run.undo, run.error] if run.is_undoing else None,
         )  # fmt: skip
         effects.append(start)
     if run.cleared and awake is None:

@@ -33,6 +33,10 @@
     │   ├── MigrationFailed           `migrate` raised, so the agent stays at its version and does not come up
     │   ├── StorageTooNew             a newer version of the class wrote it
     │   └── StaleIncarnation          this life of the agent is over; its storage is closed to it
+    ├── StepError                     a step of a run or a fiber did not come to a value
+    │   ├── StepFailed                its job raised in every try that it may have
+    │   ├── StepTimedOut              its time limit is over; it is a `TimeoutError` too
+    │   └── StepOutcomeUnknown        it had begun before a death, and its probe cannot tell what came of it
     └── WorldError                    Ray, a host or the supervisor refused, or did not answer
         ├── SupervisorUnreachable     the outcome of the call is unknown; it is repeated with the same ids
         ├── HostUnavailable           no host comes up; the words tell the cause
@@ -271,6 +275,51 @@ class StorageTooNew(StorageError):
 
 class StaleIncarnation(StorageError):
     """This life of the agent is over."""
+
+
+class StepError(PerdureError):
+    """A step did not come to a value. `owner` is the run or the fiber."""
+
+    def __init__(self, owner: str, step: str, *more: object) -> None:
+        # `OSError`, which a `TimeoutError` is, would make other fields of them
+        BaseException.__init__(self, owner, step, *more)
+        self.owner, self.step = owner, step
+
+
+class StepFailed(StepError):
+    """The job of a step has raised in every try that its `retry` allows. What it raised last is the cause; of one that failed in an earlier
+    attempt only the words are left, `error`."""
+
+    def __init__(self, owner: str, step: str, tries: int, error: str) -> None:
+        super().__init__(owner, step, tries, error)
+        self.tries, self.error = tries, error
+
+    def __str__(self) -> str:
+        times = f"{self.tries} tries" if self.tries != 1 else "its one try"
+        return f"step {self.step!r} of {self.owner!r} has failed in {times}, as many as its retry allows: {self.error}"
+
+
+class StepTimedOut(StepError, TimeoutError):
+    """The time limit of a step is over, counted from when it was first begun, with all its tries, pauses and deaths. Whether its job took
+    effect is unknown, as after any time limit."""
+
+    def __init__(self, owner: str, step: str, timeout_ms: int) -> None:
+        super().__init__(owner, step, timeout_ms)
+        self.timeout_ms = timeout_ms
+
+    def __str__(self) -> str:
+        return (
+            f"step {self.step!r} of {self.owner!r} came to no value within {self.timeout_ms} ms of its first beginning"
+        )
+
+
+class StepOutcomeUnknown(StepError):
+    """The job of a step had begun, a death or its time limit came between, and its probe cannot tell what came of it. It is not done
+    again."""
+
+    def __str__(self) -> str:
+        what = f"the job of step {self.step!r} of {self.owner!r} had begun"
+        return f"{what}, and its probe cannot tell whether it took effect; it was not done again"
 
 
 class WorldError(PerdureError):

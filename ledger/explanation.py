@@ -19,7 +19,7 @@ from perdure.ledger.join_decisions import source_of
 from perdure.ledger.mail import Mail, MailState, Slot
 from perdure.ledger.placements import askers_host, blamed_in, hindrance, is_alone, is_at_fault
 from perdure.ledger.run import Run
-from perdure.ledger.status import InterruptedReason, Status
+from perdure.ledger.status import InterruptedReason, Status, Undo
 from perdure.ledger.timeouts import (
     budget_of,
     next_look,
@@ -89,7 +89,7 @@ def explain(view: View, run: Run, at_ms: int, limits: Limits, *, served: bool = 
     `served` says whether a supervisor is there to do what comes next.
     """
     case = Case(view, run, at_ms, limits, served)
-    said = [*_what(case), *_code(case)]
+    said = [*_what(case), *_code(case), *_undo(case)]
     if run.parked:
         said += _parked(case)
     elif run.run_id in view.waiting:
@@ -136,6 +136,16 @@ def _code(case: Case) -> Iterator[str]:
         yield f"Newer code has come since ({(newest or '')[:8] or 'installed'}); a run keeps its own until it is retried."
 
 
+def _undo(case: Case) -> Iterator[str]:
+    run = case.run
+    if run.undo == Undo.PROMISED:
+        yield "It has begun a step that is undone if the run fails or is cancelled."
+    elif run.undo:
+        end = {Undo.ERROR: "fails", Undo.ABORTED: "is aborted", Undo.CLEARED: "is aborted and cleared"}[Undo(run.undo)]
+        yield f"It is over, and its steps are being undone: {run.error}"
+        yield f"When that is done it {end}. `run` is not entered any more, and no time limit applies to it meanwhile."
+
+
 def _parked(case: Case) -> Iterator[str]:
     run = case.run
     yield f"It is parked: {run.parked}"
@@ -176,6 +186,8 @@ def _place(case: Case) -> Iterator[str]:
             f"If it returns a result before it has stopped, that result counts. Otherwise the run is interrupted"
             f" {case.due(end, since_start=True)} ({case.general('teardown_grace_ms')})."
         )
+    elif run.stops_to_undo:
+        yield "Its child was told to stop. When it has stopped, the next attempt undoes what its steps have done."
     elif run.is_placed and not case.served:
         yield f"{_last_seen(run)} If that host is gone, the next attempt begins."
     elif run.is_placed and run.paused:
@@ -304,7 +316,7 @@ def _signs(case: Case) -> Iterator[str]:
 
 def _patience(case: Case) -> Iterator[str]:
     run = case.run
-    if run.teardown:
+    if run.teardown or run.is_undoing:
         return
     budget, seen = budget_of(run, case.limits), sighting_of(case.view, run, case.awake_at_ms)
     quiet_since = max(seen.reattached_at_ms, seen.signal_at_ms)

@@ -219,6 +219,24 @@ class EventTaken(NamedTuple):
     sequence: int = 0
 
 
+class UndoPromised(NamedTuple):
+    """A step that has an undo is about to begin. From now on the run does not fail, and is not aborted, before its steps are undone."""
+
+    run_id: str
+    attempt: int
+
+
+class UndoBegan(NamedTuple):
+    """The run fails for good, or was cancelled, and its steps are undone before it ends so (`undo`, a word of `status.Undo`). The attempts
+    after this one undo, and `run` is not entered any more."""
+
+    run_id: str
+    attempt: int
+    undo: str
+    error: str
+    trace: str = ""
+
+
 class RunRetried(NamedTuple):
     """A person had the run tried again, or code came for a run that was parked, or tried again without an attempt since. It has all its
     attempts again, and the code of this package unless that is None."""
@@ -351,6 +369,8 @@ Fact = (
     | RunPaused
     | EventSent
     | EventTaken
+    | UndoPromised
+    | UndoBegan
     | RunRetried
     | AgentActivated
     | AgentReleased
@@ -387,6 +407,8 @@ RUN_FACTS: tuple[type[Fact], ...] = (
     RunWaiting,
     RunPaused,
     EventTaken,
+    UndoPromised,
+    UndoBegan,
     RunRetried,
 )
 """The facts whose subject is a run."""

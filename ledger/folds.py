@@ -47,6 +47,7 @@ from perdure.ledger.facts import (
     RunRetried,
     RunWaiting,
     SupervisorStarted,
+    UndoBegan,
 )
 from perdure.ledger.ids import name_of
 from perdure.ledger.mail import EVENT, MILESTONE, Mail, MailEvent, Slot, permits
@@ -223,6 +224,17 @@ def _event_taken(view: View, fact: EventTaken, seq: int, at_ms: int) -> int | No
     return view.advance(view.runs[fact.run_id], fact, seq, at_ms)
 
 
+def _undo_began(view: View, fact: UndoBegan, seq: int, at_ms: int) -> int | None:
+    run = view.runs[fact.run_id]
+    view.parked.pop(run.run_id, None)
+    view.begins_anew.pop(run.run_id, None)
+    view.rest_no_more(run)
+    frame = view.advance(run, fact, seq, at_ms)
+    if not run.is_placed:
+        view.timers.arm(run.run_id, 0)
+    return frame
+
+
 def _run_retried(view: View, fact: RunRetried, seq: int, at_ms: int) -> int | None:
     run = view.runs[fact.run_id]
     for slot in (Slot.FINISH, Slot.GIVE_UP):
@@ -233,7 +245,8 @@ def _run_retried(view: View, fact: RunRetried, seq: int, at_ms: int) -> int | No
     view.parked.pop(run.run_id, None)
     view.dequeue(run)  # it may change its pool
     frame = view.advance(run, fact, seq, at_ms)
-    view.begins_anew[run.run_id] = None
+    if run.begins_anew:
+        view.begins_anew[run.run_id] = None
     view.enqueue(run)
     return frame
 
@@ -407,6 +420,7 @@ _FOLDS: dict[type[Fact], Callable[[View, Any, int, int], int | None]] = {
     RunPaused: _run_paused,
     EventSent: _event_sent,
     EventTaken: _event_taken,
+    UndoBegan: _undo_began,
     RunRetried: _run_retried,
     AgentActivated: _agent_activated,
     AgentReleased: _agent_released,

@@ -21,29 +21,33 @@ from perdure.ledger.facts import (
     MailFailed,
     MilestoneReached,
     ProgressReported,
+    RunAborted,
     RunCompleted,
     RunFailed,
     RunInterrupted,
     RunParked,
     RunStarted,
     RunWaiting,
+    UndoBegan,
 )
 from perdure.ledger.ids import name_of
 from perdure.ledger.mail import MailEvent
 from perdure.ledger.mail import permits as mail_permits
 from perdure.ledger.notes import AgentSeen, HostGone, HostSeen, Note, TenantSeen
-from perdure.ledger.requests import abort_awaited
+from perdure.ledger.requests import abort_awaited, begin_undo, clear
 from perdure.ledger.run import Run
-from perdure.ledger.status import InterruptedReason
+from perdure.ledger.status import InterruptedReason, Undo
 from perdure.ledger.stimulus import (
     COLLECTED_NOTHING,
     NOT_RUNNABLE,
     STORAGE_LOST,
+    UNDO_FAILED,
     UNFIT,
     UNIMPORTABLE,
     Alarm,
     Awake,
     Chunk,
+    Clear,
     Ended,
     Handled,
     HostLost,
@@ -52,6 +56,7 @@ from perdure.ledger.stimulus import (
     Progress,
     Released,
     Took,
+    Undoing,
     Unstarted,
     Up,
     Waiting,
@@ -121,15 +126,32 @@ def chunk(view: View, said: Chunk) -> Iterator[Fact]:
         yield ChunkEmitted(run.run_id, run.attempt, said.number, said.body)
 
 
+def undoing(view: View, said: Undoing) -> Iterator[Fact]:
+    """A child raised, and undoes its steps in the same life: this attempt is the first that undoes."""
+    run = at_work(view, said.run_id, said.incarnation)
+    if run is None or run.undo != Undo.PROMISED or not permits(run.status, UndoBegan):
+        return
+    yield UndoBegan(run.run_id, run.attempt - 1, Undo.ERROR, said.error, said.trace)
+    yield from abort_awaited(view, run)
+
+
 def ended(view: View, said: Ended, limits: Limits) -> Iterator[Fact]:
-    """A child returned or raised: the hard end of its run, unless the run has one."""
+    """A child returned or raised: the hard end of its run, unless the run has one. One that was told to stop, so that its steps are undone,
+    has lost its say."""
     run = current(view, said.run_id, said.incarnation)
     if run is None:
+        return
+    if run.stops_to_undo:
+        if said.released:
+            yield AttemptLost(run.run_id, run.attempt, "it was told to stop", view.at_ms)
         return
     has_lost_its_say = said.error is not None and not run.is_placed  # the run was tried again meanwhile
     if has_lost_its_say or not permits(run.status, RunCompleted):
         if said.released:
             yield AgentReleased(run.child, said.incarnation, said.sequence)
+        return
+    if run.is_undoing and run.undo != Undo.ERROR:
+        yield from _undone(view, run, said)
         return
     if said.error is not None:
         yield RunFailed(run.run_id, run.attempt, said.error, said.released, said.trace, said.sequence)
@@ -140,19 +162,37 @@ def ended(view: View, said: Ended, limits: Limits) -> Iterator[Fact]:
     yield from abort_awaited(view, run)
 
 
+def _undone(view: View, run: Run, said: Ended) -> Iterator[Fact]:
+    is_cleared = run.undo == Undo.CLEARED
+    yield RunAborted(run.run_id, run.error)
+    if said.released:
+        yield AgentReleased(run.child, said.incarnation, said.sequence)
+    yield from abort_awaited(view, run)
+    if is_cleared:
+        yield from clear(view, Clear([run.run_id]))
+
+
 def unstarted(view: View, said: Unstarted, at_ms: int, limits: Limits) -> Iterator[Fact]:
     """A host could not start an attempt. If the class has vanished since the first attempt, or the storage has lost
-    something, the run is interrupted: it may come back. If the run cannot be entered as it stands, it is parked."""
+    something, the run is interrupted: it may come back. If the run cannot be entered as it stands, or its steps cannot be undone, it is
+    parked."""
     run = current(view, said.run_id, said.incarnation)
     if run is None:
         return
     if not run.is_live or not run.is_placed:
         yield AgentReleased(run.child, said.incarnation)
-    elif said.cause == UNFIT:
+    elif run.stops_to_undo:
+        yield from lose(view, view.agents[run.child], "it was told to stop", at_ms, limits, is_clean=True)
+    elif said.cause in (UNFIT, UNDO_FAILED) or (run.is_undoing and said.cause in (UNIMPORTABLE, NOT_RUNNABLE)):
         yield RunParked(run.run_id, run.attempt, said.error)
     elif said.cause == COLLECTED_NOTHING:
-        yield RunFailed(run.run_id, run.attempt, f"{said.error}; the last time: {run.cause}", released=True)
-        yield from abort_awaited(view, run)
+        error = f"{said.error}; the last time: {run.cause}"
+        if run.undo:
+            yield AttemptLost(run.run_id, run.attempt, run.cause, at_ms)
+            yield from begin_undo(view, run, Undo.ERROR, error)
+        else:
+            yield RunFailed(run.run_id, run.attempt, error, released=True)
+            yield from abort_awaited(view, run)
     elif said.cause in (UNIMPORTABLE, NOT_RUNNABLE) and run.attempt == 1:
         yield RunFailed(run.run_id, run.attempt, said.error, released=True)
     elif said.cause in (UNIMPORTABLE, NOT_RUNNABLE, STORAGE_LOST):
@@ -163,20 +203,18 @@ def unstarted(view: View, said: Unstarted, at_ms: int, limits: Limits) -> Iterat
         yield from lose(view, view.agents[run.child], said.error, at_ms, limits, is_clean=True)
 
 
-def waiting(view: View, said: Waiting, at_ms: int) -> Iterator[Fact]:
+def waiting(view: View, said: Waiting, at_ms: int, limits: Limits) -> Iterator[Fact]:
     """All that a child does waits, so the run gives up its place, and is entered again when a wait is over."""
     run = current(view, said.run_id, said.incarnation)
     if run is None:
         return
-    if run.is_placed and not run.teardown and permits(run.status, RunWaiting):
+    if run.is_placed and not (run.teardown or run.is_undoing) and permits(run.status, RunWaiting):
         until_ms = said.deadline_ms if said.by_wall else at_ms + max(said.after_ms, 0)
         yield RunWaiting(
             run.run_id, run.attempt, said.events, until_ms, said.by_wall, said.deadline_ms, said.released, said.sequence
         )
     elif said.released:
-        yield AgentReleased(run.child, said.incarnation, said.sequence)
-        if run.is_live and run.teardown:
-            yield from seal(view, run, still_running=False)
+        yield from released(view, Released(run.child, said.incarnation, said.sequence), at_ms, limits)
 
 
 def took(view: View, said: Took) -> Iterator[Fact]:
@@ -193,7 +231,8 @@ def released(view: View, said: Released, at_ms: int, limits: Limits) -> Iterator
         return
     run = view.runs.get(activation.run_id)
     if run is not None and run.is_live and run.is_placed and not run.teardown:
-        yield from lose(view, activation, "its host let go of it", at_ms, limits, is_clean=True)
+        cause = "it was told to stop" if run.stops_to_undo else "its host let go of it"
+        yield from lose(view, activation, cause, at_ms, limits, is_clean=True)
         return
     yield AgentReleased(said.agent_id, said.incarnation, said.sequence)
     if run is not None and run.is_live and run.teardown:
@@ -285,7 +324,14 @@ def lose(
     verdict = judge(_evidence(run, limits), limits)
     pause = verdict.after_ms if isinstance(verdict, RetryAfter) else 0
     yield AttemptLost(run.run_id, run.attempt, cause, at_ms + pause)
-    if isinstance(verdict, Fail):
+    if isinstance(verdict, Fail) and run.is_undoing:
+        yield RunParked(
+            run.run_id, run.attempt, f"its steps could not be undone: {verdict.why}; the last time: {cause}"
+        )
+    elif isinstance(verdict, Fail) and run.undo:
+        yield from begin_undo(view, run, Undo.ERROR, f"{verdict.why}; the last time: {cause}")
+        return
+    elif isinstance(verdict, Fail):
         yield RunFailed(run.run_id, run.attempt, f"{verdict.why}; the last time: {cause}", released=True)
         yield from abort_awaited(view, run)
     elif isinstance(verdict, Seal):
@@ -301,5 +347,5 @@ def _evidence(run: Run, limits: Limits) -> Evidence:
         attempt=run.counted_attempts,
         attempts=run.attempts(limits.attempts_max),
         losses=run.losses + 1,
-        collected=run.collect,
+        collected=run.collect or run.is_undoing,
     )

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from perdure.ledger.activation import Activation, blind, drained
 from perdure.ledger.codec import unpack
 from perdure.ledger.effects import about
-from perdure.ledger.facts import MailSuppressed, RunCleared
+from perdure.ledger.facts import MailSuppressed, RunCleared, UndoBegan
 from perdure.ledger.ids import name_of
 from perdure.ledger.mail import MailState
 from perdure.ledger.old_code import code_counts
@@ -18,7 +18,7 @@ from perdure.ledger.placements import hindrance
 from perdure.ledger.requests import clear, forget
 from perdure.ledger.run import Run, outcome_of
 from perdure.ledger.snapshot import run_from
-from perdure.ledger.status import LIVE, Status
+from perdure.ledger.status import LIVE, Status, Undo
 from perdure.ledger.stimulus import Clear, Forget
 from perdure.ledger.store.store import First, Record
 from perdure.ledger.values import Kept
@@ -96,7 +96,12 @@ class AtStake(NamedTuple):
 def at_stake(view: View, run_ids: list[str], agent: str) -> AtStake:
     """What would go with these runs, or with this agent. Nothing changes. All that belongs to them has to be in memory."""
     facts = [*clear(view, Clear(run_ids)), *(forget(view, Forget(agent)) if agent else ())]
-    runs = [view.runs[key] for key in dict.fromkeys(each.run_id for each in facts if isinstance(each, RunCleared))]
+    ends = [
+        each
+        for each in facts
+        if isinstance(each, RunCleared) or (isinstance(each, UndoBegan) and each.undo == Undo.CLEARED)
+    ]
+    runs = [view.runs[key] for key in dict.fromkeys(each.run_id for each in ends)]
     heads = dict.fromkeys([*([agent] if agent else []), *(run.child for run in runs if run.child)])
     withdrawn = sum(isinstance(each, MailSuppressed) for each in facts)
     known = {head: len(view.families.of(head)) - 1 for head in heads}

@@ -107,7 +107,7 @@ def _seat_runs(view: View, line: LineKey, at_ms: int, limits: Limits, blame: _Bl
             return
         if alone and not host.exclusive:
             yield HostReserved(host.host_id)
-        collect = run.attempts(limits.attempts_max).are_used_up
+        collect = run.attempts(limits.attempts_max).are_used_up and not run.is_undoing
         yield AttemptStarted(run_id, run.attempt + 1, view.incarnation + 1, host.host_id, collect)
 
 
@@ -120,7 +120,7 @@ def unhosted(view: View, said: Unhosted, limits: Limits) -> Iterator[Fact]:
         for run_id in list(view.queues.all_of(LineKey(said.pool, exclusive=exclusive))):
             run = view.runs[run_id]
             starts_max = max(STARTS_MAX, run.attempts(limits.attempts_max).most)
-            if run.attempt == run.begun_after and trouble.starts >= starts_max:
+            if run.attempt == run.begun_after and not run.is_undoing and trouble.starts >= starts_max:
                 error = f"{trouble}. It was never begun; `perdure retry` tries it again"
                 yield RunFailed(run_id, run.attempt, error, released=True)
                 yield from abort_awaited(view, run)

@@ -7,8 +7,8 @@ that is doubled, late or from an earlier life yields no facts.
 
 | stimulus | decided in |
 |---|---|
-| `Request`, `Cancel`, `Clear`, `Tell`, `Send`, `Pause`, `Forget`, `StopLives`, `Retry`, `Adopt` | `requests` |
-| `Up`, `Progress`, `Milestone`, `Chunk`, `Ended`, `Unstarted`, `Waiting`, `Took` | `host_reports` |
+| `Request`, `Cancel`, `Clear`, `Tell`, `Send`, `Pause`, `Forget`, `StopLives`, `Retry`, `Adopt`, `PromiseUndo` | `requests` |
+| `Up`, `Progress`, `Milestone`, `Chunk`, `Ended`, `Undoing`, `Unstarted`, `Waiting`, `Took` | `host_reports` |
 | `Released`, `Awake`, `Alarm`, `Handled` | `host_reports` |
 | `HostUp`, `HostLost` | `host_reports` |
 | `ExpireRuns` | here |
@@ -58,6 +58,7 @@ from perdure.ledger.stimulus import (
     Milestone,
     Pause,
     Progress,
+    PromiseUndo,
     Released,
     Request,
     Retry,
@@ -67,6 +68,7 @@ from perdure.ledger.stimulus import (
     Tell,
     Tick,
     Took,
+    Undoing,
     Unhosted,
     Unstarted,
     Up,
@@ -105,8 +107,10 @@ _DECISIONS: dict[type[Stimulus], Callable[[View, Any, int, Limits], Iterator[Fac
     Milestone: lambda view, said, _at_ms, _limits: host_reports.milestone(view, said),
     Chunk: lambda view, said, _at_ms, _limits: host_reports.chunk(view, said),
     Ended: lambda view, said, _at_ms, limits: host_reports.ended(view, said, limits),
+    Undoing: lambda view, said, _at_ms, _limits: host_reports.undoing(view, said),
+    PromiseUndo: lambda view, said, _at_ms, _limits: requests.promise_undo(view, said),
     Unstarted: host_reports.unstarted,
-    Waiting: lambda view, said, at_ms, _limits: host_reports.waiting(view, said, at_ms),
+    Waiting: host_reports.waiting,
     Took: lambda view, said, _at_ms, _limits: host_reports.took(view, said),
     Released: host_reports.released,
     Awake: lambda view, said, _at_ms, _limits: host_reports.awake(view, said),

@@ -30,6 +30,7 @@ from perdure.ledger.errors import (
     PauseRefused,
     RetryRefused,
     RunBeingCleared,
+    StaleIncarnation,
     UnknownRun,
 )
 from perdure.ledger.facts import (
@@ -47,13 +48,27 @@ from perdure.ledger.facts import (
     RunReattached,
     RunRequested,
     RunRetried,
+    UndoBegan,
+    UndoPromised,
 )
 from perdure.ledger.ids import name_of
 from perdure.ledger.mail import MailEvent
 from perdure.ledger.mail import permits as mail_permits
 from perdure.ledger.run import Run
-from perdure.ledger.status import Status
-from perdure.ledger.stimulus import Adopt, Cancel, Clear, Forget, Pause, Request, Retry, Send, StopLives, Tell
+from perdure.ledger.status import Status, Undo
+from perdure.ledger.stimulus import (
+    Adopt,
+    Cancel,
+    Clear,
+    Forget,
+    Pause,
+    PromiseUndo,
+    Request,
+    Retry,
+    Send,
+    StopLives,
+    Tell,
+)
 from perdure.ledger.transitions import permits
 from perdure.ledger.view import View
 from perdure.policies import Limits, condition_from, condition_in_words, runs_of
@@ -165,10 +180,36 @@ def cancel(view: View, asked: Cancel) -> Iterator[Fact]:
     yield from abort(view, run, asked.reason)
 
 
-def abort(view: View, run: Run, reason: str) -> Iterator[Fact]:
-    if permits(run.status, RunAborted):
+def abort(view: View, run: Run, reason: str, undo: Undo = Undo.ABORTED) -> Iterator[Fact]:
+    """Abort a run, or have its steps undone first. One that is parked while they are, or was interrupted, is given up by this."""
+    if not permits(run.status, RunAborted):
+        return
+    if run.undo == Undo.PROMISED:
+        yield from begin_undo(view, run, undo, reason)
+    elif run.is_undoing and not run.parked:
+        if undo is Undo.CLEARED and run.undo != undo:
+            yield UndoBegan(run.run_id, run.begun_after, undo, run.error, run.trace)
+    else:
         yield RunAborted(run.run_id, reason)
         yield from abort_awaited(view, run)
+
+
+def begin_undo(view: View, run: Run, undo: Undo, error: str) -> Iterator[Fact]:
+    yield UndoBegan(run.run_id, run.attempt, undo, error)
+    yield from abort_awaited(view, run)
+
+
+def promise_undo(view: View, said: PromiseUndo) -> Iterator[Fact]:
+    """A step with an undo begins only if the run is not over, and not being undone: else nobody would undo it."""
+    run = view.runs.get(said.run_id)
+    life = None if run is None else view.agents.get(run.child)
+    is_present = life is not None and life.incarnation == said.incarnation and bool(life.host_id)
+    if run is None or not (is_present and run.is_placed and permits(run.status, UndoPromised)) or run.is_undoing:
+        raise StaleIncarnation(
+            said.run_id, "the run is over, or this attempt at it is, so it begins no step that has an undo"
+        )
+    if not run.undo:
+        yield UndoPromised(run.run_id, run.attempt)
 
 
 def abort_awaited(view: View, run: Run) -> Iterator[Fact]:
@@ -187,7 +228,9 @@ def clear(view: View, asked: Clear) -> Iterator[Fact]:
         run = view.runs.get(due.pop())
         if run is None or run.cleared:
             continue
-        yield from abort(view, run, "cleared")
+        yield from abort(view, run, "cleared", Undo.CLEARED)
+        if run.is_undoing:
+            continue  # it is cleared after that
         for slot, state in list(run.slots.items()):
             if mail_permits(state, MailEvent.WITHDRAWN):
                 yield MailSuppressed(run.mail_id(slot))

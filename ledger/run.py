@@ -37,10 +37,12 @@ from perdure.ledger.facts import (
     RunStarted,
     RunWaiting,
     TeardownBegan,
+    UndoBegan,
+    UndoPromised,
 )
 from perdure.ledger.ids import agent_id, mail_id
 from perdure.ledger.mail import MailState, Slot
-from perdure.ledger.status import ENDED, HARD, LIVE, RETRIABLE, Status
+from perdure.ledger.status import ENDED, HARD, LIVE, RETRIABLE, Status, Undo
 from perdure.ledger.transitions import cell
 from perdure.policies import Attempts, Cell, Condition, IllegalTransition, condition_from, leaves_of
 
@@ -74,6 +76,8 @@ class Run:
     counts that, `waited_ms` is how long it has waited in all, and `over_ms` tells the child which of its deadlines has passed. `paused`
     keeps it from every host. `receipts` says of the events that it took last, in which attempt, after which step, and when.
     `joined` are the leaves of its condition that had come true when it might begin, `ended_seq` is the number of its end.
+    `undo` is a word of `Undo`, or empty: whether its steps are undone before it ends, and how it ends then. While they are, `error` says
+    why, no time limit applies, and the attempts after `begun_after` undo.
     """
 
     run_id: str
@@ -134,6 +138,7 @@ class Run:
     joined: list[int] | None = None
     joined_at_ms: int = 0
     ended_seq: int = 0
+    undo: str = ""
 
     child: str = field(init=False, repr=False)
 
@@ -178,8 +183,19 @@ class Run:
         return list(dict.fromkeys(leaf.run_id for leaf in needed))
 
     @property
+    def is_undoing(self) -> bool:
+        return bool(self.undo) and self.undo != Undo.PROMISED and self.is_live
+
+    @property
+    def stops_to_undo(self) -> bool:
+        # The attempt that was at work when that was decided. Its child is told to stop, and the next one undoes.
+        return self.is_undoing and self.is_placed and self.attempt <= self.begun_after
+
+    @property
     def begins_anew(self) -> bool:
         # Until the next attempt begins, newer code that comes is taken.
+        if self.is_undoing:
+            return False
         return bool(self.retried_at_ms) and self.status is Status.STARTING and self.attempt == self.begun_after
 
     @property
@@ -207,7 +223,7 @@ class Run:
 
     def attempts(self, default_max: int) -> Attempts:
         """The attempts since the last progress, and their limit."""
-        most = self.options.get("attempts_max") or default_max
+        most = default_max if self.is_undoing else self.options.get("attempts_max") or default_max
         # A limit of one means at most once, so all attempts count.
         return Attempts(self.counted_attempts if most == 1 else self.idle_attempts, most)
 
@@ -366,6 +382,7 @@ def _end(run: Run, at_ms: int, *, released: bool) -> None:
     run.ended_at_ms, run.reason, run.child_still_running, run.teardown, run.parked = at_ms, "", None, "", ""
     run.wait, run.paused = None, False
     run.ended_seq = run.last_seq
+    run.undo = ""
     if released:
         run.host_id = ""
 
@@ -403,7 +420,8 @@ def _lost(run: Run, fact: AttemptLost, at_ms: int) -> None:
 
 def _reattached(run: Run, fact: RunReattached, at_ms: int) -> None:
     run.life = fact.life
-    run.reattached_at_ms, run.reason, run.child_still_running, run.error, run.ended_at_ms = at_ms, "", None, "", 0
+    run.reattached_at_ms, run.reason, run.child_still_running, run.ended_at_ms = at_ms, "", None, 0
+    run.error = run.error if run.is_undoing else ""
     run.teardown = ""
     if not (run.host_id or run.is_put_off):
         run.status = Status.STARTING  # interrupted or not: its next attempt is still to come
@@ -449,11 +467,24 @@ def _retried(run: Run, fact: RunRetried, at_ms: int) -> None:
         run.retries += 1
     run.retried_at_ms, run.begun_after, run.host_id, run.confirmed = at_ms, run.attempt, "", False
     run.idle_attempts, run.losses, run.retry_at_ms, run.lost_at_ms, run.signal_at_ms = 0, 0, 0, 0, 0
-    run.cause, run.error, run.trace, run.reason, run.child_still_running, run.parked = "", "", "", "", None, ""
+    if not run.is_undoing:  # otherwise they say why
+        run.error, run.trace = "", ""
+    run.cause, run.reason, run.child_still_running, run.parked = "", "", None, ""
     run.ended_at_ms, run.reattached_at_ms, run.teardown, run.teardown_at_ms = 0, 0, "", 0
     run.wait, run.paused, run.waited_ms, run.reentries, run.over_ms = None, False, 0, 0, 0
     if fact.package is not None:
         run.options = {**run.options, "pool": with_package(run.options.get("pool"), fact.package)}
+
+
+def _undo_promised(run: Run, _fact: UndoPromised, _at_ms: int) -> None:
+    run.confirmed, run.undo = True, Undo.PROMISED
+
+
+def _undo_began(run: Run, fact: UndoBegan, _at_ms: int) -> None:
+    run.undo, run.begun_after, run.error, run.trace = fact.undo, fact.attempt, fact.error, fact.trace
+    run.teardown, run.teardown_at_ms, run.parked, run.reason, run.child_still_running = "", 0, "", "", None
+    run.idle_attempts, run.losses, run.retry_at_ms, run.lost_at_ms, run.ended_at_ms = 0, 0, 0, 0, 0
+    run.wait, run.paused, run.reentries = None, False, 0
 
 
 _KEEPERS: dict[type[Fact], Callable[[Run, Any, int], None]] = {
@@ -475,5 +506,7 @@ _KEEPERS: dict[type[Fact], Callable[[Run, Any, int], None]] = {
     RunWaiting: _waiting,
     RunPaused: _paused,
     EventTaken: _taken,
+    UndoPromised: _undo_promised,
+    UndoBegan: _undo_began,
     RunRetried: _retried,
 }

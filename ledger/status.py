@@ -32,6 +32,15 @@ LAST_EVENTS = frozenset({"finished", "error", "aborted", "cleared"})
 """The kinds of event after which a run says nothing, unless it is tried again."""
 
 
+class Undo(StrEnum):
+    """Of a run with steps that are undone unless it completes: what becomes of it when that is done."""
+
+    PROMISED = "promised"  # nothing yet: it goes on
+    ERROR = "error"
+    ABORTED = "aborted"
+    CLEARED = "cleared"  # it is aborted, and then cleared
+
+
 class InterruptedReason(StrEnum):
     """Why a parent stopped waiting."""
 

@@ -74,6 +74,24 @@ class Ended(NamedTuple):
     sequence: int = 0
 
 
+class Undoing(NamedTuple):
+    """The child raised (`error`, `trace`), and undoes the steps of its run before it reports that end."""
+
+    run_id: str
+    incarnation: int
+    error: str
+    trace: str = ""
+    sequence: int = 0
+
+
+class PromiseUndo(NamedTuple):
+    """A step that has an undo is about to begin. Its job begins when this is accepted: then the run does not end before its steps are
+    undone, unless it completes."""
+
+    run_id: str
+    incarnation: int
+
+
 class Unstarted(NamedTuple):
     """The host could not start the attempt: `cause` is one of those below."""
 
@@ -250,8 +268,8 @@ class Tick(NamedTuple):
 
 
 Stimulus = (
-    Request | Up | Progress | Milestone | Chunk | Ended | Unstarted | Waiting | Took
-    | Released | Awake | Alarm | Handled | Cancel | Clear | Tell
+    Request | Up | Progress | Milestone | Chunk | Ended | Undoing | Unstarted | Waiting | Took
+    | Released | Awake | Alarm | Handled | Cancel | Clear | Tell | PromiseUndo
     | Send | Pause | ExpireRuns | Forget | StopLives | Retry | Adopt | HostUp | HostLost | Unhosted | Tick
 )  # fmt: skip
 
@@ -260,5 +278,7 @@ UNIMPORTABLE = "unimportable"
 NOT_RUNNABLE = "not-runnable"
 START_FAILED = "start-failed"
 STORAGE_LOST = "storage-lost"
+UNDO_FAILED = "undo-failed"
+"""An undo raised in all its tries, so that the run is parked."""
 UNFIT = "unfit"
 """The run cannot be entered as it stands, and no other attempt could: it is parked."""

@@ -60,15 +60,15 @@ def arm(view: View, keys: Iterable[str], limits: Limits) -> None:
 
 
 _LOOKED_AT = attrgetter(
-    *("parked", "teardown", "teardown_at_ms", "reattached_at_ms", "signal_at_ms", "retried_at_ms", "requested_at_ms"),
-    *("host_id", "placed_at_ms", "confirmed", "lost_at_ms", "waits_for_others", "joined_at_ms"),
+    *("parked", "is_undoing", "teardown", "teardown_at_ms", "reattached_at_ms", "signal_at_ms", "retried_at_ms"),
+    *("requested_at_ms", "host_id", "placed_at_ms", "confirmed", "lost_at_ms", "waits_for_others", "joined_at_ms"),
 )
 """What `next_look` depends on, besides the options and that the run is live."""
 
 
 def next_look(view: View, run: Run, limits: Limits, awake_at_ms: int | None = None) -> float:
     """When something is next due for a run, in ms; infinity when nothing is. `awake_at_ms` is the view's, unless no supervisor serves."""
-    if not run.is_live or run.parked:
+    if not run.is_live or run.parked or run.is_undoing:
         return math.inf
     awake_at_ms = view.awake_at_ms if awake_at_ms is None else awake_at_ms
     if run.run_id in view.waiting:
@@ -162,6 +162,9 @@ def _look(view: View, run: Run, at_ms: int, limits: Limits) -> Iterator[Fact | N
         elif at_ms >= wait_due_ms(view, run):
             yield RunQueued(run.run_id)
         return
+    if run.is_undoing:  # its end is owed, however long that takes
+        yield from _queue(view, run, at_ms)
+        return
     if run.teardown:
         if at_ms >= next_look(view, run, limits):
             yield from seal(view, run, still_running=run.is_placed)
@@ -175,7 +178,12 @@ def _look(view: View, run: Run, at_ms: int, limits: Limits) -> Iterator[Fact | N
     elif not run.is_placed and run.lost_at_ms and at_ms >= place_due_ms(view, run, limits, awake):
         error = f"no place was found within {limits.recovery_deadline_ms} ms after its child was lost ({run.cause})"
         yield RunInterrupted(run.run_id, InterruptedReason.RECOVERY_DEADLINE, None, error)
-    elif not run.is_placed and at_ms < retry_due_ms(view, run):
+    else:
+        yield from _queue(view, run, at_ms)
+
+
+def _queue(view: View, run: Run, at_ms: int) -> Iterator[Note]:
+    if not run.is_placed and at_ms < retry_due_ms(view, run):
         yield TimerArmed(run.run_id, retry_due_ms(view, run))
     elif not run.is_placed and run.run_id not in view.held.get(run.parent, ()):
         yield RunQueued(run.run_id)

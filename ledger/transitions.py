@@ -13,6 +13,7 @@ What each row survives:
   on no host any more, a run that is re-attached to is `starting` (`run.apply`): the table knows no hosts.
 - The hard rows accept `RunCleared` alone. A second end, a late cancel, and the loss of the host after the end are echoes.
 - `interrupted` becomes `running` when the child is heard to wait: it is alive, and its wait is what the parent waits for.
+- `UndoBegan` wakes an interrupted run again, for it is not over before its steps are undone.
 - `RunRetried` is the one way back: a person had a run that failed tried again, or its parent, tried again, asks for a run that was aborted
   because the parent had failed. Nothing that happens by itself changes a hard status.
 - A run that is deleted is not in the view: whatever arrives for it finds no run and is dropped.
@@ -42,6 +43,8 @@ from perdure.ledger.facts import (
     RunStarted,
     RunWaiting,
     TeardownBegan,
+    UndoBegan,
+    UndoPromised,
 )
 from perdure.ledger.status import Status
 from perdure.policies import Cell
@@ -71,6 +74,8 @@ TABLE: dict[type[Fact], tuple[Status | Cell, ...]] = {
     RunWaiting:       (_R,       _R,        _R,          _ignored,  _ignored,  _ignored),
     RunPaused:        (_S,       _R,        _I,          _ignored,  _ignored,  _ignored),
     EventTaken:       (_S,       _R,        _I,          _ignored,  _ignored,  _ignored),
+    UndoPromised:     (_R,       _R,        _I,          _ignored,  _ignored,  _ignored),
+    UndoBegan:        (_S,       _R,        _S,          _ignored,  _ignored,  _ignored),
     RunRetried:       (_S,       _illegal,  _S,          _illegal,  _S,        _S),
 }  # fmt: skip
 

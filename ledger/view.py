@@ -433,6 +433,10 @@ class View:
         if wait is not None and wait.by_wall and not math.isinf(wait.until_ms):
             self.alarms.arm(ALARM_OF_RUN + run.run_id, wait.until_ms)
 
+    def rest_no_more(self, run: Run) -> None:
+        if self.waiting.pop(run.run_id, 0) is None:
+            self.alarms.disarm(ALARM_OF_RUN + run.run_id)
+
     def _has_come(self, run: Run, wait: Wait) -> bool:
         names = {EVENT + name for name in wait.events}
         return any(self.mail[key].slot in names for key in self.events.get(run.run_id, ()))
@@ -443,8 +447,7 @@ class View:
         if run.paused:
             self.waiting[run.run_id] = None
             return
-        if self.waiting.pop(run.run_id, 0) is None:
-            self.alarms.disarm(ALARM_OF_RUN + run.run_id)
+        self.rest_no_more(run)
         self.queues.join(line_for(run.options.get("pool")), run.run_id)
 
     def hold(self, run: Run) -> None:
@@ -644,8 +647,7 @@ class View:
         else:
             family.pop(run.run_id, None)
             self.dequeue(run)
-            if self.waiting.pop(run.run_id, 0) is None:
-                self.alarms.disarm(ALARM_OF_RUN + run.run_id)
+            self.rest_no_more(run)
             self.begins_anew.pop(run.run_id, None)
             if run.run_id not in self.agents:
                 self.timers.disarm(run.run_id)

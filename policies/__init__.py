@@ -42,6 +42,7 @@
 | `agents_client` | what do the frames of Cloudflare's clients ask for, and what are they told? |
 | `turn_size` | how many messages does the supervisor decide at once? |
 | `linger` | how long does it wait for more of them, where each commit has a price? |
+| `step_tries` | what happens next with a step that is tried, timed, or asked for? |
 | `spans` | how is a span named, by whichever process tells it? |
 
 Each name loads its module when it is first used.
@@ -239,6 +240,7 @@ if TYPE_CHECKING:
         Retries,
         TickOverlap,
         cron,
+        default_retries,
         duration_ms,
         firing,
         full_jitter_ms,
@@ -268,6 +270,7 @@ if TYPE_CHECKING:
         within,
     )
     from perdure.policies.state_tables import Cell, IllegalTransition, Transitions
+    from perdure.policies.step_tries import StepRecord, StepVerdict, look_at_step
     from perdure.policies.transport import classify, next_delay_ms, stalled, stream_ended
     from perdure.policies.turn_size import turn_size_after
     from perdure.policies.turn_status import TURN_ENDED, TURN_TRANSITIONS, TurnEvent, TurnStatus

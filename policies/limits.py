@@ -51,8 +51,8 @@ class Limits:
     alone_after_losses: int = 2  # lost hosts after which a run or agent is placed alone (`placement.blamed_from`)
     retry_first_ms: int = 200  # first pause between attempts, handlers and wake-ups; it doubles each time
     retry_most_ms: int = 30_000  # longest such pause
-    handler_attempts_max: int = 8  # failures of a handler after which its mail is parked
-    handler_timeout_ms: int = 600_000  # a handler that takes longer has failed
+    handler_attempts_max: int = 8  # failures of a handler after which its mail is parked; of a step's undo, its run
+    handler_timeout_ms: int = 600_000  # a handler, or a step's undo, that takes longer has failed
     on_start_timeout_ms: int = 120_000  # an `on_start` that takes longer has failed
 
     schedules_max: int = 10_000  # schedules of one agent

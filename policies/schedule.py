@@ -232,6 +232,12 @@ class Retries:
         return Retries(**filled)
 
 
+def default_retries(limits: Limits) -> Retries:
+    """What a runtime does unless it is told otherwise."""
+    most, first_ms, most_ms = limits.handler_attempts_max, limits.retry_first_ms, limits.retry_most_ms
+    return Retries(attempts_max=most, first_ms=first_ms, most_ms=most_ms)
+
+
 def _check_retries(told: dict[str, object]) -> None:
     whole("retry.attempts_max", told["attempts_max"])
     first_ms, most_ms = (

@@ -372,7 +372,8 @@ class Agent:
         return self._perdure.dispatch.first_ok(n, requests)
 
     def cancel_agent_tool(self, run_id: str, reason: str = "cancelled") -> Awaitable[Any]:
-        """Cancel a run of this agent, and the runs that its child waits for. Durable on return. An ended run stays as it is."""
+        """Cancel a run of this agent, and the runs that its child waits for. Durable on return. An ended run stays as it is. One that has
+        begun a step with an `undo` is aborted when its steps are undone."""
         asked = Cancel(run_id, self._perdure.agent_id, check_text("reason", reason))
         return self._perdure.bridge(self._perdure.ask(asked))
 

@@ -297,13 +297,13 @@ class Host:
             self._receive(Start(agent, incarnation, run_id, 1, body, collect=False, options=said.options))
 
     def _start(self, said: Start) -> None:
-        agent_id, incarnation, run_id, attempt, body, collect, options, reported, after, over_ms = said
+        agent_id, incarnation, run_id, attempt, body, collect, options, reported, after, over_ms, undo = said
         known = self.tenants.get(agent_id)
         if known is not None and known.incarnation == incarnation and known.carries(run_id, attempt):
             return
         tenant = self._open(agent_id, incarnation, reported)
         if tenant is not None:
-            tenant.begin_run(run_id, attempt, body, options, collect=collect, after=after, over_ms=over_ms)
+            tenant.begin_run(run_id, attempt, body, options, collect=collect, after=after, over_ms=over_ms, undo=undo)
 
     def _wake(self, said: Wake) -> None:
         tenant = self._open(said.agent_id, said.incarnation, said.reported)

@@ -225,6 +225,7 @@ class Tenant(Life):
         collect: bool,
         after: int,
         over_ms: float,
+        undo: list[str] | None,
     ) -> None:
         """Begin to carry an attempt; its end is reported."""
         self._is_first_life = attempt == 1 and not self._runs
@@ -235,14 +236,15 @@ class Tenant(Life):
             options.get("behalf", ()),
             options.get("joined", ()),
         )
-        run = self._attempts[run_id] = RunContext(self, run_id, attempt, self.incarnation, *asked, over_ms=over_ms)
+        run = RunContext(self, run_id, attempt, self.incarnation, *asked, after=after, over_ms=over_ms)
         run.waits.count_handled = self._count_handled
-        self.spawn(self._carry(run, body, after, collect=collect), Rank.OPENING)
+        self._attempts[run_id] = run
+        self.spawn(self._carry(run, body, after, undo, collect=collect), Rank.OPENING)
 
-    async def _carry(self, run: RunContext, body: bytes, after: int, *, collect: bool) -> None:
+    async def _carry(self, run: RunContext, body: bytes, after: int, undo: list[str] | None, *, collect: bool) -> None:
         """Carry an attempt and say what it came to; a child that has nothing else to do leaves in the same breath. One that only hands over
         what an earlier life had done comes up after that if the earlier life left other work too, or leaves that to the next one."""
-        report = await carry(self, self.ready, run, body, after, collect=collect)
+        report = await carry(self, self.ready, run, body, after, undo, collect=collect)
         if self._attempts.get(run.run_id) is run:
             del self._attempts[run.run_id]
         has_left_work = report is not None and not self.is_up and self.alarms.finds_work()

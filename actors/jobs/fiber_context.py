@@ -12,9 +12,9 @@ from perdure.actors.jobs.fiber_store import FiberStore
 from perdure.actors.life.life import Life
 from perdure.actors.life.steps import RemembersSteps, plain, step_name
 from perdure.actors.tasks import Pending
-from perdure.ledger import FiberStopped, TooLarge, taken_out, unpack_value
+from perdure.ledger import BadRequest, FiberStopped, TooLarge, taken_out, unpack_value
 from perdure.ledger.storage.agent_storages import Transaction
-from perdure.policies import UNSET, FiberState, FiberStatus, Json
+from perdure.policies import UNSET, FiberState, FiberStatus, Json, StepRecord
 
 
 class Cancelled(asyncio.Event):
@@ -42,8 +42,9 @@ class FiberContext(RemembersSteps):
 
     __perdure_context__: ClassVar = "FiberContext"
 
-    def __init__(self, life: Life, store: FiberStore, fiber: Fiber) -> None:
+    def __init__(self, life: Life, store: FiberStore, fiber: Fiber, *, was_cut_off: bool = False) -> None:
         super().__init__()
+        self._was_cut_off = was_cut_off
         self.id, self.name, self.attempt = fiber.fiber_id, fiber.name, fiber.attempt
         self.key = fiber.idempotency_key or None
         self.metadata: Any = taken_out(fiber.metadata)
@@ -112,6 +113,24 @@ class FiberContext(RemembersSteps):
             raise FiberStopped(self.id, step_name(name))
         return known
 
+    @property
+    def _owner(self) -> str:
+        return self.id
+
+    def _counted(self, record: StepRecord) -> StepRecord:
+        # After a death the same count goes on. A body that is entered again because it has raised counts anew.
+        is_same = record.round == self.attempt or self._was_cut_off
+        return record._replace(round=self.attempt) if is_same else record.counted_anew(self.attempt)
+
+    def _undo_reference(self, undo: object) -> list[Any]:
+        raise BadRequest(
+            "undo", "a fiber has no end that undoes its steps; take such a step in a run, or undo in the body"
+        )
+
+    def _note_down(self, name: str, body: bytes) -> None:
+        if not self._store.change(partial(self._keep_step, name, body, is_progress=False)):
+            raise FiberStopped(self.id, step_name(name))
+
     def _remember(self, name: str, body: bytes) -> None:
         most = self._life.limits.stash_bytes_max
         if len(body) > most:
@@ -119,14 +138,14 @@ class FiberContext(RemembersSteps):
         if not self._store.change(partial(self._keep_step, name, body)):
             raise FiberStopped(self.id, step_name(name))
 
-    def _keep_step(self, name: str, body: bytes, transaction: Transaction) -> bool:
+    def _keep_step(self, name: str, body: bytes, transaction: Transaction, *, is_progress: bool = True) -> bool:
         fiber = self._store.find(self.id)
         if fiber is None or not self.holds(fiber):
             return False
         assert self._steps is not None
         self._store.save_step(transaction, self.id, name, body)
         transaction.then(partial(self._steps.__setitem__, name, body))
-        if fiber.idle_attempts:  # a step is progress
+        if is_progress and fiber.idle_attempts:
             self._store.put(transaction, fiber.but(idle_attempts=0))
         return True
 
@@ -144,7 +163,7 @@ class FiberRecovery(FiberContext):
     status: Literal[FiberStatus.INTERRUPTED] = FiberStatus.INTERRUPTED
 
     def __init__(self, life: Life, store: FiberStore, fiber: Fiber) -> None:
-        super().__init__(life, store, fiber)
+        super().__init__(life, store, fiber, was_cut_off=True)
         self.recoveries, self.created_at_ms = fiber.recoveries, fiber.created_at_ms
         self._steps = None
         self._row = fiber

@@ -366,12 +366,13 @@ class Fibers:
     # a body
 
     async def _enter(self, fiber_id: str) -> None:
+        seen = self.store.find(fiber_id)
         entered = await self._together(lambda transaction: self._claim(transaction, fiber_id))
-        if entered is None:
+        if seen is None or entered is None:
             return
         self._life.faults.at(KillPoint.BEFORE_RUN, f"fiber {fiber_id}")
         self.store.emit("fiber:run:started", entered, {"attempt": entered.attempt})
-        context = FiberContext(self._life, self.store, entered)
+        context = FiberContext(self._life, self.store, entered, was_cut_off=seen.is_recovering)
         result, problem = await self._within(context, entered)
         if self._life.is_leaving:
             return  # it was told to stop; the next life takes the fiber up

@@ -27,6 +27,7 @@ from perdure.policies import (
     Retries,
     TickOverlap,
     cron,
+    default_retries,
     instant_ms,
     interval_ms,
     is_number,
@@ -178,17 +179,12 @@ def retries_of(life: Life, row: CallbackRow) -> Retries:
     try:
         return given.over(_default_retries(life))
     except (InvalidValue, BadRequest):
-        return _runtimes_retries(life)
+        return default_retries(life.limits)
 
 
 def _default_retries(life: Life) -> Retries:
-    default = _runtimes_retries(life)
+    default = default_retries(life.limits)
     return default if life.agent is None else as_retries(life.agent.callback_retry).over(default)
-
-
-def _runtimes_retries(life: Life) -> Retries:
-    most, first_ms, most_ms = life.limits.handler_attempts_max, life.limits.retry_first_ms, life.limits.retry_most_ms
-    return Retries(attempts_max=most, first_ms=first_ms, most_ms=most_ms)
 
 
 def _jitter(given: object, most: int) -> int:

@@ -19,6 +19,7 @@ from perdure.actors.code.signatures import run_shapes
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.life import Life, Ready
 from perdure.actors.life.run_context import RunContext
+from perdure.actors.life.undoing import has_undos, kept_undoing, undo_steps
 from perdure.actors.ports import KillPoint
 from perdure.actors.tasks import RANK, self_cancelled
 from perdure.ledger import (
@@ -26,6 +27,7 @@ from perdure.ledger import (
     NOT_RUNNABLE,
     START_FAILED,
     STORAGE_LOST,
+    UNDO_FAILED,
     UNFIT,
     UNIMPORTABLE,
     Ended,
@@ -33,6 +35,8 @@ from perdure.ledger import (
     StaleIncarnation,
     StorageLost,
     StorageTooNew,
+    Undo,
+    Undoing,
     UnknownAgentType,
     Unstarted,
     Up,
@@ -54,18 +58,24 @@ class StoredOutcome(NamedTuple):
 
 
 async def carry(
-    life: Life, ready: Ready, run: RunContext, body: bytes, after: int, *, collect: bool
+    life: Life, ready: Ready, run: RunContext, body: bytes, after: int, undo: list[str] | None = None, *, collect: bool
 ) -> Ended | Unstarted | Waiting | None:
     """Carry one attempt to its end, or take the result that an earlier one left. None if it counts for nothing: it was told to stop.
     `Waiting` if all that it does waits.
 
-    What an attempt up to `after` failed with does not count: the run was tried again since.
+    What an attempt up to `after` failed with does not count: the run was tried again since. With `undo` the run is over, and its steps
+    are undone; it says how the run ends then, and why.
     """
     kept, problem = await tried(_kept(life, run.run_id)) if run.attempt > 1 else (None, None)
     if problem is not None:
         return _stopped_by(life, run, problem)
-    if kept is not None and (kept.error is None or kept.attempt > after or not after):
+    counts = kept is not None and (kept.attempt > after or not after)
+    is_true = kept is not None and kept.error is None and (undo is None or undo[0] == Undo.ERROR)
+    if kept is not None and (counts or is_true):
         return _ended(life, run, kept)
+    begun = kept_undoing(life, run.run_id) if run.attempt > 1 else None
+    if begun is not None or undo is not None:
+        return await _undo(life, ready, run, begun or [undo[1] if undo else "", ""])
     if collect:
         why = "its child was lost in every attempt that it may have, and left no result"
         return Unstarted(run.run_id, life.incarnation, COLLECTED_NOTHING, why)
@@ -80,6 +90,33 @@ async def carry(
         why = f"its stored input does not fit what `run` of {agent_class.__name__} takes now: {in_words(problem)}"
         return Unstarted(run.run_id, life.incarnation, UNFIT, why)
     return await _run(life, run, value)
+
+
+async def _undo(life: Life, ready: Ready, run: RunContext, why: list[str]) -> Ended | Unstarted | None:
+    _, problem = await tried(ready())
+    if problem is not None:
+        return _stopped_by(life, run, problem)
+    life.services.soon_up(Up(run.run_id, life.incarnation))
+    RANK.set(Rank.WORK)
+    report = await _undo_and_end(life, run, StoredOutcome(None, "", why[0], why[1], run.attempt))
+    run.close()
+    return report
+
+
+async def _undo_and_end(life: Life, run: RunContext, outcome: StoredOutcome) -> Ended | Unstarted | None:
+    """Undo what the steps have done, and only then have the run end. One that cannot be undone is for a person."""
+    if not life.has_storage:  # no step was begun
+        return _ended(life, run, outcome)
+    failed, problem = await tried(undo_steps(life, run, [outcome.error, outcome.trace], pack(outcome)))
+    if life.is_leaving or isinstance(problem, StaleIncarnation):
+        return None
+    if isinstance(problem, StorageLost):
+        return _stopped_by(life, run, problem)
+    if failed is not None or problem is not None:
+        words = failed.words if failed is not None else in_words(problem or RuntimeError())
+        return Unstarted(run.run_id, life.incarnation, UNDO_FAILED, words)
+    life.faults.at(KillPoint.AFTER_RESULT_COMMIT, run.run_id)
+    return _ended(life, run, outcome)
 
 
 async def _kept(life: Life, run_id: str) -> StoredOutcome | None:
@@ -117,6 +154,9 @@ async def _run(life: Life, run: RunContext, value: object) -> Ended | Unstarted 
         return None  # it was told to stop; only a true result still counts (spec W-55), and only in the life that has the place
     if waiting is not None:
         return waiting
+    if outcome.error is not None and life.is_storage_open and has_undos(run):
+        life.push(Undoing(run.run_id, life.incarnation, outcome.error, outcome.trace))
+        return await _undo_and_end(life, run, outcome._replace(attempt=run.attempt))
     problem: Exception | None = None
     if life.is_storage_open:  # otherwise its report makes the result durable
         _, problem = tried_now(life.storage.check)
@@ -127,7 +167,10 @@ async def _run(life: Life, run: RunContext, value: object) -> Ended | Unstarted 
     if isinstance(problem, StorageLost):
         return _stopped_by(life, run, problem)
     if problem is not None:
-        outcome = StoredOutcome(None, "", f"its result could not be stored: {in_words(problem)}")
+        words = f"its result could not be stored: {in_words(problem)}"
+        if life.is_storage_open and run.has_promised:  # nor could an undo be; a person decides
+            return Unstarted(run.run_id, life.incarnation, UNDO_FAILED, words)
+        outcome = StoredOutcome(None, "", words)
     return _ended(life, run, outcome)
 
 

@@ -32,6 +32,7 @@ from perdure.ledger import (
     Released,
     StaleIncarnation,
     Took,
+    Undoing,
     Waiting,
     path_of,
 )
@@ -44,7 +45,7 @@ Part = TypeVar("Part")
 Ready = Callable[[], Awaitable[None]]
 """Brings the agent up, once; whoever calls it waits until it is up. Raises what `on_start` raised."""
 
-_OF_DURABLE_WORK: Final = (Progress, Milestone, Ended, Waiting, Took, Handled, Alarm, Released)
+_OF_DURABLE_WORK: Final = (Progress, Milestone, Ended, Undoing, Waiting, Took, Handled, Alarm, Released)
 
 
 class Life:

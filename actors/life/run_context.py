@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 
 from perdure.actors.life.life import Life
 from perdure.actors.life.results import MAIL, run_result
-from perdure.actors.life.steps import RemembersSteps
+from perdure.actors.life.steps import RECORD, RemembersSteps
 from perdure.actors.life.waits import NEVER, Moment, SentEvent, Waits
 from perdure.actors.ports import KillPoint
 from perdure.actors.tasks import Pending
@@ -25,6 +25,7 @@ from perdure.ledger import (
     Kept,
     Milestone,
     Progress,
+    PromiseUndo,
     WaitTimedOut,
     check_id,
     check_number,
@@ -38,7 +39,7 @@ from perdure.ledger import (
     unpack,
     unpack_value,
 )
-from perdure.policies import TraceContext, duration_ms, moment_ms
+from perdure.policies import StepRecord, TraceContext, duration_ms, moment_ms
 
 STASH = "\x00stash"
 SLEEP = "\x00sleep"
@@ -80,10 +81,14 @@ class RunContext(RemembersSteps):
         behalf: Sequence[str] = (),
         joined: Sequence[Any] = (),
         *,
+        after: int = 0,
         over_ms: float = 0,
     ) -> None:
         super().__init__()
         self.waits = Waits(life, run_id, incarnation, over_ms, taken_after=self._taken_after)
+        self.has_promised = False
+        self._undo_number = 0
+        self._after = after  # attempts up to this do not count: the run was tried again since
         self.run_id, self.attempt, self.parent_tool_call_id, self.behalf = run_id, attempt, tool_call, tuple(behalf)
         self.joined = [_joined(given) for given in joined]
         self._trace = trace  # what the request carried
@@ -191,6 +196,12 @@ class RunContext(RemembersSteps):
     def _boundary(self) -> None:
         self.waits.check()
 
+    def _paused(self, name: str, until_ms: int) -> object:
+        # The pause before a step is tried again is a wait.
+        return self._life.bridge(
+            self.waits.until(Moment(until_ms), max(0, until_ms - self._life.now_ms()), _this_thread())
+        )
+
     async def _sleep(self, key: str, until: Moment, most_ms: float, thread: int) -> None:
         self._slept_ms += most_ms
         if self._life.has_storage or self._slept_ms > self._life.limits.wait_in_memory_ms:
@@ -245,13 +256,47 @@ class RunContext(RemembersSteps):
 
     def _remembered(self, name: str) -> bytes | None:
         if self._life.transaction is not None:  # it may roll back what it remembers
-            return self._life.storage.steps(self.run_id).get(name)
-        return self._life.steps(self.run_id).get(name)
+            return self._life.storage.steps(self.run_id).get(name) or None
+        return self._life.steps(self.run_id).get(name) or None  # without a body, it was undone
 
     def _remember(self, name: str, body: bytes) -> None:
         with self._life.storage.transaction() as transaction:
             transaction.save_step(self.run_id, name, body)
             transaction.then(lambda: self._life.steps(self.run_id).update({name: body}))
+
+    _note_down = _remember
+
+    @property
+    def _owner(self) -> str:
+        return self.run_id
+
+    def _counted(self, record: StepRecord) -> StepRecord:
+        return record if record.round == self._after else record.counted_anew(self._after)
+
+    def counted(self, name: str) -> StepRecord:
+        """The record under this name, in this count of the tries."""
+        body = self._remembered(name)
+        return self._counted(StepRecord() if body is None else StepRecord(*unpack(body)))
+
+    async def _promise(self) -> None:
+        await self._life.ask(PromiseUndo(self.run_id, self._incarnation))
+        self.has_promised = True
+
+    def _promise_undo(self) -> Awaitable[None] | None:
+        return None if self.has_promised else self._life.bridge(self._promise())
+
+    def _next_number(self) -> int:
+        with self._lock:
+            if not self._undo_number:
+                self._undo_number = max((record.number for _, record in self.records()), default=0)
+            self._undo_number += 1
+            return self._undo_number
+
+    def records(self) -> list[tuple[str, StepRecord]]:
+        """What is remembered of its steps beside their values, by their keys."""
+        known = self._life.steps(self.run_id)
+        keys = [name.removeprefix(RECORD) for name, body in list(known.items()) if name.startswith(RECORD) and body]
+        return [(key, self._record_of(key)) for key in keys]
 
     def report_progress(
         self,

@@ -3,25 +3,53 @@
 A step is found again by its name and its occurrence: the first call under a name in an attempt, the second, and so on, in the order of the
 calls. A call that came to nothing, and is made again with the same job, is the same occurrence. So a loop that tries again after a failure
 meets the same values in the next attempt, and so does one that goes on with the next job.
+
+A step may ask for more than to be remembered: `retry`, `timeout`, `undo`, `probe`. For that a record is kept beside its value
+(`policies.step_tries`), and `_plan` says what happens, one `_Deed` after the other. Sync code does them on its thread, async code awaits
+them.
 """
 
 from __future__ import annotations
 
+import asyncio
 import dis
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+from enum import Enum
 from functools import lru_cache, partial
 from itertools import chain, pairwise
 from threading import Lock
-from types import CodeType, FrameType
-from typing import Any, Final, NamedTuple, TypeVar, overload
+from types import CodeType, FrameType, FunctionType
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, overload
 
 from perdure.actors.code.annotations import content
+from perdure.actors.code.author_call import in_words, name_of_method, tried, tried_now
+from perdure.actors.code.naming import function_name
+from perdure.actors.life.class_checks import as_retries
 from perdure.actors.life.life import Life
+from perdure.actors.ports import KillPoint
 from perdure.actors.tasks import Pending
-from perdure.ledger import BadRequest, Kept, check_id, pack, pack_value, taken_out, unpack
+from perdure.actors.threads import has_loop
+from perdure.ledger import (
+    BadRequest,
+    FiberStopped,
+    Kept,
+    StaleIncarnation,
+    StepFailed,
+    StepOutcomeUnknown,
+    StepTimedOut,
+    check_id,
+    check_number,
+    checked,
+    pack,
+    pack_value,
+    taken_out,
+    unpack,
+)
+from perdure.policies import Retries, StepRecord, StepVerdict, default_retries, full_jitter_ms, look_at_step
 
 T = TypeVar("T")
 
@@ -36,6 +64,45 @@ class _Called(NamedTuple):
 
     def repeats(self, job: tuple[object, ...]) -> bool:
         return len(job) == len(self.job) and all(map(_is_same, job, self.job))
+
+
+class _Care(NamedTuple):
+    """What an author asks of a step besides that it is remembered."""
+
+    retry: Retries | None
+    timeout_ms: int | None
+    undo: list[Any] | None
+    probe: Callable[[], object] | None
+    kept_probe: list[Any] | None
+
+
+class _Deed(NamedTuple):
+    """Something to be done for a step; what it gives is awaited if it can be, until `until_ms` at the latest."""
+
+    do: Callable[[], object]
+    until_ms: int = 0
+
+
+class _Ended(NamedTuple):
+    """A plan has come to its value."""
+
+    value: object
+
+
+Outcome: TypeAlias = tuple[object, Exception | None]
+_Plan: TypeAlias = Generator[_Deed, Outcome, object]
+RECORD: Final = "\0record\0"  # before the key of a step: what is remembered beside its value
+
+
+class _Answer(Enum):
+    NOT_DONE = "not done"
+
+
+_NOT_DONE: Final = _Answer.NOT_DONE
+
+
+class _LimitOver(Exception):
+    """The time limit came to its end in the middle of an awaited job."""
 
 
 class RemembersSteps:
@@ -55,7 +122,40 @@ class RemembersSteps:
     @overload
     def step(self, name: str, job: Callable[[], T]) -> T: ...
 
-    def step(self, name: str, job: Callable[[], object]) -> object:
+    @overload
+    def step(
+        self,
+        name: str,
+        job: Callable[[], Pending[T]],
+        *,
+        retry: Retries | None = None,
+        timeout: float | timedelta | None = None,
+        undo: Callable[..., object] | str | None = None,
+        probe: Callable[..., object] | str | None = None,
+    ) -> Pending[T]: ...
+
+    @overload
+    def step(
+        self,
+        name: str,
+        job: Callable[[], T],
+        *,
+        retry: Retries | None = None,
+        timeout: float | timedelta | None = None,
+        undo: Callable[..., object] | str | None = None,
+        probe: Callable[..., object] | str | None = None,
+    ) -> Pending[T]: ...
+
+    def step(
+        self,
+        name: str,
+        job: Callable[[], object],
+        *,
+        retry: Retries | None = None,
+        timeout: float | timedelta | None = None,
+        undo: Callable[..., object] | str | None = None,
+        probe: Callable[..., object] | str | None = None,
+    ) -> object:
         """Do something once: a later attempt takes the remembered value instead. The value must be plain data.
 
         A name may be used again, in a loop for example. The calls under one name are told apart by their order, so that is to be the same
@@ -64,18 +164,44 @@ class RemembersSteps:
         which may be awaited at once all the same: `await run.step("size", lambda: len(text))`.
         Between the end of `job` and the return there is a moment in which a death repeats it; effects outside of the agent's
         storage want the id of the run or the fiber, and `name`, as their idempotency key.
+
+        With any of the options a step is awaited in async code whatever its job is, and blocks in sync code. It is refused in an open
+        transaction, because what it remembers has to be durable before its job begins.
+
+        Args:
+            retry: a job that raises is tried again after pauses. The failures and the time of the next try are remembered, so a death
+                neither resets the count nor repeats at once. When the tries are used up, `StepFailed` is raised, in later attempts of the
+                run too; a person's `perdure retry` counts anew, and so does a fiber that is entered again. What Perdure refuses
+                (`BadRequest`) is not tried again.
+            timeout: seconds, or a `timedelta`, for the whole step with its tries, pauses and deaths, from its first beginning on. Then it
+                raises `StepTimedOut`, and an async job is cancelled. A sync job cannot be: its value counts although it is late, but no
+                further try begins.
+            undo: what undoes it if the run fails for good or is cancelled: a method of the agent or its name, a function at the top level
+                of a module, or a `functools.partial` of one with plain data. It is called with the step's value, or with None if nobody
+                knows whether the job took effect. The steps are undone in reverse, each at least once, so an undo wants the same
+                idempotency key; then the run ends as `error` or `aborted`. An undo that raises is tried again as often as
+                `Limits.handler_attempts_max` says, and then the run is parked: `perdure retry` tries it again, and `perdure cancel` gives
+                it up. A run that is interrupted is not undone. Runs only.
+            probe: says what came of a job that had begun before a death, or was cancelled in its middle: False, it took no effect, so it
+                is done; None, nobody knows, so `StepOutcomeUnknown` is raised; anything else is the step's value. Without one such a job is
+                done again. With `undo` it must be found again as that is.
         """
         self._boundary()
         if not callable(job):
             raise BadRequest("job", f"{job!r:.200} is no function that does the step; write `lambda: …`")
         awaits = _awaits(inspect.currentframe())
+        care = self._care(retry, timeout, undo, probe)
         called = self._call(check_id("name", name, self._life.limits.id_max), job)
+        awaits = awaits or (care is not None and has_loop())
         known = self._remembered(called.key)
         if known is not None:
             self.last_step = name
             was_awaitable, kept = unpack(known)
             value = taken_out(kept)
             return _given(value) if was_awaitable or awaits else value
+        if care is not None:
+            plan = self._plan(name, called, job, care)
+            return self._awaited(plan) if has_loop() else self._at_once(plan)
         with self._noted(name, called):
             outcome = job()
             if inspect.isawaitable(outcome):
@@ -85,6 +211,220 @@ class RemembersSteps:
             return self._given_durably(outcome)
         self._life.wait_durable()
         return outcome
+
+    # steps that ask for more
+
+    def _care(self, retry: object, timeout: object, undo: object, probe: object) -> _Care | None:
+        asked = {"retry": retry, "timeout": timeout, "undo": undo, "probe": probe}
+        given = [field for field, value in asked.items() if value is not None]
+        if not given:
+            return None
+        if self._life.transaction is not None:
+            words = "a step in a transaction takes effect with that or not at all, and this needs what is durable before; take it outside"
+            raise BadRequest(given[0], words)
+        if retry is not None and not isinstance(retry, Retries):
+            raise BadRequest("retry", f"{retry!r:.200} is no Retries; write `Retries(attempts_max=3)`")
+        tries = None if retry is None else checked(lambda: as_retries(retry).over(default_retries(self._life.limits)))
+        reference = None if undo is None else self._undo_reference(undo)
+        kept_probe = None if probe is None or undo is None else self._reference("probe", probe)
+        ask = self._probe(probe)
+        return _Care(tries, None if timeout is None else _in_ms(timeout), reference, ask, kept_probe)
+
+    def _probe(self, probe: object) -> Callable[[], object] | None:
+        if isinstance(probe, str):
+            found: Callable[[], object] = getattr(self._life.agent, name_of_method(self._life.agent, "probe", probe))
+            return found
+        if probe is not None and not callable(probe):
+            raise BadRequest("probe", f"{probe!r:.200} is no function that says what came of the step")
+        return probe
+
+    def _undo_reference(self, undo: object) -> list[Any]:
+        return self._reference("undo", undo)
+
+    def _reference(self, field: str, given: object) -> list[Any]:
+        """How a function is found again after a death: the name of a method or of a function of a module, and what is bound to it."""
+        arguments: tuple[object, ...] = ()
+        keywords: dict[str, object] = {}
+        agent = self._life.agent
+        if isinstance(given, partial):
+            arguments, keywords = given.args, given.keywords
+            given = given.func
+        if isinstance(given, str) or getattr(given, "__self__", None) is agent:
+            kind, name = "method", name_of_method(agent, field, given)
+        elif isinstance(given, FunctionType) and given.__name__ != "<lambda>":
+            kind, name = "function", self._name_of_function(field, given)
+        else:
+            what = "a lambda" if isinstance(given, FunctionType) else f"{given!r:.200}"
+            words = (
+                f"{what} could not be found again after a death; give a method of the agent, a function at the top level of a module, or a "
+                "functools.partial of one with plain data"
+            )
+            raise BadRequest(field, words)
+        return [kind, name, Kept(pack_value(field, [list(arguments), keywords]))]
+
+    def _name_of_function(self, field: str, given: FunctionType) -> str:
+        try:
+            return function_name(given, self._life.code_dir)
+        except BadRequest as problem:
+            raise BadRequest(field, problem.problem) from None
+
+    def _plan(self, name: str, called: _Called, job: Callable[[], object], care: _Care) -> _Plan:
+        """What is done for a step, until it has a value or raises."""
+        with self._noted(name, called):
+            record = self._record_of(called.key)
+            deadline_ms = record.deadline_ms or self._life.now_ms() + (care.timeout_ms or 0)
+            record = record._replace(deadline_ms=0 if care.timeout_ms is None else deadline_ms)
+            while True:
+                verdict = self._verdict(name, record, care)
+                if verdict is StepVerdict.PAUSE:
+                    until_ms = min(record.next_try_ms, record.deadline_ms or record.next_try_ms)
+                    yield from _done(partial(self._paused, name, until_ms))
+                    continue
+                if verdict is StepVerdict.BEGIN:
+                    record = yield from self._begin(name, called.key, record, care)
+                    value, problem = yield _Deed(job, record.deadline_ms)
+                    self._life.faults.at(KillPoint.MID_RUN, f"step {name} done")
+                else:
+                    value, problem = yield from self._probed(name, record, care)
+                if problem is not None:
+                    record = yield from self._failed(name, called.key, care, problem, verdict)
+                elif value is not _NOT_DONE:
+                    break
+                record = record._replace(began=record.began and value is not _NOT_DONE)
+            body = pack([has_loop(), Kept(plain(f"step {name!r}", value))])
+            yield from _done(partial(self._written, partial(self._finish, name, called, body)))
+            yield from _done(self._until_durable)
+            return value
+
+    def _verdict(self, name: str, record: StepRecord, care: _Care) -> StepVerdict:
+        most = None if care.retry is None else care.retry.attempts_max
+        verdict = look_at_step(record, self._life.now_ms(), most, has_probe=care.probe is not None)
+        if verdict is StepVerdict.FAILED:
+            raise StepFailed(self._owner, name, record.failures, record.error)
+        if verdict is StepVerdict.TIMED_OUT:
+            raise StepTimedOut(self._owner, name, care.timeout_ms or 0)
+        return verdict
+
+    def _probed(self, name: str, record: StepRecord, care: _Care) -> Generator[_Deed, Outcome, Outcome]:
+        assert care.probe is not None
+        value, problem = yield _Deed(care.probe, record.deadline_ms)
+        if problem is None and value is None:
+            problem = StepOutcomeUnknown(self._owner, name)
+        return _NOT_DONE if value is False else value, problem
+
+    def _begin(self, name: str, key: str, record: StepRecord, care: _Care) -> Generator[_Deed, Outcome, StepRecord]:
+        # What has to be known after a death is durable before the job begins.
+        if care.undo is not None:
+            yield from _done(self._promise_undo)
+            number = record.number or self._next_number()
+            record = record._replace(number=number, undo=care.undo, probe=care.kept_probe)
+        record = record._replace(began=care.undo is not None or care.probe is not None)
+        if _body(record) != self._remembered(RECORD + key) and record != StepRecord(round=record.round):
+            yield from self._noting(key, record)
+            yield from _done(self._until_durable)
+        self._life.faults.at(KillPoint.MID_RUN, f"step {name}")
+        return record
+
+    def _failed(
+        self, name: str, key: str, care: _Care, problem: Exception, verdict: StepVerdict
+    ) -> Generator[_Deed, Outcome, StepRecord]:
+        """Remember a failure, for the next try. Raises it if there is none."""
+        if isinstance(problem, _LimitOver):
+            raise StepTimedOut(self._owner, name, care.timeout_ms or 0) from None
+        if isinstance(problem, _FINAL):
+            raise problem
+        record = self._record_of(key)
+        failed = record._replace(began=record.began and verdict is StepVerdict.PROBE)  # a job that raised did nothing
+        if care.retry is None:
+            if failed != record:
+                yield from self._noting(key, failed)
+            raise problem
+        first_ms, most_ms = care.retry.first_ms or 0, care.retry.most_ms or 0
+        pause_ms = full_jitter_ms(record.failures + 1, first_ms, most_ms, self._life.dice.roll())
+        error = in_words(problem, self._life.limits.error_chars_max)
+        failed = failed._replace(failures=record.failures + 1, next_try_ms=self._life.now_ms() + pause_ms, error=error)
+        yield from self._noting(key, failed)
+        if failed.failures == care.retry.attempts_max:
+            raise StepFailed(self._owner, name, failed.failures, error) from problem
+        return failed
+
+    def _at_once(self, plan: _Plan) -> object:
+        """Do the plan in sync code. One whose job gives an awaitable goes on where that is awaited."""
+        try:
+            deed = _next(plan)
+            while isinstance(deed, _Deed):
+                outcome = tried_now(deed.do)
+                if inspect.isawaitable(outcome[0]):
+                    return self._awaited(plan, deed._replace(do=partial(_itself, outcome[0])))
+                deed = _next(plan, outcome)
+        except BaseException:
+            plan.close()
+            raise
+        return deed.value
+
+    async def _awaited(self, plan: _Plan, first: _Deed | None = None) -> object:
+        try:
+            deed = first or _next(plan)
+            while isinstance(deed, _Deed):
+                outcome = tried_now(deed.do)
+                if inspect.isawaitable(outcome[0]):
+                    outcome = await self._in_time(outcome[0], deed.until_ms)
+                deed = _next(plan, outcome)
+            return deed.value
+        finally:
+            plan.close()
+
+    async def _in_time(self, pending: Awaitable[object], until_ms: int) -> Outcome:
+        if not until_ms:
+            return await tried(pending)
+        bound = asyncio.timeout(max(0, until_ms - self._life.now_ms()) / 1000)
+        try:
+            async with bound:
+                return await tried(pending)
+        except TimeoutError:  # what the job raises is in its outcome
+            return None, _LimitOver()
+
+    def _paused(self, name: str, until_ms: int) -> object:
+        return self._life.bridge(self._pause(name, until_ms))
+
+    async def _pause(self, name: str, until_ms: int) -> None:
+        """Wait for the next try of a step."""
+        await asyncio.sleep(max(0, until_ms - self._life.now_ms()) / 1000)
+
+    def _noting(self, key: str, record: StepRecord) -> Generator[_Deed, Outcome, None]:
+        yield from _done(partial(self._written, partial(self._note_down, RECORD + key, _body(record))))
+
+    def _written(self, job: Callable[[], None]) -> Awaitable[None] | None:
+        if has_loop():
+            return self._life.written(job)
+        job()
+        return None
+
+    def _until_durable(self) -> Awaitable[None] | None:
+        if has_loop():
+            return self._life.services.until_durable()
+        self._life.wait_durable()
+        return None
+
+    def _record_of(self, key: str) -> StepRecord:
+        body = self._remembered(RECORD + key)
+        record = StepRecord() if body is None else StepRecord(*unpack(body))
+        return self._counted(record)
+
+    def _counted(self, record: StepRecord) -> StepRecord:
+        """The record in this count of the tries."""
+        raise NotImplementedError
+
+    @property
+    def _owner(self) -> str:
+        raise NotImplementedError
+
+    def _promise_undo(self) -> object:
+        """Have the ledger know that the run is not over before its steps are undone. May give an awaitable."""
+        raise NotImplementedError
+
+    def _next_number(self) -> int:
+        raise NotImplementedError
 
     async def _given_durably(self, value: T) -> T:
         await self._life.services.until_durable()
@@ -146,9 +486,42 @@ class RemembersSteps:
     def _remember(self, name: str, body: bytes) -> None:
         raise NotImplementedError
 
+    def _note_down(self, name: str, body: bytes) -> None:
+        """Remember something of a step that is no progress."""
+        raise NotImplementedError
+
+
+_FINAL: Final = (BadRequest, StaleIncarnation, FiberStopped)  # another try would meet the same
+
 
 def step_name(key: str) -> str:
-    return key.partition("\0")[0]
+    return key.removeprefix(RECORD).partition("\0")[0]
+
+
+def _done(do: Callable[[], object]) -> Generator[_Deed, Outcome, None]:
+    _, problem = yield _Deed(do)
+    if problem is not None:
+        raise problem
+
+
+def _next(plan: _Plan, told: Outcome | None = None) -> _Deed | _Ended:
+    try:
+        return next(plan) if told is None else plan.send(told)
+    except StopIteration as end:
+        return _Ended(end.value)
+
+
+def _itself(value: T) -> T:
+    return value
+
+
+def _body(record: StepRecord) -> bytes:
+    return pack(list(record))
+
+
+def _in_ms(timeout: object) -> int:
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    return math.ceil(check_number("timeout", seconds, unit="seconds", is_finite=True, above=True) * 1000)
 
 
 def _made_of(job: Any) -> tuple[object, ...]:

@@ -27,11 +27,13 @@ from perdure.ledger import (
     Handled,
     Milestone,
     Progress,
+    PromiseUndo,
     Released,
     Request,
     Stimulus,
     Tell,
     Took,
+    Undoing,
     Unstarted,
     Up,
     Waiting,
@@ -195,7 +197,8 @@ class Happened(NamedTuple):
 
 class Start(NamedTuple):
     """Carry an attempt at a run. With `collect`, only an earlier result is looked for. `reported` is what the storage must
-    have. What attempts up to `after` failed with does not count. A wait until `over_ms` or earlier is over, whatever a clock says."""
+    have. What attempts up to `after` failed with does not count. A wait until `over_ms` or earlier is over, whatever a clock says. With
+    `undo` its steps are undone: how it ends after that, and why."""
 
     agent_id: str
     incarnation: int
@@ -207,6 +210,7 @@ class Start(NamedTuple):
     reported: int = 0
     after: int = 0
     over_ms: float = 0
+    undo: list[str] | None = None
 
 
 class Starts(NamedTuple):
@@ -411,10 +415,22 @@ class CopyStorage(NamedTuple):
     content: bytes
 
 
-Question: TypeAlias = Call | Abort | Tell | CopyStorage | Steering | Query
+Question: TypeAlias = Call | Abort | Tell | CopyStorage | PromiseUndo | Steering | Query
 
 Report: TypeAlias = (
-    Up | Progress | Milestone | Chunk | Ended | Unstarted | Waiting | Took | Released | Awake | Alarm | Handled
+    Up
+    | Progress
+    | Milestone
+    | Chunk
+    | Ended
+    | Undoing
+    | Unstarted
+    | Waiting
+    | Took
+    | Released
+    | Awake
+    | Alarm
+    | Handled
 )
 """The stimuli that hosts report."""
 

@@ -62,7 +62,8 @@ class SteeringHandlers(Handlers):
         body=models.CancelAsked,
     )
     async def cancel_run(self, asked: ApiRequest) -> object:
-        """Cancel a run and what its child waits for. A run that has ended stays as it is."""
+        """Cancel a run and what its child waits for. A run that has ended stays as it is. One whose steps are undone first is live until
+        they are."""
         run_id = asked.path.run_id
         await self._backend.ask("show", run_id)  # an unknown run is refused
         await self._backend.ask("cancel", run_id, None, asked.body.reason)

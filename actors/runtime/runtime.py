@@ -505,7 +505,7 @@ class Runtime:
         return cast("list[str]", self.ask("explain", run_id))
 
     def cancel(self, run_id: str, reason: str = "cancelled by an operator") -> Plain:
-        """Cancel any run, and what its child waits for."""
+        """Cancel any run, and what its child waits for. One that has begun a step with an `undo` is aborted when its steps are undone."""
         return self._settle(self.client.ask("cancel", run_id, None, reason))
 
     def retry(self, key: str) -> Plain:

@@ -50,6 +50,7 @@ from perdure.ledger import (
     Forget,
     HostUp,
     Pause,
+    PromiseUndo,
     Request,
     Retry,
     Send,
@@ -204,7 +205,7 @@ class Intake:
     def asked(self, session: PeerSession, asked: Ask) -> Stimulus | Steer | CopyStorage | None:
         """Take in a question. What must be decided first is handed back; anything else is answered after the turn."""
         match asked.question:
-            case Cancel() | Clear() | Retry() | Pause() | Send() | Steer() | CopyStorage() as wish:
+            case Cancel() | Clear() | Retry() | Pause() | Send() | Steer() | PromiseUndo() | CopyStorage() as wish:
                 return wish
             case Tell() as mail:
                 return self._mailed(session, asked.ref, mail)

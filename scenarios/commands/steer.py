@@ -52,7 +52,8 @@ def cancel(
 ) -> None:
     """Cancel a run and what its child waits for, or all runs that the options choose. A run that has ended stays as it is.
 
-    A run is aborted when this command returns, and its child is stopped after that. Detached runs of the child go on.
+    A run is aborted when this command returns, and its child is stopped after that. Detached runs of the child go on. A run that has begun
+    a step with an undo is over, too, but aborted only when its steps are undone.
 
     Many runs are counted first, and it is asked. Then they are gone through in groups, newest request first, and runs that are requested
     meanwhile are left alone. What was stopped, or cut off, is repeated by the same command. Its report says how many were hit, how many
@@ -78,8 +79,12 @@ def cancel(
         print(json_of({"run_id": run_id, "status": after, "was": before}))
     elif before in HARD:
         print(f"Run {run_id} had ended before ({before}), and stays as it is.")
-    else:
+    elif after in HARD:
         print(f"Run {run_id} is {after}.")
+    else:
+        print(
+            f"Run {run_id} is {after}, and aborted when its steps are undone; `perdure explain` tells how far that is."
+        )
 
 
 @choosing

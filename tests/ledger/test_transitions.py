@@ -30,6 +30,8 @@ from perdure.ledger.facts import (
     RunStarted,
     RunWaiting,
     TeardownBegan,
+    UndoBegan,
+    UndoPromised,
 )
 from perdure.ledger.run import Run, apply, open_run
 from perdure.ledger.transitions import TABLE, cell, permits
@@ -58,6 +60,8 @@ EXPECTED = """
     RunWaiting        running  running  running  ignored  ignored  ignored
     EventTaken        starting running  interrupted ignored ignored ignored
     RunPaused         starting running  interrupted ignored ignored ignored
+    UndoPromised      running  running  interrupted ignored ignored ignored
+    UndoBegan         starting running  starting ignored  ignored  ignored
     RunRetried        starting illegal  starting illegal  starting starting
 """
 ROWS = {row.split()[0]: row.split()[1:] for row in EXPECTED.strip().splitlines()}
@@ -82,6 +86,8 @@ FACTS: dict[type[Fact], Fact] = {
     RunWaiting: RunWaiting("r", 1, ["approval"], math.inf, False, math.inf, released=True),
     RunPaused: RunPaused("r", paused=True),
     EventTaken: EventTaken("r", 1, "event!1", "draft"),
+    UndoPromised: UndoPromised("r", 1),
+    UndoBegan: UndoBegan("r", 1, "aborted", "cancelled"),
     RunRetried: RunRetried("r"),
 }
 CELLS = list(product(FACTS, Status))
@@ -131,12 +137,10 @@ def test_a_hard_end_is_left_by_nothing_but_a_person_s_retry_and_a_completion_not
         assert leaving == expected_ways
 
 
-def test_an_interruption_is_left_by_a_true_end_by_who_asks_or_tries_again_by_a_child_that_waits_and_by_nothing_else() -> (
-    None
-):
+def test_an_interruption_is_left_by_an_end_a_request_a_retry_a_wait_or_for_its_undos_and_by_nothing_else() -> None:
     leaving = {
         fact
         for fact in TABLE
         if permits(Status.INTERRUPTED, fact) and cell(Status.INTERRUPTED, fact) is not Status.INTERRUPTED
     }
-    assert leaving == {RunCompleted, RunFailed, RunAborted, RunReattached, RunWaiting, RunRetried}
+    assert leaving == {RunCompleted, RunFailed, RunAborted, RunReattached, RunWaiting, UndoBegan, RunRetried}

@@ -50,7 +50,16 @@ from perdure.ledger import (
 )
 from perdure.ledger.directory_format import MIGRATIONS
 from perdure.ledger.errors import LedgerLocked
-from perdure.ledger.facts import AttemptStarted, MailFailed, MailPosted, RunAborted, RunFailed, RunRequested, RunWaiting
+from perdure.ledger.facts import (
+    AttemptStarted,
+    MailFailed,
+    MailPosted,
+    RunAborted,
+    RunFailed,
+    RunRequested,
+    RunWaiting,
+    UndoPromised,
+)
 from perdure.ledger.maintenance.backup import Backup
 from perdure.ledger.maintenance.cold_view import ColdSteward
 from perdure.ledger.maintenance.target import BackupTarget
@@ -608,6 +617,20 @@ def test_cancelling_what_has_ended_says_so(data: Path) -> None:
     perdure("cancel", "one", "--data", data)
     again = perdure("cancel", "one", "--data", data)
     assert again.stdout == "Run one had ended before (aborted), and stays as it is.\n"
+
+
+def test_cancelling_what_is_undone_first_says_so(data: Path) -> None:
+    with closing(DuckDBStore(data / "ledger", fsync=False)) as store:
+        view = restore(store.boot())
+        begun = [
+            RunRequested("two", "Reader", "p@m:P", "", "d", b"\x01", {}, 0),
+            AttemptStarted("two", 1, 1, "h1"),
+            UndoPromised("two", 1),
+        ]
+        store.append([record_fact(view, fact, 3_000) for fact in begun], [])
+    told = perdure("cancel", "two", "--data", data)
+    assert "Run two is running, and is aborted when its steps are undone" in told.stdout
+    assert "its steps are being undone: cancelled by an operator" in perdure("explain", "two", "--data", data).stdout
 
 
 def test_a_command_that_only_looks_begins_no_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

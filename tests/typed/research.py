@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable
+from datetime import timedelta
 from typing import assert_type
 
 from pydantic import BaseModel
@@ -13,6 +14,7 @@ from perdure import (
     Detached,
     FiberContext,
     MilestoneInfo,
+    Retries,
     RunContext,
     RunHandle,
     RunInfo,
@@ -41,7 +43,17 @@ class Researcher(Agent):
     async def run(self, input: Topic, run: RunContext) -> Notes:
         words = await run.step("read", self.read)
         assert_type(words, int)
+        again = await run.step(
+            "read", self.read, retry=Retries(attempts_max=3), timeout=5, undo=self.forget, probe="known"
+        )
+        assert_type(again, int)
+        assert_type(await run.step("size", lambda: 1, timeout=timedelta(seconds=5)), int)
         return Notes(title=input.title, words=words)
+
+    async def forget(self, words: int | None) -> None: ...
+
+    def known(self) -> bool:
+        return False
 
     async def read(self) -> int:
         return 100
