@@ -274,6 +274,7 @@ def send(view: View, said: Send, limits: Limits) -> Iterator[Fact]:
 
 
 def pause(view: View, asked: Pause) -> Iterator[Fact]:
+    """Pause a live run, or let it go on. Not one that is being undone: its end is owed."""
     run = view.runs.get(asked.run_id)
     if run is None or run.cleared:
         raise UnknownRun("run_id", f"no run {asked.run_id!r} is known; `perdure ps --all` lists the runs")

@@ -278,6 +278,10 @@ class RunContext(RemembersSteps):
         body = self._remembered(name)
         return self._counted(StepRecord() if body is None else StepRecord(*unpack(body)))
 
+    def _paused(self, name: str, until_ms: int) -> Awaitable[None]:
+        left_ms = max(0, until_ms - self._life.now_ms())
+        return self._life.bridge(self.waits.until(Moment(until_ms), left_ms, _this_thread()))
+
     async def _promise(self) -> None:
         await self._life.ask(PromiseUndo(self.run_id, self._incarnation))
         self.has_promised = True

@@ -62,6 +62,9 @@ class Errand(Agent):
     async def again_slowly(self, run: RunContext) -> Any:
         return await run.step("s", self.job, retry=SLOW)
 
+    async def after_an_hour(self, run: RunContext) -> Any:
+        return await run.step("s", self.job, retry=Retries(first_ms=10**7, most_ms=10**7))
+
     async def sync_job(self, run: RunContext) -> Any:
         return await run.step("s", self.now, retry=QUICK)
 
@@ -212,7 +215,8 @@ def played(
         if dies_s:
             await stage.until(lambda: bool(Errand.done_s))
             await asyncio.sleep(dies_s)
-            stage.kill_host_of(address(kind, "r"))
+            if "r" not in stage.view.waiting:  # otherwise it is on none
+                stage.kill_host_of(address(kind, "r"))
         ended = await running
         return ended.output if ended.ok else ended.error
 
@@ -258,6 +262,20 @@ def test_tries_that_are_used_up_stay_so_in_a_later_attempt() -> None:
     words = ["r", "s", 3, "OSError: 3"]
     assert played("twice", OSError(1), OSError(2), OSError(3), "never", dies_s=30) == [words, words]
     assert len(Errand.done_s) == 3
+
+
+def test_between_its_tries_a_run_gives_up_its_place() -> None:
+    async def story(stage: Stage) -> None:
+        Errand.done_s.clear()
+        Errand.answers[:] = [OSError(1), "done"]
+        running = asyncio.create_task(stage.client.run(Errand, "after_an_hour", run_id="r"))
+        await stage.until(lambda: "r" in stage.view.waiting)
+        assert stage.host_of(address(Errand, "r")) == ""
+        assert (await running).output == "done"
+        assert len(Errand.done_s) == 2
+        assert stage.run("r").losses == 0
+
+    play(story, timeout_ms=20_000_000)
 
 
 def test_a_person_who_has_the_run_tried_again_gives_it_all_tries_again() -> None:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from perdure.actors import Agent, Detached, KillPoint, RunContext, exposed
-from perdure.ledger import BadRequest, Undo
+from perdure.ledger import BadRequest, PauseRefused, Undo
 from perdure.policies import Retries
 from tests.actors.one_process import OneProcess
 from tests.actors.one_process import play as in_one_process
@@ -95,6 +95,23 @@ class Trip(Agent):
         nth = len(told("hangs")) + 1
         self.diary.append(("hangs", nth))
         await asyncio.sleep(100_000 if nth == 1 else 0)
+
+    async def sleep(self, run: RunContext) -> str:
+        self.diary.append(("waits", run.attempt))
+        await run.sleep(90_000)
+        return ""
+
+    async def sleep_and_fail(self, run: RunContext) -> str:
+        self.diary.append(("waits", run.attempt))
+        await run.sleep(600)
+        raise OSError("no way")
+
+    async def pause_often(self, run: RunContext) -> str:
+        self.diary.append(("waits", run.attempt))
+        for n in range(100_000):
+            await asyncio.sleep(1)
+            await run.step(f"tick {n}", lambda: 1)
+        return ""
 
     async def raise_in_step(self, run: RunContext) -> str:
         async def job() -> None:
@@ -201,6 +218,33 @@ def test_a_cancelled_run_is_undone_and_only_then_aborted(kind: type[Trip], dies:
         assert stage.run("r").undo == Undo.ABORTED
         ended = await running
         assert (ended.status, told("cancelled"), told("entered")) == ("aborted", UNDONE, [("entered", 1)])
+
+    play(story)
+
+
+@pytest.mark.parametrize("way", ["waits", "is paused", "is paused while it waits"])
+def test_a_run_that_is_on_no_host_is_undone_when_it_is_cancelled(way: str) -> None:
+    async def story(stage: Stage) -> None:
+        begin()
+        running = await started(stage, "sleep" if "waits" in way else "pause_often")
+        if "paused" in way:
+            await stage.client.ask("pause", "r", True)
+        await stage.until(lambda: "r" in stage.view.waiting)
+        await stage.client.ask("cancel", "r", None, "enough")
+        with pytest.raises(PauseRefused, match="its steps are being undone"):
+            await stage.client.ask("pause", "r", True)
+        assert (await running).status == "aborted"
+        assert told("cancelled") == UNDONE
+
+    play(story)
+
+
+def test_a_run_that_was_entered_again_after_a_wait_is_undone_as_any_other() -> None:
+    async def story(stage: Stage) -> None:
+        begin()
+        ended = await (await started(stage, "sleep_and_fail"))
+        assert (ended.status, told("cancelled")) == ("error", UNDONE)
+        assert told("entered") == [("entered", 1), ("entered", 2)]
 
     play(story)
 
