@@ -196,12 +196,6 @@ class RunContext(RemembersSteps):
     def _boundary(self) -> None:
         self.waits.check()
 
-    def _paused(self, name: str, until_ms: int) -> object:
-        # The pause before a step is tried again is a wait.
-        return self._life.bridge(
-            self.waits.until(Moment(until_ms), max(0, until_ms - self._life.now_ms()), _this_thread())
-        )
-
     async def _sleep(self, key: str, until: Moment, most_ms: float, thread: int) -> None:
         self._slept_ms += most_ms
         if self._life.has_storage or self._slept_ms > self._life.limits.wait_in_memory_ms:
