@@ -282,7 +282,7 @@ def pause(view: View, asked: Pause) -> Iterator[Fact]:
         words = f"run {run.run_id!r} is {run.status}; only a live run is paused, and goes on"
         raise PauseRefused("run_id", words)
     if asked.paused and run.is_undoing:
-        raise PauseRefused("run_id", f"run {run.run_id!r} is being undone: its end is owed")
+        raise PauseRefused("run_id", f"run {run.run_id!r} is over, and its steps are being undone")
     if asked.paused and run.is_placed and run.options.get("attempts_max") == 1:
         words = f"run {run.run_id!r} is at work, and its class allows it one attempt, so it cannot be entered again"
         raise PauseRefused("run_id", words)
