@@ -6,6 +6,8 @@ results and inboxes lie in the agent's storage, so the next life reports them ag
 
 from __future__ import annotations
 
+import math
+
 from collections.abc import Iterator
 
 from perdure.ledger.activation import Activation
@@ -168,8 +170,9 @@ def waiting(view: View, said: Waiting, at_ms: int) -> Iterator[Fact]:
     run = current(view, said.run_id, said.incarnation)
     if run is None:
         return
-    if run.is_placed and not run.teardown and permits(run.status, RunWaiting):
+    if run.is_placed and not run.teardown and run.attempt == said.attempt and permits(run.status, RunWaiting):
         until_ms = said.deadline_ms if said.by_wall else at_ms + max(said.after_ms, 0)
+        until_ms = until_ms if math.isinf(until_ms) else math.ceil(until_ms)
         yield RunWaiting(
             run.run_id, run.attempt, said.events, until_ms, said.by_wall, said.deadline_ms, said.released, said.sequence
         )

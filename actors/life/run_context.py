@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 from perdure.actors.life.life import Life
 from perdure.actors.life.results import MAIL, run_result
 from perdure.actors.life.steps import RemembersSteps
-from perdure.actors.life.waits import NEVER, Moment, SentEvent, Waits
+from perdure.actors.life.waits import NEVER, PASSED, Moment, SentEvent, Waits
 from perdure.actors.ports import KillPoint
 from perdure.actors.tasks import Pending
 from perdure.actors.telemetry.span_names import over_attempts
@@ -83,7 +83,7 @@ class RunContext(RemembersSteps):
         over_ms: float = 0,
     ) -> None:
         super().__init__()
-        self.waits = Waits(life, run_id, incarnation, over_ms, taken_after=self._taken_after)
+        self.waits = Waits(life, run_id, incarnation, attempt, over_ms, taken_after=self._taken_after)
         self.run_id, self.attempt, self.parent_tool_call_id, self.behalf = run_id, attempt, tool_call, tuple(behalf)
         self.joined = [_joined(given) for given in joined]
         self._trace = trace  # what the request carried
@@ -223,7 +223,12 @@ class RunContext(RemembersSteps):
     async def _kept_moment(self, key: str, until: Moment) -> Moment:
         known = self._remembered(key)
         if known is not None:
-            return Moment(*unpack(known))
+            until = Moment(*unpack(known))
+            if until.by_wall or not self._life.now_ms() < until.at_ms <= self.waits.over_ms:
+                return until
+            until = PASSED  # also if a later attempt is on a machine whose clock is behind
+            await self._life.written(partial(self._remember, key, pack([*until])))
+            return until
         if not self.waits.is_over(until):
             await self._life.written(partial(self._remember, key, pack([*until])))
         return until
