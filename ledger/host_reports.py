@@ -7,7 +7,6 @@ results and inboxes lie in the agent's storage, so the next life reports them ag
 from __future__ import annotations
 
 import math
-
 from collections.abc import Iterator
 
 from perdure.ledger.activation import Activation

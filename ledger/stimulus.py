@@ -84,8 +84,9 @@ class Unstarted(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """All that the child does in this attempt waits: for an event of one of these names, or until `deadline_ms` by its own clock, which is `after_ms` away;
-    infinite if only an event ends it. With `by_wall` the moment is one of the calendar. With `released`, it has left its host."""
+    """All that the child does in this attempt waits: for an event of one of these names, or until `deadline_ms` by its own clock, which is
+    `after_ms` away; infinite if only an event ends it. With `by_wall` the moment is one of the calendar. With `released`, it has left its
+    host."""
 
     run_id: str
     incarnation: int
