@@ -167,7 +167,9 @@ def _attempt_lost(view: View, fact: AttemptLost, seq: int, at_ms: int) -> int | 
     frame = view.advance(run, fact, seq, at_ms)
     view.move(run.child, "").run_id = ""
     view.drop_agent(run.child)
-    if run.is_live:
+    if run.is_live and run.paused:
+        view.rest(run)
+    elif run.is_live:
         view.timers.arm(run.run_id, run.retry_at_ms)
     return frame
 
@@ -247,7 +249,10 @@ def _run_retried(view: View, fact: RunRetried, seq: int, at_ms: int) -> int | No
     frame = view.advance(run, fact, seq, at_ms)
     if run.begins_anew:
         view.begins_anew[run.run_id] = None
-    view.enqueue(run)
+    if run.paused:
+        view.rest(run)
+    else:
+        view.enqueue(run)
     return frame
 
 

@@ -6,6 +6,7 @@ results and inboxes lie in the agent's storage, so the next life reports them ag
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from perdure.ledger.activation import Activation
@@ -208,8 +209,10 @@ def waiting(view: View, said: Waiting, at_ms: int, limits: Limits) -> Iterator[F
     run = current(view, said.run_id, said.incarnation)
     if run is None:
         return
-    if run.is_placed and not (run.teardown or run.is_undoing) and permits(run.status, RunWaiting):
+    is_at_work = run.is_placed and not (run.teardown or run.is_undoing) and run.attempt == said.attempt
+    if is_at_work and permits(run.status, RunWaiting):
         until_ms = said.deadline_ms if said.by_wall else at_ms + max(said.after_ms, 0)
+        until_ms = until_ms if math.isinf(until_ms) else math.ceil(until_ms)
         yield RunWaiting(
             run.run_id, run.attempt, said.events, until_ms, said.by_wall, said.deadline_ms, said.released, said.sequence
         )

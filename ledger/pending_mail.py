@@ -60,10 +60,10 @@ class PendingMail:
     def is_outstanding(self, at_ms: int) -> bool:
         return bool(self._handed or self._waiting or (self._later and self._later[0][0] <= at_ms))
 
-    def to_hand(self, at_ms: int, pause_ms: float) -> list[str]:
+    def to_hand(self, at_ms: int, pause_ms: float, most: int = LETTERS_MAX) -> list[str]:
         """Hand over what may be with the present life and is not, in order, and again what was handed to it a pause ago."""
         self._front(self._due(at_ms))
-        room = LETTERS_MAX - len(self._handed)
+        room = max(0, most - len(self._handed))
         letters = list(takewhile(lambda mail_id: at_ms - self._handed[mail_id] >= pause_ms, self._handed))
         letters += islice(self._waiting, room)
         for mail_id in letters:

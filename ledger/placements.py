@@ -86,16 +86,18 @@ def _seat_runs(view: View, line: LineKey, at_ms: int, limits: Limits, blame: _Bl
     for run_id in view.queues.walk(line):
         run = view.runs[run_id]
         activation = view.agents.get(run.child)
-        if activation is not None and activation.host_id:
-            # It is awake for other work. One that has waited goes on beside that; any other is asked to leave (`outstanding`).
-            if run.wait is not None and activation.confirmed and not activation.stopping:
-                yield AttemptStarted(run_id, run.attempt + 1, activation.incarnation, activation.host_id)
-            continue
+        is_awake = activation is not None and bool(activation.host_id)
+        if is_awake and run.wait is None:
+            continue  # it is awake for other work, and is asked to leave (`outstanding`)
         if run_id in view.begins_anew and at_ms < view.code_due_ms:
             continue  # a person who mends the code of a run and has it tried again means the mended code
         most = run.options.get("limit")
         if most is not None and view.placed.get(run.parent, 0) >= most:
             yield RunHeld(run_id)
+            continue
+        if activation is not None and is_awake:  # a run that has waited goes on beside the other work
+            if activation.confirmed and not activation.stopping:
+                yield AttemptStarted(run_id, run.attempt + 1, activation.incarnation, activation.host_id)
             continue
         alone = is_alone(view, run.child, run.options.get("pool"), run.losses, blame[line.pool])
         shunned = askers_host(view, run)

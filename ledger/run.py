@@ -134,6 +134,7 @@ class Run:
     reentries: int = 0
     over_ms: float = 0
     paused: bool = False
+    paused_at_ms: int = 0
     receipts: dict[str, list[Any]] = field(default_factory=dict)
     joined: list[int] | None = None
     joined_at_ms: int = 0
@@ -458,8 +459,13 @@ def _taken(run: Run, fact: EventTaken, at_ms: int) -> None:
         del run.receipts[next(iter(run.receipts))]
 
 
-def _paused(run: Run, fact: RunPaused, _at_ms: int) -> None:
-    run.paused = fact.paused
+def _paused(run: Run, fact: RunPaused, at_ms: int) -> None:
+    if run.paused and not (run.host_id or run.wait):  # it was not silent meanwhile, and nobody had to come back to it
+        run.waited_ms += at_ms - max(run.paused_at_ms, run.lost_at_ms)
+        run.signal_at_ms = at_ms if run.signal_at_ms else 0
+        run.reattached_at_ms = at_ms if run.reattached_at_ms else 0
+        run.lost_at_ms = at_ms if run.lost_at_ms else 0
+    run.paused, run.paused_at_ms = fact.paused, at_ms
 
 
 def _retried(run: Run, fact: RunRetried, at_ms: int) -> None:
@@ -471,7 +477,7 @@ def _retried(run: Run, fact: RunRetried, at_ms: int) -> None:
         run.error, run.trace = "", ""
     run.cause, run.reason, run.child_still_running, run.parked = "", "", None, ""
     run.ended_at_ms, run.reattached_at_ms, run.teardown, run.teardown_at_ms = 0, 0, "", 0
-    run.wait, run.paused, run.waited_ms, run.reentries, run.over_ms = None, False, 0, 0, 0
+    run.wait, run.waited_ms, run.reentries, run.over_ms = None, 0, 0, 0  # if it is paused, it stays so
     if fact.package is not None:
         run.options = {**run.options, "pool": with_package(run.options.get("pool"), fact.package)}
 

@@ -102,11 +102,13 @@ class Unstarted(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """All that the child does waits: for an event of one of these names, or until `deadline_ms` by its own clock, which is `after_ms` away;
-    infinite if only an event ends it. With `by_wall` the moment is one of the calendar. With `released`, it has left its host."""
+    """All that the child does in this attempt waits: for an event of one of these names, or until `deadline_ms` by its own clock, which is
+    `after_ms` away; infinite if only an event ends it. With `by_wall` the moment is one of the calendar. With `released`, it has left its
+    host."""
 
     run_id: str
     incarnation: int
+    attempt: int
     events: list[str]
     deadline_ms: float
     after_ms: float

@@ -71,8 +71,9 @@ def next_look(view: View, run: Run, limits: Limits, awake_at_ms: int | None = No
     if not run.is_live or run.parked or run.is_undoing:
         return math.inf
     awake_at_ms = view.awake_at_ms if awake_at_ms is None else awake_at_ms
-    if run.run_id in view.waiting:
-        return min(_patience_with_wait(view, run, limits).at_ms, wait_due_ms(view, run))
+    if run.is_put_off:
+        due_ms = wait_due_ms(view, run) if run.run_id in view.waiting else math.inf
+        return min(_patience_with_wait(view, run, limits).at_ms, due_ms)
     if run.teardown:
         return carried(max(run.teardown_at_ms, awake_at_ms), view.leaps) + limits.teardown_grace_ms
     due_ms = math.inf
@@ -155,11 +156,11 @@ def _ring(view: View, run_id: str, wall_ms: float) -> Iterator[Note]:
 def _look(view: View, run: Run, at_ms: int, limits: Limits) -> Iterator[Fact | Note]:
     if run.parked:
         return
-    if run.run_id in view.waiting:
+    if run.is_put_off:  # in the queue, too: it is silent for want of a place
         end = _patience_with_wait(view, run, limits)
         if at_ms >= end.at_ms:
             yield from _lose_patience(view, run, end.reason, teardown=end.teardown)
-        elif at_ms >= wait_due_ms(view, run):
+        elif run.run_id in view.waiting and at_ms >= wait_due_ms(view, run):
             yield RunQueued(run.run_id)
         return
     if run.is_undoing:  # its end is owed, however long that takes

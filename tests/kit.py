@@ -68,7 +68,7 @@ def enacted(view: View, changes: Iterator[Change], at_ms: int) -> Iterator[tuple
     while (change := _decided(view, changes)) is not None:
         rows = apply_fact(view, [change], at_ms)
         if not isinstance(change, Note):
-            yield change, *rows
+            yield change, rows[0]
 
 
 def _decided(view: View, changes: Iterator[Change]) -> Change | None:

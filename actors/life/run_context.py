@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 from perdure.actors.life.life import Life
 from perdure.actors.life.results import MAIL, run_result
 from perdure.actors.life.steps import RECORD, RemembersSteps
-from perdure.actors.life.waits import NEVER, Moment, SentEvent, Waits
+from perdure.actors.life.waits import NEVER, PASSED, Moment, SentEvent, Waits
 from perdure.actors.ports import KillPoint
 from perdure.actors.tasks import Pending
 from perdure.actors.telemetry.span_names import over_attempts
@@ -85,7 +85,7 @@ class RunContext(RemembersSteps):
         over_ms: float = 0,
     ) -> None:
         super().__init__()
-        self.waits = Waits(life, run_id, incarnation, over_ms, taken_after=self._taken_after)
+        self.waits = Waits(life, run_id, incarnation, attempt, over_ms, taken_after=self._taken_after)
         self.has_promised = False
         self._undo_number = 0
         self._after = after  # attempts up to this do not count: the run was tried again since
@@ -228,7 +228,12 @@ class RunContext(RemembersSteps):
     async def _kept_moment(self, key: str, until: Moment) -> Moment:
         known = self._remembered(key)
         if known is not None:
-            return Moment(*unpack(known))
+            until = Moment(*unpack(known))
+            if until.by_wall or not self._life.now_ms() < until.at_ms <= self.waits.over_ms:
+                return until
+            until = PASSED  # also if a later attempt is on a machine whose clock is behind
+            await self._life.written(partial(self._remember, key, pack([*until])))
+            return until
         if not self.waits.is_over(until):
             await self._life.written(partial(self._remember, key, pack([*until])))
         return until

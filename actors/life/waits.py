@@ -55,6 +55,7 @@ class Moment(NamedTuple):
 
 
 NEVER: Final = Moment(math.inf)
+PASSED: Final = Moment(0.0)
 
 
 class SentEvent(NamedTuple):
@@ -83,13 +84,14 @@ class Waits:
     """What one attempt at a run waits for.
 
     Attributes:
-        over_ms: a moment that the ledger says has passed, whatever this machine's clock says.
+        over_ms: a moment of an earlier attempt that the ledger says has passed, whatever this machine's clock says.
         suspended: what is reported, once the attempt is to end.
     """
 
     life: Life
     run_id: str
     incarnation: int
+    attempt: int
     over_ms: float = 0
     suspended: Waiting | None = None
     tasks: WeakSet[asyncio.Task[Any]] = field(default_factory=WeakSet)
@@ -139,7 +141,7 @@ class Waits:
     # waiting
 
     def is_over(self, until: Moment) -> bool:
-        return until.at_ms <= self.life.now_ms() or (not until.by_wall and until.at_ms <= self.over_ms)
+        return until.at_ms <= self.life.now_ms()
 
     async def until(self, until: Moment, most_ms: float, thread: int) -> None:
         """Wait until a moment, which is at most `most_ms` away. `thread` is that of the author's code."""
@@ -213,7 +215,8 @@ class Waits:
     @property
     def _may_suspend(self) -> bool:
         life = self.life
-        return not (self._is_over or self.suspended or life.is_leaving) and life.agent.attempts_max != 1
+        most = life.agent.attempts_max or life.limits.attempts_max
+        return not (self._is_over or self.suspended or life.is_leaving) and most != 1
 
     def _consider(self) -> None:
         if self._again is not None:
@@ -250,7 +253,9 @@ class Waits:
             until = first.until
             left_ms = max(0.0, first.left_ms - (asyncio.get_running_loop().time() - first.since_s) * 1000)
         events = sorted({waiter.event for waiter in waiters if waiter.event})
-        self.suspended = Waiting(self.run_id, self.incarnation, events, until.at_ms, left_ms, until.by_wall)
+        self.suspended = Waiting(
+            self.run_id, self.incarnation, self.attempt, events, until.at_ms, left_ms, until.by_wall
+        )
         for waiter in waiters:
             if waiter.task is not None:
                 waiter.task.add_done_callback(_heard)

@@ -206,7 +206,9 @@ class EffectExecutor:
         if isinstance(effect, PauseAttempt):
             session.say(PauseRun(effect.agent_id, effect.incarnation, effect.run_id))
             return
-        events = [view.mail[key] for key in view.events[effect.run_id].to_hand(at_ms, EVENTS_AGAIN_MS)]
+        # All of them, because the one that the run waits for may be the last.
+        keys = view.events[effect.run_id].to_hand(at_ms, EVENTS_AGAIN_MS, self._limits.events_max)
+        events = [view.mail[key] for key in keys]
         if events:
             session.say(Deliver(effect.agent_id, effect.incarnation, [letter(view, each) for each in events]))
 

@@ -63,6 +63,7 @@ from perdure.ledger import (
     source_of,
     unpack,
 )
+from perdure.ledger.facts import AttemptStarted
 from perdure.ledger.storage.agent_storages import AgentStorages, Disk, MemoryDisk, Storage
 from perdure.ledger.store.memory_store import MemoryStore
 from perdure.policies import Standing, judge_condition
@@ -133,8 +134,8 @@ class Ledger(MemoryStore):
             self.cleared[run.run_id, run.agent_type] = None
         if run is not None and run.cleared and row.kind not in ("RunRequested", "AgentReleased"):
             self.violations.append(f"run {row.subject} was cleared, and then came {row.kind}")
-        if row.kind == "AttemptStarted" and run is not None:
-            self._second_life(run, row)
+        if isinstance(fact, AttemptStarted) and run is not None:
+            self._second_life(run, fact, row)
             if run.waits_for_others:
                 self.violations.append(f"run {row.subject} began before what it waits for was there")
         if row.kind == "JoinMet" and (run is None or run.joined is not None):
@@ -147,10 +148,13 @@ class Ledger(MemoryStore):
         if frame != row.frame or frame not in (None, expected):
             self.violations.append(f"fact {row.seq} of run {row.subject} is frame {row.frame}; {expected} was next")
 
-    def _second_life(self, run: Run, row: FactRow) -> None:
-        activation = self.shadow.agents.get(run.child)
-        if run.is_placed or (activation is not None and activation.host_id):
-            where = run.host_id or (activation.host_id if activation is not None else "")
+    def _second_life(self, run: Run, fact: AttemptStarted, row: FactRow) -> None:
+        life = self.shadow.agents.get(run.child)
+        goes_on = run.wait is not None and not run.is_placed  # in a life that has stayed awake for other work
+        if goes_on and life is not None and (life.incarnation, life.host_id) == (fact.incarnation, fact.host_id):
+            return
+        if run.is_placed or (life is not None and life.host_id):
+            where = run.host_id or (life.host_id if life is not None else "")
             self.violations.append(
                 f"fact {row.seq}: another attempt at run {run.run_id} while one lives on host {where}"
             )
