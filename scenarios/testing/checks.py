@@ -37,6 +37,7 @@ from perdure.ledger import (
     ALARM_OF_RUN,
     EVENT,
     Activation,
+    AttemptStarted,
     CarriedDisk,
     FactRow,
     Mail,
@@ -63,7 +64,6 @@ from perdure.ledger import (
     source_of,
     unpack,
 )
-from perdure.ledger.facts import AttemptStarted
 from perdure.ledger.storage.agent_storages import AgentStorages, Disk, MemoryDisk, Storage
 from perdure.ledger.store.memory_store import MemoryStore
 from perdure.policies import Standing, judge_condition
