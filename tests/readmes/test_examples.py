@@ -113,6 +113,7 @@ def test_every_module_is_played_here() -> None:
         "conversation",
         "elsewhere",
         "following",
+        "front_page",
         "helpdesk",
         "library",
         "my_agents",
@@ -120,6 +121,7 @@ def test_every_module_is_played_here() -> None:
         "payments",
         "planner",
         "press",
+        "printing",
         "refunds",
         "research",
         "shelf",
@@ -183,6 +185,25 @@ def test_the_editor_waits_for_its_review_and_its_messages_and_until_monday(monke
         assert sum(host["tenants"] for host in (await client.ask("ps"))["hosts"]) == 0
         await asyncio.sleep(200)
         assert taken_out((await client.ask("show", run_id))["output"]) == "HTTP/3, a draft, read, shorter"
+
+    play(story)
+
+
+def test_the_front_page_begins_when_its_sources_are_there_and_takes_the_first_two() -> None:
+    async def story(client: Client) -> None:
+        done = await client.run(example("front_page").FrontPage, ["ray", "duckdb", "temporal"])
+        article, *quickest = done.output
+        assert article == "News: notes on duckdb, from ray.org"
+        assert len(set(quickest) & {f"notes on {topic}" for topic in ("ray", "duckdb", "temporal")}) == 2
+
+    play(story)
+
+
+def test_the_printing_gives_up_and_cancels_what_it_has_booked() -> None:
+    async def story(client: Client) -> None:
+        done = await client.run(example("printing").Printing, "Bugle", run_id="bugle")
+        assert (done.status, "out of paper" in done.error) == ("error", True)
+        assert (await client.agent(example("printing").Printing, "bugle")._perdure_state()) == {"booked": None}  # noqa: SLF001
 
     play(story)
 

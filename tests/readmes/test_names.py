@@ -119,7 +119,7 @@ OWNERS: dict[str, tuple[type, ...]] = {
     "fiber": (actors.FiberContext,),
 }
 INSTANCES = {  # set when they are made
-    "run": {"run_id", "attempt", "parent_tool_call_id"},
+    "run": {"run_id", "attempt", "parent_tool_call_id", "joined"},
     "fiber": {"id"},
 }
 SPOKEN = [*WORDS, *PYTHON]

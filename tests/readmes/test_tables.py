@@ -17,7 +17,16 @@ from perdure.actors.events.message_parts import RETRACT
 from perdure.actors.events.observability import Channel
 from perdure.ledger import Status
 from perdure.ledger.status import InterruptedReason
-from perdure.policies import TURN_ENDED, CatchUp, ChatRecovery, ContextOverflow, DeliveryOutcome, Limits, phases
+from perdure.policies import (
+    STEERED,
+    TURN_ENDED,
+    CatchUp,
+    ChatRecovery,
+    ContextOverflow,
+    DeliveryOutcome,
+    Limits,
+    phases,
+)
 from perdure.scenarios import exits
 from perdure.scenarios.bench import runner
 from perdure.scenarios.cli import app
@@ -80,10 +89,10 @@ NAMED = {"RETRACT": RETRACT, "OUTPUT": OUTPUT}
 
 
 def test_the_table_of_chat_events_names_each_that_is_made_with_its_keys() -> None:
-    """Texts and reasoning are made by one code, which puts the name together."""
+    """Texts and reasoning are made by one code, which puts the name together; what a person said meanwhile, by `policies.ui_messages`."""
     made = [(name, keys) for name, keys in made_events() if re.fullmatch(r"[a-z-]+", name) and name not in NO_EVENTS]
     reasoning = {f"reasoning-{each}" for each in ("start", "delta", "end")}
-    assert {name for name, _ in made} | reasoning == EVENTS.keys()
+    assert {name for name, _ in made} | reasoning | {STEERED} == EVENTS.keys()
     assert not [(name, keys - {*EVENTS[name]}) for name, keys in made if keys - {*EVENTS[name]}]
 
 
