@@ -249,10 +249,7 @@ def _run_retried(view: View, fact: RunRetried, seq: int, at_ms: int) -> int | No
     frame = view.advance(run, fact, seq, at_ms)
     if run.begins_anew:
         view.begins_anew[run.run_id] = None
-    if run.paused:
-        view.rest(run)
-    else:
-        view.enqueue(run)
+    view.enqueue(run)
     return frame
 
 

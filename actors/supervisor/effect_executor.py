@@ -207,7 +207,7 @@ class EffectExecutor:
             session.say(PauseRun(effect.agent_id, effect.incarnation, effect.run_id))
             return
         # All of them, because the one that the run waits for may be the last.
-        keys = view.events[effect.run_id].to_hand(at_ms, EVENTS_AGAIN_MS, self._limits.events_max)
+        keys = view.events[effect.run_id].to_hand(at_ms, EVENTS_AGAIN_MS, most=self._limits.events_max)
         events = [view.mail[key] for key in keys]
         if events:
             session.say(Deliver(effect.agent_id, effect.incarnation, [letter(view, each) for each in events]))

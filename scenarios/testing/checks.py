@@ -39,6 +39,7 @@ from perdure.ledger import (
     Activation,
     AttemptStarted,
     CarriedDisk,
+    Fact,
     FactRow,
     Mail,
     MailState,
@@ -134,7 +135,7 @@ class Ledger(MemoryStore):
             self.cleared[run.run_id, run.agent_type] = None
         if run is not None and run.cleared and row.kind not in ("RunRequested", "AgentReleased"):
             self.violations.append(f"run {row.subject} was cleared, and then came {row.kind}")
-        if isinstance(fact, AttemptStarted) and run is not None:
+        if row.kind == "AttemptStarted" and run is not None:
             self._second_life(run, fact, row)
             if run.waits_for_others:
                 self.violations.append(f"run {row.subject} began before what it waits for was there")
@@ -148,10 +149,10 @@ class Ledger(MemoryStore):
         if frame != row.frame or frame not in (None, expected):
             self.violations.append(f"fact {row.seq} of run {row.subject} is frame {row.frame}; {expected} was next")
 
-    def _second_life(self, run: Run, fact: AttemptStarted, row: FactRow) -> None:
+    def _second_life(self, run: Run, fact: Fact, row: FactRow) -> None:
         life = self.shadow.agents.get(run.child)
         goes_on = run.wait is not None and not run.is_placed  # in a life that has stayed awake for other work
-        if goes_on and life is not None and (life.incarnation, life.host_id) == (fact.incarnation, fact.host_id):
+        if goes_on and life is not None and (life.incarnation, life.host_id) == fact[2:4]:
             return
         if run.is_placed or (life is not None and life.host_id):
             where = run.host_id or (life.host_id if life is not None else "")

@@ -468,6 +468,7 @@ def test_a_paused_run_whose_host_dies_is_entered_by_nobody_until_it_goes_on() ->
     ledger = at_work().given(RunPaused("r", paused=True))
     (lost,) = ledger.when(HostLost("h1", "killed"))
     assert isinstance(lost, AttemptLost)
+    assert "r" in ledger.view.waiting
     assert ledger.passes(60_000) == []
     assert ledger.passes(DAY_MS) == [], "the deadline for a place does not run"
     ledger.when(PauseAsked("r", paused=False))
