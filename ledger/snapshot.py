@@ -166,6 +166,8 @@ def _index(view: View) -> None:
         view.enter_run(run)
         if run.cleared:
             view.cleared[run.run_id] = None
+        if run.asks:
+            view.note_asks(run)
         if run.is_placed:
             view.placed[run.parent] = view.placed.get(run.parent, 0) + 1
         if run.is_live:
