@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         check_words,
         checked,
     )
-    from perdure.ledger.asks import BEGAN_BY, ask_id, ask_told, check_fits, list_asks, named_ask
+    from perdure.ledger.asks import ALARM_OF_ASKS, BEGAN_BY, ask_id, ask_told, check_fits, list_asks, named_ask
     from perdure.ledger.batch_decisions import are_alike, end_together, is_plain_end, is_plain_request, request_together
     from perdure.ledger.bucket_cache import CACHE_VARIABLE, begin_cache, bucket_of, given_as
     from perdure.ledger.bucket_history import Moment
@@ -311,7 +311,7 @@ if TYPE_CHECKING:
         unchecked,
         unpack_value,
     )
-    from perdure.ledger.view import ALARM_OF_ASKS, ALARM_OF_RUN, View, last_end
+    from perdure.ledger.view import ALARM_OF_RUN, View, last_end
     from perdure.ledger.whole_files import add_line, keep_whole, lines_of, numbered_lines, write_at
     from perdure.ledger.wording import lasting, of_json
 

@@ -7,6 +7,7 @@ counts for nothing. An answer reaches the run as an event does (`folds`), once. 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -32,6 +33,8 @@ from perdure.ledger.wording import lasting
 from perdure.policies import Answerer, Limits, Vote, answer_refusal, is_decided, with_vote
 
 NO: Final = pack(False)
+ALARM_OF_ASKS: Final = "\0asks "
+"""As `ALARM_OF_RUN`, before the id of a run whose questions go on to others, or expire."""
 BEGAN_BY: Final = "began_by"
 """The option of a run that names who began it, where that is known."""
 
@@ -48,6 +51,19 @@ def named_ask(asked: object) -> tuple[str, int]:
             "ask_id", f"{asked!r:.200} is no id of a question; one is the id of its run, a colon and a number"
         )
     return run_id, int(number)
+
+
+def note_asks(view: View, run: Run) -> None:
+    """Keep the indexes of the view with the questions of a run."""
+    key = ALARM_OF_ASKS + run.run_id
+    if view.asks.pop(run.run_id, 0) is None:
+        view.alarms.disarm(key)
+    due_ms = min((ask.next_at_ms for ask in run.open_asks), default=None)
+    if due_ms is not None:
+        view.asks[run.run_id] = None
+        if not math.isinf(due_ms):
+            view.alarms.arm(key, due_ms)
+    view.settle(run)
 
 
 # ---------------------------------------------------------------- decisions

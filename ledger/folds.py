@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from perdure.ledger.activation import Activation
+from perdure.ledger.asks import note_asks
 from perdure.ledger.batch_folds import record_batch
 from perdure.ledger.codec import encode, pack
 from perdure.ledger.facts import (
@@ -150,7 +151,7 @@ def _run_ended(view: View, fact: RunCompleted | RunFailed | RunAborted, seq: int
     if run.run_id in view.events:  # nobody is left to take them
         view.move_mail(MailEvent.WITHDRAWN, *view.events[run.run_id])
     if run.asks:
-        view.note_asks(run)
+        note_asks(view, run)
     return frame
 
 
@@ -243,7 +244,7 @@ def _undo_began(view: View, fact: UndoBegan, seq: int, at_ms: int) -> int | None
     view.rest_no_more(run)
     frame = view.advance(run, fact, seq, at_ms)
     if run.asks:
-        view.note_asks(run)
+        note_asks(view, run)
     if not run.is_placed:
         view.timers.arm(run.run_id, 0)
     return frame
@@ -256,7 +257,7 @@ def _ask_opened(view: View, fact: AskOpened, seq: int, at_ms: int) -> int | None
         view.move_mail(MailEvent.WITHDRAWN, run.answer_mail(former))
     frame = view.advance(run, fact, seq, at_ms)
     run.forget_asks(_KEPT_ASKS, {ask.number for ask in run.asks if run.answer_mail(ask) in view.mail})
-    view.note_asks(run)
+    note_asks(view, run)
     return frame
 
 
@@ -268,7 +269,7 @@ def _ask_closed(view: View, fact: AskAnswered | AskLapsed, seq: int, at_ms: int)
         content = {"sender": "", "body": pack(_answer(ask))}
         slot = f"{EVENT}{ANSWER}{ask.number}:{ask.digest}"
         view.put_event(run, Mail(run.answer_mail(ask), run.child, run.run_id, slot, "", content, at_ms, seq=seq))
-    view.note_asks(run)
+    note_asks(view, run)
     return frame
 
 
@@ -300,7 +301,7 @@ def _answer(ask: Asked) -> dict[str, Any]:
 def _ask_changed(view: View, fact: AskEscalated | AskWithdrawn, seq: int, at_ms: int) -> int | None:
     run = view.runs[fact.run_id]
     frame = view.advance(run, fact, seq, at_ms)
-    view.note_asks(run)
+    note_asks(view, run)
     return frame
 
 

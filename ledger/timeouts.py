@@ -19,7 +19,7 @@ from perdure.ledger.notes import AgentDue, Note, RunQueued, TimerArmed, TimersFi
 from perdure.ledger.run import Run, Wait
 from perdure.ledger.status import InterruptedReason
 from perdure.ledger.stimulus import Tick
-from perdure.ledger.view import ALARM_OF_ASKS, ALARM_OF_RUN, View
+from perdure.ledger.view import ALARM_OF_RUN, View
 from perdure.policies import Budget, Expiry, Limits, Sighting, carried, expiry
 
 
@@ -30,8 +30,8 @@ def tick(view: View, said: Tick, at_ms: int, limits: Limits) -> Iterator[Fact | 
     for agent in view.alarms.fired:
         if agent.startswith(ALARM_OF_RUN):
             yield from _ring(view, agent.removeprefix(ALARM_OF_RUN), wall_ms)
-        elif agent.startswith(ALARM_OF_ASKS):
-            yield from asks.ring(view, agent.removeprefix(ALARM_OF_ASKS), wall_ms)
+        elif agent.startswith(asks.ALARM_OF_ASKS):
+            yield from asks.ring(view, agent.removeprefix(asks.ALARM_OF_ASKS), wall_ms)
         elif agent in view.agents and 0 < view.agents[agent].alarm_at_ms <= wall_ms:
             yield AlarmRang(agent)
     for key in view.timers.fired:

@@ -28,8 +28,6 @@ from perdure.policies import Leap, NodeDrain, runs_of
 
 ALARM_OF_RUN = "\0run "
 """Before the id of a run that waits for an instant of the wall clock, among the agents that do (`View.alarms`)."""
-ALARM_OF_ASKS = "\0asks "
-"""As `ALARM_OF_RUN`, for a run whose questions go on to others, or expire."""
 _BLOCKERS_MAX = 1_000
 _COUNTED = (MailState.DELIVERED, MailState.SUPERSEDED, MailState.SUPPRESSED, MailState.PARKED)
 _DROPPED = (MailState.DELIVERED, MailState.SUPPRESSED)
@@ -125,8 +123,6 @@ class View:
         self.tallied[run.status] -= not run.cleared
         self.settled.pop(run_id, None)
         self.events.pop(run_id, None)
-        if self.asks.pop(run_id, 0) is None:
-            self.alarms.disarm(ALARM_OF_ASKS + run_id)
         siblings = self.asked_for[run.parent]
         del siblings[run_id]
         if not siblings:
@@ -441,17 +437,6 @@ class View:
     def rest_no_more(self, run: Run) -> None:
         if self.waiting.pop(run.run_id, 0) is None:
             self.alarms.disarm(ALARM_OF_RUN + run.run_id)
-
-    def note_asks(self, run: Run) -> None:
-        """Keep the indexes with the questions of a run."""
-        if self.asks.pop(run.run_id, 0) is None:
-            self.alarms.disarm(ALARM_OF_ASKS + run.run_id)
-        due_ms = [ask.next_at_ms for ask in run.open_asks]
-        if due_ms:
-            self.asks[run.run_id] = None
-            if not math.isinf(min(due_ms)):
-                self.alarms.arm(ALARM_OF_ASKS + run.run_id, min(due_ms))
-        self.settle(run)
 
     def _has_come(self, run: Run, wait: Wait) -> bool:
         names = {EVENT + name for name in wait.events}

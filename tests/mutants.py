@@ -247,7 +247,7 @@ MUTANTS = (
            "test_what_was_cleared_does_not_come_back"),
     Mutant("ledger.snapshot:_agent_record", "no part", "doomed",
            "test_a_deletion_outlives_the_supervisor"),
-    Mutant("ledger.snapshot:_index", "removed call", "alarm_at_ms",
+    Mutant("ledger.snapshot:_index_agents", "removed call", "alarm_at_ms",
            "test_alarms_outlive_the_supervisor_and_ring_soon_if_they_came_due_meanwhile"),
     Mutant("ledger.timeouts:sighting_of", "argument 1 alone", "signal_at_ms",
            "test_silence_is_not_held_against_a_child_while_no_supervisor_heard_it"),

@@ -40,6 +40,8 @@ from perdure.ledger.facts import (
     AskWithdrawn,
     MailDelivered,
     RunWaiting,
+    UndoBegan,
+    UndoPromised,
 )
 from perdure.ledger.mail import ANSWER, EVENT
 from perdure.policies import Limits
@@ -359,3 +361,13 @@ def test_it_is_explained_what_is_asked_of_whom_and_until_when() -> None:
     assert "it comes to managers too in 60 s" in said
     assert "it expires in 1 h" in said
     assert "`perdure answer r:1 VALUE` answers it." in said
+
+
+def test_a_run_that_is_being_undone_asks_nothing_any_more() -> None:
+    ledger = working()
+    ledger.when(opening(expires_at_ms=NOW_MS + 60_000))
+    ledger.given(UndoPromised("r", 1), UndoBegan("r", 1, "error", "as was said"))
+    assert (status(ledger), list(ledger.view.asks)) == ("withdrawn", [])
+    assert ALARM_OF_ASKS + "r" not in ledger.view.alarms.armed
+    with pytest.raises(AskClosed, match="waits for the answer no more"):
+        ledger.when(answer())
