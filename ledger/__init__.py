@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         check_words,
         checked,
     )
+    from perdure.ledger.asks import ALARM_OF_ASKS, BEGAN_BY, ask_id, ask_told, check_fits, list_asks, named_ask
     from perdure.ledger.batch_decisions import are_alike, end_together, is_plain_end, is_plain_request, request_together
     from perdure.ledger.bucket_cache import CACHE_VARIABLE, begin_cache, bucket_of, given_as
     from perdure.ledger.bucket_history import Moment
@@ -74,6 +75,12 @@ if TYPE_CHECKING:
         AgentBeingDeleted,
         AgentForbidden,
         AgentUnreachable,
+        AlreadyAnswered,
+        AnswerForbidden,
+        AnswerRefused,
+        AskClosed,
+        AskExpired,
+        AskRefused,
         AwaitedInsideHandler,
         BadRequest,
         BucketUnreachable,
@@ -112,6 +119,7 @@ if TYPE_CHECKING:
         SupervisorUnreachable,
         TooLarge,
         UnknownAgentType,
+        UnknownAsk,
         UnknownRun,
         UnknownTool,
         VersionMismatch,
@@ -164,7 +172,7 @@ if TYPE_CHECKING:
     )
     from perdure.ledger.join_decisions import decide_joins, source_of
     from perdure.ledger.known_agent import KnownAgent, KnownAgents, standing_of
-    from perdure.ledger.mail import EVENT, MILESTONE, Mail, MailState, Slot
+    from perdure.ledger.mail import ANSWER, EVENT, MILESTONE, Mail, MailState, Slot
     from perdure.ledger.maintenance.bucket_backups import pin_bucket, pins_of, unpin_bucket
     from perdure.ledger.maintenance.bucket_examination import examine_bucket
     from perdure.ledger.maintenance.bucket_restoration import (
@@ -216,7 +224,7 @@ if TYPE_CHECKING:
         run_from,
         run_record,
     )
-    from perdure.ledger.status import HARD, LAST_EVENTS, LIVE, Status, Undo
+    from perdure.ledger.status import HARD, LAST_EVENTS, LIVE, AskStatus, Status, Undo
     from perdure.ledger.stimulus import (
         COLLECTED_NOTHING,
         NOT_RUNNABLE,
@@ -227,6 +235,7 @@ if TYPE_CHECKING:
         UNIMPORTABLE,
         Adopt,
         Alarm,
+        AnswerAsk,
         Awake,
         Cancel,
         Chunk,
@@ -238,6 +247,7 @@ if TYPE_CHECKING:
         HostLost,
         HostUp,
         Milestone,
+        OpenAsk,
         Pause,
         Progress,
         PromiseUndo,
@@ -255,6 +265,7 @@ if TYPE_CHECKING:
         Unstarted,
         Up,
         Waiting,
+        WithdrawAsk,
     )
     from perdure.ledger.storage.carried_disk import CarriedDisk, FetchedStorage, own_folder
     from perdure.ledger.storage.patches import (

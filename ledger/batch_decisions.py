@@ -111,7 +111,7 @@ def _ends_plainly(view: View, said: Ended) -> Run | None:
         or run.undo
     ):
         return None
-    if said.run_id in view.events or "after" in run.options or run.run_id in view.sources:
+    if said.run_id in view.events or run.asks or "after" in run.options or run.run_id in view.sources:
         return None
     agent, life = run.child, view.agents.get(run.child)
     if life is None or life.incarnation != said.incarnation or not life.host_id or life.host_id != run.host_id:

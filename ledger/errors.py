@@ -7,6 +7,12 @@
     │   ├── RetryRefused              the run is live, has completed or was cancelled, so it is not tried again
     │   ├── EventRefused              the run has ended, or has too many events that it has not taken
     │   ├── PauseRefused              the run has ended, or nobody waits for it any more
+    │   ├── AskRefused                the run has too many open questions to people
+    │   ├── UnknownAsk                no question has this id
+    │   ├── AskClosed                 the question has expired, or was withdrawn
+    │   │   └── AlreadyAnswered       somebody has answered it before; the words say who, by what, and when
+    │   ├── AnswerRefused             what is asked has changed since it was shown
+    │   ├── AnswerForbidden           the one who answers is not asked, or may not answer what the own run asks
     │   ├── RuntimeClosed             the runtime was closed, or this process was forked from the one that opened it
     │   ├── UnknownAgentType          the agent's class cannot be found or imported
     │   ├── UnknownTool               no tool has this name, or its function cannot be found or imported
@@ -47,6 +53,7 @@
         ├── FiberStopped              the fiber has ended while its code still ran
         ├── AgentAborted              the agent's parent ended its life during a call, or before it
         ├── WaitTimedOut              an event that a run waited for did not come in time
+        ├── AskExpired                nobody answered a question of a run in time
         ├── StartTimedOut             the agent's `on_start` did not return in time, so the agent did not start
         └── OutcomeUnknown            the agent's host died during a call; the call may or may not have taken effect
 
@@ -98,6 +105,30 @@ class EventRefused(BadRequest):
 
 class PauseRefused(BadRequest):
     """Only a live run is paused, and goes on."""
+
+
+class AskRefused(BadRequest):
+    """The run has too many open questions to people. This one was not asked."""
+
+
+class UnknownAsk(BadRequest):
+    """No question has this id."""
+
+
+class AskClosed(BadRequest):
+    """The question has expired, or was withdrawn. The answer changed nothing."""
+
+
+class AlreadyAnswered(AskClosed):
+    """Somebody has answered the question before; the words say who, by what, and when. The answer changed nothing."""
+
+
+class AnswerRefused(BadRequest):
+    """What is asked has changed since it was shown. The answer changed nothing."""
+
+
+class AnswerForbidden(BadRequest):
+    """The one who answers is not asked, or began the run itself. The answer changed nothing."""
 
 
 class RuntimeClosed(BadRequest):
@@ -409,6 +440,18 @@ class WaitTimedOut(WorldError, TimeoutError):
 
     def __str__(self) -> str:
         return f"event {self.event!r} did not come in time for run {self.run_id!r}"
+
+
+class AskExpired(WorldError, TimeoutError):
+    """Nobody answered a question of a run in time, and it says nothing of what holds `otherwise`."""
+
+    def __init__(self, run_id: str, question: str) -> None:
+        super().__init__(run_id, question)
+        self.run_id = run_id
+        self.question = question
+
+    def __str__(self) -> str:
+        return f"nobody answered {self.question!r:.200} of run {self.run_id!r} in time"
 
 
 class StartTimedOut(WorldError):

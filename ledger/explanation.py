@@ -14,9 +14,10 @@ from functools import partial
 from typing import NamedTuple
 
 from perdure.ledger.activation import STARTS_MAX, Activation, HostSpec, PoolTrouble, package_of, pool_key
+from perdure.ledger.asks import ask_id
 from perdure.ledger.codec import unpack
 from perdure.ledger.join_decisions import source_of
-from perdure.ledger.mail import Mail, MailState, Slot
+from perdure.ledger.mail import ANSWER, Mail, MailState, Slot
 from perdure.ledger.placements import askers_host, blamed_in, hindrance, is_alone, is_at_fault
 from perdure.ledger.run import Run
 from perdure.ledger.status import InterruptedReason, Status, Undo
@@ -90,6 +91,7 @@ def explain(view: View, run: Run, at_ms: int, limits: Limits, *, served: bool = 
     """
     case = Case(view, run, at_ms, limits, served)
     said = [*_what(case), *_code(case), *_undo(case)]
+    said += _asks(case)
     if run.parked:
         said += _parked(case)
     elif run.run_id in view.waiting:
@@ -155,16 +157,39 @@ def _parked(case: Case) -> Iterator[str]:
     yield f"`perdure retry {name}` tries it at once, and `perdure cancel {name}` gives it up."
 
 
+def _asks(case: Case) -> Iterator[str]:
+    asks = [] if case.run.is_hard else case.run.open_asks
+    for ask in asks[:NAMED_MAX]:
+        named, names = ask_id(case.run.run_id, ask.number), [name for name, _ in ask.to[: ask.level]]
+        whom = " or ".join(names) or "anybody"
+        said = f" {counted(len(ask.answers), 'answer')} of {ask.people} came." if ask.answers else ""
+        yield f"It asks {whom}, since {lasting(max(0, case.at_ms - ask.opened_at_ms))}: {ask.question:.200} ({named}).{said}"
+        for name, at_ms in ask.to[ask.level :][:1]:
+            yield f"If that is not answered, it comes to {name} too {case.due(at_ms)}."
+        if ask.expires_at_ms:
+            then = "the run is told that nobody answered" if ask.otherwise is None else "its `otherwise` is the answer"
+            yield f"If nobody answers, it expires {case.due(ask.expires_at_ms)}, and {then}."
+    if asks:
+        more = f" It asks {counted(len(asks), 'question')} in all." if len(asks) > NAMED_MAX else ""
+        yield f"`perdure answer {shlex.quote(ask_id(case.run.run_id, asks[0].number))} VALUE` answers it.{more}"
+
+
+def _awaited(event: str) -> str:
+    number = event.removeprefix(ANSWER).partition(":")[0]
+    return f"for the answer to its question {number}" if event.startswith(ANSWER) else f"for event {event!r}"
+
+
 def _put_off(case: Case) -> Iterator[str]:
     run, wait, name = case.run, case.run.wait, shlex.quote(case.run.run_id)
     if wait is not None and not wait.is_for_nothing:
-        whats = [f"for event {each!r}" for each in wait.events]
+        whats = [_awaited(each) for each in wait.events]
         if not math.isinf(wait.until_ms):
             whats.append(f"until its time comes, {case.due(wait_end_ms(case.view, wait))}")
         since = lasting(max(0, case.at_ms - wait.since_ms))
         yield f"It waits {' or '.join(whats)}, and has waited for {since}. It is on no host, and that costs it no attempt."
-        if wait.events:
-            yield f"`perdure send {name} {shlex.quote(wait.events[0])} VALUE` sends it the event."
+        events = [each for each in wait.events if not each.startswith(ANSWER)]
+        if events:
+            yield f"`perdure send {name} {shlex.quote(events[0])} VALUE` sends it the event."
     if run.paused:
         yield f"It is paused, and on no host, until `perdure resume {name}`."
     if not run.is_awaited and "max_budget_ms" in run.options:

@@ -237,6 +237,65 @@ class UndoBegan(NamedTuple):
     trace: str = ""
 
 
+class AskOpened(NamedTuple):
+    """The run asks people something, as its `number`-th question. `digest` is that of what is shown and of whom it asks; `schema`, `args`
+    and `otherwise` are encoded plain data. `to` are groups or people, each with the time by the wall clock at which its turn comes, and
+    the first `level` have had it; empty if everybody is asked. `expires_at_ms` is by the wall clock, 0 for never. `note` says why it is
+    asked again."""
+
+    run_id: str
+    number: int
+    digest: str
+    question: str
+    schema: bytes
+    args: bytes | None
+    to: list[Any]
+    level: int
+    people: int
+    self_answer: bool
+    began_by: str
+    expires_at_ms: int
+    otherwise: bytes | None
+    note: str = ""
+
+
+class AskAnswered(NamedTuple):
+    """A person answered a question; `closes` says whether that decides it. `answer_id` tells the answer from others. `edited` are the
+    arguments as they were changed."""
+
+    run_id: str
+    number: int
+    answer_id: str
+    digest: str
+    who: str
+    channel: str
+    value: bytes
+    edited: bytes | None
+    closes: bool
+
+
+class AskLapsed(NamedTuple):
+    """Nobody answered a question in time."""
+
+    run_id: str
+    number: int
+
+
+class AskEscalated(NamedTuple):
+    """A question has come to the first `level` of those that it names."""
+
+    run_id: str
+    number: int
+    level: int
+
+
+class AskWithdrawn(NamedTuple):
+    """The run waits for the answer no more."""
+
+    run_id: str
+    number: int
+
+
 class RunRetried(NamedTuple):
     """A person had the run tried again, or code came for a run that was parked, or tried again without an attempt since. It has all its
     attempts again, and the code of this package unless that is None."""
@@ -371,6 +430,11 @@ Fact = (
     | EventTaken
     | UndoPromised
     | UndoBegan
+    | AskOpened
+    | AskAnswered
+    | AskLapsed
+    | AskEscalated
+    | AskWithdrawn
     | RunRetried
     | AgentActivated
     | AgentReleased
@@ -409,6 +473,11 @@ RUN_FACTS: tuple[type[Fact], ...] = (
     EventTaken,
     UndoPromised,
     UndoBegan,
+    AskOpened,
+    AskAnswered,
+    AskLapsed,
+    AskEscalated,
+    AskWithdrawn,
     RunRetried,
 )
 """The facts whose subject is a run."""

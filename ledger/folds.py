@@ -7,11 +7,12 @@ view by a fact that is durable already. A fact without a function of its own bel
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 from perdure.ledger.activation import Activation
+from perdure.ledger.asks import note_asks
 from perdure.ledger.batch_folds import record_batch
-from perdure.ledger.codec import encode
+from perdure.ledger.codec import encode, pack
 from perdure.ledger.facts import (
     RUN_FACTS,
     AgentActivated,
@@ -22,6 +23,11 @@ from perdure.ledger.facts import (
     AgentStopped,
     AlarmRang,
     AlarmSet,
+    AskAnswered,
+    AskEscalated,
+    AskLapsed,
+    AskOpened,
+    AskWithdrawn,
     AttemptLost,
     AttemptStarted,
     CodeAdopted,
@@ -50,12 +56,15 @@ from perdure.ledger.facts import (
     UndoBegan,
 )
 from perdure.ledger.ids import name_of
-from perdure.ledger.mail import EVENT, MILESTONE, Mail, MailEvent, Slot, permits
+from perdure.ledger.mail import ANSWER, EVENT, MILESTONE, Mail, MailEvent, Slot, permits
 from perdure.ledger.notes import Note
-from perdure.ledger.run import open_run, outcome_of
+from perdure.ledger.run import Asked, open_run, outcome_of
+from perdure.ledger.status import AskStatus
 from perdure.ledger.store.batches import BATCH, Batch
 from perdure.ledger.store.store import FactRow, Row
 from perdure.ledger.view import View
+
+_KEPT_ASKS: Final = 100  # closed ones of a run
 
 
 def apply_fact(view: View, changes: Iterable[Fact | Batch | Note], at_ms: int) -> list[Row]:
@@ -141,6 +150,8 @@ def _run_ended(view: View, fact: RunCompleted | RunFailed | RunAborted, seq: int
         view.post(run, Slot.FINISH, None, at_ms)
     if run.run_id in view.events:  # nobody is left to take them
         view.move_mail(MailEvent.WITHDRAWN, *view.events[run.run_id])
+    if run.asks:
+        note_asks(view, run)
     return frame
 
 
@@ -232,8 +243,65 @@ def _undo_began(view: View, fact: UndoBegan, seq: int, at_ms: int) -> int | None
     view.begins_anew.pop(run.run_id, None)
     view.rest_no_more(run)
     frame = view.advance(run, fact, seq, at_ms)
+    if run.asks:
+        note_asks(view, run)
     if not run.is_placed:
         view.timers.arm(run.run_id, 0)
+    return frame
+
+
+def _ask_opened(view: View, fact: AskOpened, seq: int, at_ms: int) -> int | None:
+    run = view.runs[fact.run_id]
+    former = run.ask(fact.number)
+    if former is not None and run.answer_mail(former) in view.mail:  # it answers what is asked no more
+        view.move_mail(MailEvent.WITHDRAWN, run.answer_mail(former))
+    frame = view.advance(run, fact, seq, at_ms)
+    run.forget_asks(_KEPT_ASKS, {ask.number for ask in run.asks if run.answer_mail(ask) in view.mail})
+    note_asks(view, run)
+    return frame
+
+
+def _ask_closed(view: View, fact: AskAnswered | AskLapsed, seq: int, at_ms: int) -> int | None:
+    run = view.runs[fact.run_id]
+    frame = view.advance(run, fact, seq, at_ms)
+    ask = run.ask(fact.number)
+    if ask is not None and not ask.is_open:
+        content = {"sender": "", "body": pack(_answer(ask))}
+        slot = f"{EVENT}{ANSWER}{ask.number}:{ask.digest}"
+        view.put_event(run, Mail(run.answer_mail(ask), run.child, run.run_id, slot, "", content, at_ms, seq=seq))
+    note_asks(view, run)
+    return frame
+
+
+def _answer(ask: Asked) -> dict[str, Any]:
+    """What the run is told."""
+    if ask.status is AskStatus.EXPIRED:
+        return {
+            "value": ask.otherwise,
+            "args": ask.args,
+            "who": "",
+            "channel": "",
+            "at_ms": ask.closed_at_ms,
+            "edited": False,
+            "people": [],
+        }
+    latest = ask.answers[-1]
+    agreed = [each.who for each in ask.answers if (each.value, each.edited) == (latest.value, latest.edited)]
+    return {
+        "value": latest.value,
+        "args": ask.args if latest.edited is None else latest.edited,
+        "who": latest.who,
+        "channel": latest.channel,
+        "at_ms": latest.at_ms,
+        "edited": latest.edited is not None,
+        "people": agreed,
+    }
+
+
+def _ask_changed(view: View, fact: AskEscalated | AskWithdrawn, seq: int, at_ms: int) -> int | None:
+    run = view.runs[fact.run_id]
+    frame = view.advance(run, fact, seq, at_ms)
+    note_asks(view, run)
     return frame
 
 
@@ -423,6 +491,11 @@ _FOLDS: dict[type[Fact], Callable[[View, Any, int, int], int | None]] = {
     EventSent: _event_sent,
     EventTaken: _event_taken,
     UndoBegan: _undo_began,
+    AskOpened: _ask_opened,
+    AskAnswered: _ask_closed,
+    AskLapsed: _ask_closed,
+    AskEscalated: _ask_changed,
+    AskWithdrawn: _ask_changed,
     RunRetried: _run_retried,
     AgentActivated: _agent_activated,
     AgentReleased: _agent_released,

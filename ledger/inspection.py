@@ -8,11 +8,12 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from perdure.ledger.activation import Activation, blind, drained
+from perdure.ledger.asks import ask_id
 from perdure.ledger.codec import unpack
 from perdure.ledger.effects import about
 from perdure.ledger.facts import MailSuppressed, RunCleared, UndoBegan
 from perdure.ledger.ids import name_of
-from perdure.ledger.mail import MailState
+from perdure.ledger.mail import ANSWER, MailState
 from perdure.ledger.old_code import code_counts
 from perdure.ledger.placements import hindrance
 from perdure.ledger.requests import clear, forget
@@ -54,10 +55,11 @@ def waits_of(run: Run) -> dict[str, Any] | None:
         return None
     wait = run.wait
     return {
-        "events": [] if wait is None else wait.events,
+        "events": [] if wait is None else [each for each in wait.events if not each.startswith(ANSWER)],
         "until_ms": None if wait is None or math.isinf(wait.until_ms) else int(wait.until_ms),
         "since_ms": None if wait is None else wait.since_ms,
         "paused": run.paused,
+        "asks": [ask_id(run.run_id, ask.number) for ask in run.open_asks],
     }
 
 

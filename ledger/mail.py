@@ -32,6 +32,10 @@ EVENT = "event:"
 """What the slot of an event for a run begins with; its name follows."""
 
 
+ANSWER = "\0answer:"
+"""What the name of an event begins with that brings the answer to a question; its number and its digest follow."""
+
+
 class Slot(StrEnum):
     """The slots that have a fixed name."""
 

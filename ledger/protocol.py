@@ -11,6 +11,7 @@ that is doubled, late or from an earlier life yields no facts.
 | `Up`, `Progress`, `Milestone`, `Chunk`, `Ended`, `Undoing`, `Unstarted`, `Waiting`, `Took` | `host_reports` |
 | `Released`, `Awake`, `Alarm`, `Handled` | `host_reports` |
 | `HostUp`, `HostLost` | `host_reports` |
+| `OpenAsk`, `WithdrawAsk`, `AnswerAsk` | `asks` |
 | `ExpireRuns` | here |
 | `Unhosted` | `placements` |
 | `Tick` | `timeouts` |
@@ -36,7 +37,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final
 
-from perdure.ledger import host_reports, placements, requests, timeouts
+from perdure.ledger import asks, host_reports, placements, requests, timeouts
 from perdure.ledger.facts import Fact
 from perdure.ledger.ids import name_of, root_of
 from perdure.ledger.notes import Note
@@ -45,6 +46,7 @@ from perdure.ledger.run import Run
 from perdure.ledger.stimulus import (
     Adopt,
     Alarm,
+    AnswerAsk,
     Awake,
     Cancel,
     Chunk,
@@ -56,6 +58,7 @@ from perdure.ledger.stimulus import (
     HostLost,
     HostUp,
     Milestone,
+    OpenAsk,
     Pause,
     Progress,
     PromiseUndo,
@@ -73,6 +76,7 @@ from perdure.ledger.stimulus import (
     Unstarted,
     Up,
     Waiting,
+    WithdrawAsk,
 )
 from perdure.ledger.view import View
 from perdure.policies import Limits
@@ -98,6 +102,13 @@ _DECISIONS: dict[type[Stimulus], Callable[[View, Any, int, Limits], Iterator[Fac
     Tell: lambda view, said, _at_ms, _limits: requests.tell(view, said),
     Send: lambda view, said, _at_ms, limits: requests.send(view, said, limits),
     Pause: lambda view, said, _at_ms, _limits: requests.pause(view, said),
+    OpenAsk: lambda view, said, _at_ms, limits: asks.open_ask(
+        view, host_reports.at_work(view, said.run_id, said.incarnation), said, limits
+    ),
+    WithdrawAsk: lambda view, said, _at_ms, _limits: asks.withdraw_ask(
+        host_reports.at_work(view, said.run_id, said.incarnation), said
+    ),
+    AnswerAsk: lambda view, said, at_ms, _limits: asks.answer_ask(view, said, at_ms),
     Forget: lambda view, said, _at_ms, _limits: requests.forget(view, said),
     StopLives: lambda view, said, _at_ms, _limits: requests.stop_lives(view, said),
     ExpireRuns: lambda view, said, _at_ms, _limits: _expire(view, said),

@@ -8,7 +8,7 @@ moved. The table in `transitions` moves the status; the functions below keep the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
@@ -16,6 +16,11 @@ from typing import Any, Final, NamedTuple
 from perdure.ledger.activation import with_package
 from perdure.ledger.facts import (
     FRAME_FACTS,
+    AskAnswered,
+    AskEscalated,
+    AskLapsed,
+    AskOpened,
+    AskWithdrawn,
     AttemptLost,
     AttemptStarted,
     ChunkEmitted,
@@ -42,7 +47,7 @@ from perdure.ledger.facts import (
 )
 from perdure.ledger.ids import agent_id, mail_id
 from perdure.ledger.mail import MailState, Slot
-from perdure.ledger.status import ENDED, HARD, LIVE, RETRIABLE, Status, Undo
+from perdure.ledger.status import ENDED, HARD, LIVE, RETRIABLE, AskStatus, Status, Undo
 from perdure.ledger.transitions import cell
 from perdure.policies import Attempts, Cell, Condition, IllegalTransition, condition_from, leaves_of
 
@@ -64,6 +69,53 @@ class Wait(NamedTuple):
         return not self.events and math.isinf(self.until_ms)
 
 
+class GivenAnswer(NamedTuple):
+    """What a person has answered, and when; `AskAnswered` says the rest."""
+
+    who: str
+    value: bytes
+    edited: bytes | None
+    channel: str
+    at_ms: int
+    answer_id: str
+
+
+class Asked(NamedTuple):
+    """A question to people, as `AskOpened` says it; `seq` is the number of that fact. `answers` are the latest of each person."""
+
+    number: int
+    digest: str
+    question: str
+    schema: bytes
+    args: bytes | None
+    to: Sequence[tuple[str, int]]
+    level: int
+    people: int
+    self_answer: bool
+    began_by: str
+    expires_at_ms: int
+    otherwise: bytes | None
+    note: str
+    seq: int
+    opened_at_ms: int
+    status: AskStatus = AskStatus.OPEN
+    closed_at_ms: int = 0
+    answers: Sequence[GivenAnswer] = ()
+
+    @property
+    def is_open(self) -> bool:
+        return self.status is AskStatus.OPEN
+
+    @property
+    def next_at_ms(self) -> float:
+        """When it goes on to the next of those that it names, or expires; infinity if neither."""
+        following = [at_ms for _, at_ms in self.to[self.level :][:1]]
+        return min([*following, self.expires_at_ms or math.inf])
+
+    def closed(self, status: AskStatus, at_ms: int) -> Asked:
+        return self._replace(status=status, closed_at_ms=at_ms)
+
+
 @dataclass(slots=True)
 class Run:
     """One logical execution of a child, requested by a parent under a run id.
@@ -78,6 +130,8 @@ class Run:
     `joined` are the leaves of its condition that had come true when it might begin, `ended_seq` is the number of its end.
     `undo` is a word of `Undo`, or empty: whether its steps are undone before it ends, and how it ends then. While they are, `error` says
     why, no time limit applies, and the attempts after `begun_after` undo.
+
+    `asks` are its questions to people, the oldest first: the open ones, and the last that were closed.
     """
 
     run_id: str
@@ -140,6 +194,7 @@ class Run:
     joined_at_ms: int = 0
     ended_seq: int = 0
     undo: str = ""
+    asks: list[Asked] = field(default_factory=list)
 
     child: str = field(init=False, repr=False)
 
@@ -239,7 +294,25 @@ class Run:
 
     @property
     def is_settled(self) -> bool:
-        return self.has_ended and not self.host_id and MailState.PENDING not in self.slots.values()
+        is_over = self.has_ended and not self.host_id and MailState.PENDING not in self.slots.values()
+        return is_over and not (self.asks and self.open_asks)
+
+    @property
+    def open_asks(self) -> list[Asked]:
+        return [ask for ask in self.asks if ask.is_open]
+
+    def ask(self, number: int) -> Asked | None:
+        return next((ask for ask in self.asks if ask.number == number), None)
+
+    def answer_mail(self, ask: Asked) -> str:
+        """The id of the mail that brings the answer to this question."""
+        return f"answer!{self.run_id}!{ask.number}!{ask.seq}"
+
+    def forget_asks(self, kept: int, but: Container[int]) -> None:
+        """Forget the oldest closed questions but for so many, and but for these."""
+        closed = [ask.number for ask in self.asks if not ask.is_open and ask.number not in but]
+        gone = set(closed[: max(0, len(closed) - kept)])
+        self.asks = [ask for ask in self.asks if ask.number not in gone]
 
     def release(self, seq: int) -> None:
         self.host_id, self.last_seq, self.teardown = "", seq, "" if self.is_hard else self.teardown
@@ -264,7 +337,14 @@ class Run:
         run.chunk = (run.chunk[0], run.chunk[1])
         run.slots = {slot: MailState(state) for slot, state in run.slots.items()}
         run.wait = None if run.wait is None else Wait(*run.wait)
+        run.asks = [_asked_from(each) for each in run.asks]
         return run
+
+
+def _asked_from(plain: Sequence[Any]) -> Asked:
+    ask = Asked(*plain)
+    to, answers = [(name, at_ms) for name, at_ms in ask.to], [GivenAnswer(*each) for each in ask.answers]
+    return ask._replace(to=to, status=AskStatus(ask.status), answers=answers)
 
 
 _plain_of = attrgetter(*(each.name for each in fields(Run) if each.init))
@@ -384,6 +464,8 @@ def _end(run: Run, at_ms: int, *, released: bool) -> None:
     run.wait, run.paused = None, False
     run.ended_seq = run.last_seq
     run.undo = ""
+    if run.asks:
+        _withdraw_asks(run, at_ms)
     if released:
         run.host_id = ""
 
@@ -459,6 +541,44 @@ def _taken(run: Run, fact: EventTaken, at_ms: int) -> None:
         del run.receipts[next(iter(run.receipts))]
 
 
+def _ask_opened(run: Run, fact: AskOpened, at_ms: int) -> None:
+    _signalled(run, at_ms)
+    to = [(name, begins_at_ms) for name, begins_at_ms in fact.to]
+    asked = Asked(*fact[1:], seq=run.last_seq, opened_at_ms=at_ms)._replace(to=to)
+    run.asks = [*(ask for ask in run.asks if ask.number != fact.number), asked]
+
+
+def _ask_answered(run: Run, fact: AskAnswered, at_ms: int) -> None:
+    given = GivenAnswer(fact.who, fact.value, fact.edited, fact.channel, at_ms, fact.answer_id)
+
+    def answered(ask: Asked) -> Asked:
+        ask = ask._replace(answers=[*(each for each in ask.answers if each.who != given.who), given])
+        return ask.closed(AskStatus.ANSWERED, at_ms) if fact.closes else ask
+
+    _change_ask(run, fact.number, answered)
+
+
+def _ask_expired(run: Run, fact: AskLapsed, at_ms: int) -> None:
+    _change_ask(run, fact.number, lambda ask: ask.closed(AskStatus.EXPIRED, at_ms))
+
+
+def _ask_escalated(run: Run, fact: AskEscalated, _at_ms: int) -> None:
+    _change_ask(run, fact.number, lambda ask: ask._replace(level=fact.level))
+
+
+def _ask_withdrawn(run: Run, fact: AskWithdrawn, at_ms: int) -> None:
+    _change_ask(run, fact.number, lambda ask: ask.closed(AskStatus.WITHDRAWN, at_ms))
+
+
+def _change_ask(run: Run, number: int, change: Callable[[Asked], Asked]) -> None:
+    run.asks = [change(ask) if ask.number == number else ask for ask in run.asks]
+
+
+def _withdraw_asks(run: Run, at_ms: int) -> None:
+    # Nobody is left to take an answer.
+    run.asks = [ask.closed(AskStatus.WITHDRAWN, at_ms) if ask.is_open else ask for ask in run.asks]
+
+
 def _paused(run: Run, fact: RunPaused, at_ms: int) -> None:
     if run.paused and not (run.host_id or run.wait):  # it was not silent meanwhile, and nobody had to come back to it
         run.waited_ms += at_ms - max(run.paused_at_ms, run.lost_at_ms)
@@ -486,11 +606,12 @@ def _undo_promised(run: Run, _fact: UndoPromised, _at_ms: int) -> None:
     run.confirmed, run.undo = True, Undo.PROMISED
 
 
-def _undo_began(run: Run, fact: UndoBegan, _at_ms: int) -> None:
+def _undo_began(run: Run, fact: UndoBegan, at_ms: int) -> None:
     run.undo, run.begun_after, run.error, run.trace = fact.undo, fact.attempt, fact.error, fact.trace
     run.teardown, run.teardown_at_ms, run.parked, run.reason, run.child_still_running = "", 0, "", "", None
     run.idle_attempts, run.losses, run.retry_at_ms, run.lost_at_ms, run.ended_at_ms = 0, 0, 0, 0, 0
     run.wait, run.paused, run.reentries = None, False, 0
+    _withdraw_asks(run, at_ms)
 
 
 _KEEPERS: dict[type[Fact], Callable[[Run, Any, int], None]] = {
@@ -514,5 +635,10 @@ _KEEPERS: dict[type[Fact], Callable[[Run, Any, int], None]] = {
     EventTaken: _taken,
     UndoPromised: _undo_promised,
     UndoBegan: _undo_began,
+    AskOpened: _ask_opened,
+    AskAnswered: _ask_answered,
+    AskLapsed: _ask_expired,
+    AskEscalated: _ask_escalated,
+    AskWithdrawn: _ask_withdrawn,
     RunRetried: _retried,
 }

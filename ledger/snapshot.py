@@ -11,6 +11,7 @@ from dataclasses import fields
 from operator import attrgetter
 
 from perdure.ledger.activation import Activation, Lives
+from perdure.ledger.asks import note_asks
 from perdure.ledger.batch_folds import fold_batch
 from perdure.ledger.code import Code
 from perdure.ledger.codec import decode, pack, unpack
@@ -166,6 +167,8 @@ def _index(view: View) -> None:
         view.enter_run(run)
         if run.cleared:
             view.cleared[run.run_id] = None
+        if run.asks:
+            note_asks(view, run)
         if run.is_placed:
             view.placed[run.parent] = view.placed.get(run.parent, 0) + 1
         if run.is_live:
@@ -187,16 +190,7 @@ def _index(view: View) -> None:
             view.timers.arm(run.run_id, run.retry_at_ms)
             if not run.is_placed and not run.retry_at_ms:
                 view.enqueue(run)  # in the order of the requests, which timers of the same time do not keep
-    for activation in view.agents.values():
-        view.families.add(activation.agent_id)
-        view.stir(activation)
-        if activation.unclean:
-            view.timers.arm(activation.agent_id, activation.wake_at_ms)
-        if activation.doomed:
-            view.doomed[activation.agent_id] = None
-        if activation.alarm_at_ms:
-            view.alarmed[activation.agent_id] = None
-            view.alarms.arm(activation.agent_id, activation.alarm_at_ms)
+    _index_agents(view)
     for each in mail:
         view.shelve(each)
         if each.is_event:
@@ -209,3 +203,16 @@ def _index(view: View) -> None:
     for run in put_off:  # when it is known what has come for them
         view.rest(run)
         view.timers.arm(run.run_id, 0)
+
+
+def _index_agents(view: View) -> None:
+    for activation in view.agents.values():
+        view.families.add(activation.agent_id)
+        view.stir(activation)
+        if activation.unclean:
+            view.timers.arm(activation.agent_id, activation.wake_at_ms)
+        if activation.doomed:
+            view.doomed[activation.agent_id] = None
+        if activation.alarm_at_ms:
+            view.alarmed[activation.agent_id] = None
+            view.alarms.arm(activation.agent_id, activation.alarm_at_ms)

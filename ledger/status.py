@@ -41,6 +41,15 @@ class Undo(StrEnum):
     CLEARED = "cleared"  # it is aborted, and then cleared
 
 
+class AskStatus(StrEnum):
+    """Where a question of a run to people stands."""
+
+    OPEN = "open"
+    ANSWERED = "answered"
+    EXPIRED = "expired"
+    WITHDRAWN = "withdrawn"
+
+
 class InterruptedReason(StrEnum):
     """Why a parent stopped waiting."""
 

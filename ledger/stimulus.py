@@ -217,6 +217,52 @@ class Send(NamedTuple):
     epoch: int
 
 
+class OpenAsk(NamedTuple):
+    """A run asks people something. The fields are those of `AskOpened`; `refuses` is the id of the mail with an answer that the run's code
+    could not take."""
+
+    run_id: str
+    incarnation: int
+    number: int
+    digest: str
+    question: str
+    schema: bytes
+    args: bytes | None
+    to: list[Any]
+    people: int
+    self_answer: bool
+    expires_at_ms: int
+    otherwise: bytes | None
+    note: str = ""
+    refuses: str = ""
+
+
+class WithdrawAsk(NamedTuple):
+    """A run waits for the answer to a question no more."""
+
+    run_id: str
+    incarnation: int
+    number: int
+    digest: str
+
+
+class AnswerAsk(NamedTuple):
+    """Somebody answers a question of a run. `digest` is that of what was shown, or empty if that is not known; `value` and `edited` are
+    encoded plain data. `answer_id` makes a repeated answer one."""
+
+    run_id: str
+    number: int
+    answer_id: str
+    digest: str
+    who: str
+    groups: list[str]
+    is_operator: bool
+    is_admin: bool
+    channel: str
+    value: bytes
+    edited: bytes | None
+
+
 class Pause(NamedTuple):
     """An operator asks that a run be paused, or that it go on."""
 
@@ -272,7 +318,8 @@ class Tick(NamedTuple):
 Stimulus = (
     Request | Up | Progress | Milestone | Chunk | Ended | Undoing | Unstarted | Waiting | Took
     | Released | Awake | Alarm | Handled | Cancel | Clear | Tell | PromiseUndo
-    | Send | Pause | ExpireRuns | Forget | StopLives | Retry | Adopt | HostUp | HostLost | Unhosted | Tick
+    | Send | OpenAsk | WithdrawAsk | AnswerAsk
+    | Pause | ExpireRuns | Forget | StopLives | Retry | Adopt | HostUp | HostLost | Unhosted | Tick
 )  # fmt: skip
 
 COLLECTED_NOTHING = "collected-nothing"

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
 
+from perdure.ledger import asks
 from perdure.ledger.facts import AlarmRang, Fact, RunInterrupted, TeardownBegan
 from perdure.ledger.host_reports import seal
 from perdure.ledger.notes import AgentDue, Note, RunQueued, TimerArmed, TimersFired
@@ -29,6 +30,8 @@ def tick(view: View, said: Tick, at_ms: int, limits: Limits) -> Iterator[Fact | 
     for agent in view.alarms.fired:
         if agent.startswith(ALARM_OF_RUN):
             yield from _ring(view, agent.removeprefix(ALARM_OF_RUN), wall_ms)
+        elif agent.startswith(asks.ALARM_OF_ASKS):
+            yield from asks.ring(view, agent.removeprefix(asks.ALARM_OF_ASKS), wall_ms)
         elif agent in view.agents and 0 < view.agents[agent].alarm_at_ms <= wall_ms:
             yield AlarmRang(agent)
     for key in view.timers.fired:

@@ -22,6 +22,11 @@ What each row survives:
 from __future__ import annotations
 
 from perdure.ledger.facts import (
+    AskAnswered,
+    AskEscalated,
+    AskLapsed,
+    AskOpened,
+    AskWithdrawn,
     AttemptLost,
     AttemptStarted,
     ChunkEmitted,
@@ -76,6 +81,11 @@ TABLE: dict[type[Fact], tuple[Status | Cell, ...]] = {
     EventTaken:       (_S,       _R,        _I,          _ignored,  _ignored,  _ignored),
     UndoPromised:     (_R,       _R,        _I,          _ignored,  _ignored,  _ignored),
     UndoBegan:        (_S,       _R,        _S,          _ignored,  _ignored,  _ignored),
+    AskOpened:        (_R,       _R,        _I,          _ignored,  _ignored,  _ignored),
+    AskAnswered:      (_S,       _R,        _I,          _ignored,  _ignored,  _ignored),
+    AskLapsed:       (_S,       _R,        _I,          _ignored,  _ignored,  _ignored),
+    AskEscalated:     (_S,       _R,        _I,          _ignored,  _ignored,  _ignored),
+    AskWithdrawn:     (_S,       _R,        _I,          _ignored,  _ignored,  _ignored),
     RunRetried:       (_S,       _illegal,  _S,          _illegal,  _S,        _S),
 }  # fmt: skip
 

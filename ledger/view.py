@@ -102,6 +102,7 @@ class View:
             str, None
         ] = {}  # runs that wait without a process or are paused, until they are queued again
         self.events: dict[str, PendingMail] = {}  # by run
+        self.asks: dict[str, None] = {}  # runs that ask people something
         self.begins_anew: dict[str, None] = {}  # runs that were tried again, and have begun no attempt since
         self.doomed: dict[str, None] = {}
 

@@ -21,6 +21,7 @@
 | `repair` | how does a transcript become one that a model accepts? |
 | `ui_messages` | what shape have messages, parts and events? |
 | `repeats` | may a call start whose like was lost? |
+| `asks` | who may answer a question of a run, and when is it answered? |
 | `overlap` | what becomes of a message that comes during a turn? |
 | `turn_status` | what does an event do to the status of a turn? |
 | `retention` | which ended runs may be cleared by themselves? |
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
         run_events,
         shown_chunk,
     )
+    from perdure.policies.asks import Answerer, Vote, answer_refusal, is_decided, with_vote
     from perdure.policies.callback_status import (
         CALLBACK_DUE,
         CALLBACK_TRANSITIONS,

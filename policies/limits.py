@@ -93,6 +93,7 @@ class Limits:
     )
     wait_ahead_ms_max: int = 1_576_800_000_000  # fifty years; the longest wait
     events_max: int = 10_000  # events that a run has not taken; above this, more are refused
+    asks_max: int = 100  # questions to people of one run that are open at once; above this, more are refused
     progress_ms: int = 200  # the least interval between two progress reports of a run
     group_max: int = 256  # mails handled in one transaction
     inbox_max: int = 1_000  # handled mails after which an agent asks which of them it may forget

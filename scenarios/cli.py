@@ -41,6 +41,7 @@ Look:     ps, show, explain, audit, doctor   a directory, served or cold
           logs, inspect                      what agents printed, and keep
           fibers, schedules, turns           what they do beside runs
 Steer:    cancel, retry, send, pause, resume, clear, stop  its runs, mail and processes
+          asks, answer                       what runs ask people
 Keep:     backup, restore, replica           copies of it
 Break:    kill, chaos                        its processes
 Prove:    swarm, replay, explore             simulated worlds
@@ -118,6 +119,8 @@ class Commands(LazyGroup):
         "schedules": Entry("commands.background:schedules", "List schedules and queued items."),
         "turns": Entry("commands.background:turns", "List the turns of chat agents."),
         "logs": Entry("commands.logs:logs", "Show what agents printed and logged, by run."),
+        "asks": Entry("commands.asks:asks", "List the questions that runs ask people."),
+        "answer": Entry("commands.asks:answer", "Answer a question of a run."),
         "cancel": Entry("commands.steer:cancel", "Cancel a run, or many, and what waits below."),
         "send": Entry("commands.steer:send", "Send an event to a run that waits for it."),
         "pause": Entry("commands.steer:pause", "Pause a run."),

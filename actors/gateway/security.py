@@ -25,6 +25,10 @@ from perdure.ledger import BadRequest
 PUBLIC: Final = ("/dashboard/", "/healthz", "/readyz")
 """Where files are that hold no data. Who asks for them may be nobody, who has no scope."""
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+ANYONE: Final = "anyone"
+"""The name of whoever reaches a gateway that asks for none."""
+BEARER: Final = "token"
+"""The name of whoever has the one token of a gateway."""
 IN_QUERY: Final = "token"
 """The name of the token in a query."""
 
@@ -33,17 +37,23 @@ class Scope(StrEnum):
     """What a principal may. Each includes nothing of the others."""
 
     READ = "read"  # see runs, events, transcripts, states
-    CHAT = "chat"  # call agents: turns, exposed methods, states
+    CHAT = "chat"  # call agents: turns, exposed methods, states; answer what runs ask
     OPERATE = "operate"  # start, cancel, retry, clear, examine
     ADMIN = "admin"  # forget, kill, upgrade, back up, stop
 
 
 @dataclass(frozen=True)
 class Principal:
-    """Who asks. `name` is told to gates and stands in logs; it is no secret."""
+    """Who asks. `name` is told to gates and stands in logs; it is no secret. `groups` are those whose questions this one may answer."""
 
-    name: str = "anyone"
+    name: str = ANYONE
     scopes: frozenset[Scope] = field(default_factory=lambda: frozenset(Scope))
+    groups: frozenset[str] = frozenset()
+
+    @property
+    def is_person(self) -> bool:
+        """Whether the name is that of somebody, rather than of all who reach the gateway."""
+        return self.name not in (ANYONE, BEARER)
 
     def check(self, scope: Scope) -> None:
         if scope not in self.scopes:

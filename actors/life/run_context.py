@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from threading import get_ident
 from typing import Any, ClassVar, NamedTuple, cast
 
+from perdure.actors.life.asks import Addressees, Answer, Said, WantedAnswer, wanted_answer
 from perdure.actors.life.life import Life
 from perdure.actors.life.results import MAIL, run_result
 from perdure.actors.life.steps import RECORD, RemembersSteps
@@ -27,6 +28,7 @@ from perdure.ledger import (
     Progress,
     PromiseUndo,
     WaitTimedOut,
+    WithdrawAsk,
     check_id,
     check_number,
     check_text,
@@ -45,6 +47,7 @@ STASH = "\x00stash"
 SLEEP = "\x00sleep"
 EVENT_TAKEN = "\x00event\x00"
 UNTIL = "\x00until"
+ASKED = "\x00ask"
 PIECES_S = 0.002  # pieces of a stream that come within it are reported together
 
 
@@ -186,6 +189,86 @@ class RunContext(RemembersSteps):
         most_ms = checked(lambda: duration_ms("timeout", timeout, self._life.limits.wait_ahead_ms_max))
         return Moment(self._life.now_ms() + most_ms), most_ms
 
+    def ask(
+        self,
+        question: str,
+        schema: Any = bool,
+        *,
+        to: Addressees = None,
+        args: Mapping[str, object] | None = None,
+        expires: float | timedelta | None = None,
+        otherwise: Any = Said.NOTHING,
+        people: int = 1,
+        self_answer: bool = False,
+    ) -> Pending[Answer]:
+        """Ask people something, and wait for the answer. Await it in async code.
+
+        The question is durable, and stands in one inbox for the whole directory: `perdure asks`, `Runtime.asks`, `/api/asks`. The first
+        answer that fits closes it everywhere. Without a process it waits like `sleep`. A later attempt that comes to the same question, by
+        the order of the calls, finds it open, or has its answer. One that asks something else there, or others, asks anew. A question is
+        withdrawn when the run ends, and when its task is cancelled.
+
+        Args:
+            schema: the type of the answer, as for the input of a run, or a list of choices; yes or no if it is left out.
+            to: a group or a person, or several; each may be a pair with a pause (seconds or a `timedelta`), after which it comes to that
+                one too: `["ops", ("managers", timedelta(hours=4))]`. Everybody may answer if it is left out.
+            args: proposed arguments, which are shown; whoever answers may change them.
+            expires: seconds or a `timedelta`, from the first time that it is asked. After it the answer is `otherwise`; without that
+                `AskExpired` is raised, a `TimeoutError`.
+            people: so many different people have to give the same answer. One `no` to a yes/no question is enough all the same.
+            self_answer: whether somebody may answer who began the run.
+        """
+        wanted = wanted_answer(
+            question,
+            schema,
+            self._life.limits,
+            to=to,
+            args=args,
+            expires=expires,
+            otherwise=otherwise,
+            people=people,
+            self_answer=self_answer,
+        )
+        self._may_wait("ask")
+        return self._life.bridge(self._ask(self._occurrence(ASKED), wanted, _this_thread()))
+
+    async def _ask(self, key: str, wanted: WantedAnswer, thread: int) -> Answer:
+        known = self._remembered(key)
+        if known is None:
+            number = int(key.rpartition("\0")[2])
+            try:
+                known = await self._answered(key, number, wanted, thread)
+            except asyncio.CancelledError:
+                if self.waits.goes_on:  # nobody waits for the answer any more
+                    said = WithdrawAsk(self.run_id, self._incarnation, number, wanted.digest)
+                    self._life.services.supervisor.question(said)
+                raise
+        return wanted.answer(self.run_id, known)
+
+    async def _answered(self, key: str, number: int, wanted: WantedAnswer, thread: int) -> bytes:
+        life, note, refuses = self._life, "", ""
+        while True:
+            life.services.up(self.run_id)
+            asked = wanted.opening(self.run_id, self._incarnation, number, life.now_ms(), note, refuses)
+            await life.ask(asked)
+            life.faults.at(KillPoint.MID_RUN, f"ask {number}")
+            event = await self.waits.event(wanted.event(number), NEVER, math.inf, thread)
+            assert event is not None, "no time was set"
+            note, refuses = wanted.problem(event.body), event.mail_id
+            await self._taken(key, event, keep=not note)
+            if not note:
+                return event.body
+
+    async def _taken(self, key: str, event: SentEvent, *, keep: bool) -> None:
+        # What a type refuses is taken, and not remembered.
+        try:
+            await self._life.written(partial(self._take, key, event.body if keep else None, event))
+        except BaseException:
+            if self._remembered(key) is None:
+                self.waits.put_back(event)
+            raise
+        await self._life.services.until_durable()
+
     def _may_wait(self, verb: str) -> None:
         self._boundary()
         if self._life.transaction is not None:
@@ -238,10 +321,11 @@ class RunContext(RemembersSteps):
             await self._life.written(partial(self._remember, key, pack([*until])))
         return until
 
-    def _take(self, key: str, body: bytes, event: SentEvent | None) -> None:
+    def _take(self, key: str, body: bytes | None, event: SentEvent | None) -> None:
         with self._life.storage.transaction() as transaction:
-            transaction.save_step(self.run_id, key, body)
-            transaction.then(lambda: self._life.steps(self.run_id).update({key: body}))
+            if body is not None:
+                transaction.save_step(self.run_id, key, body)
+                transaction.then(lambda: self._life.steps(self.run_id).update({key: body}))
             if event is not None:
                 transaction.record_inbox([event.mail_id])
                 said = partial(self.waits.say_taken, event.mail_id, self.last_step)

@@ -210,13 +210,18 @@ class Waits:
         self.life.push(Took(self.run_id, self.incarnation, mail_id, after))
         self.count_handled(1)
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether the attempt is neither over, nor about to be."""
+        return not (self._is_over or self.suspended or self.life.is_leaving)
+
     # without a process
 
     @property
     def _may_suspend(self) -> bool:
         life = self.life
         most = life.agent.attempts_max or life.limits.attempts_max
-        return not (self._is_over or self.suspended or life.is_leaving) and most != 1
+        return self.goes_on and most != 1
 
     def _consider(self) -> None:
         if self._again is not None:

@@ -14,17 +14,21 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeAlias, Ty
 from perdure import ledger
 from perdure.ledger import (
     HARD,
+    AnswerAsk,
     BadRequest,
     Cancel,
     Clear,
     First,
     Forget,
+    OpenAsk,
     Pause,
     Retry,
     Send,
     Steer,
+    UnknownAsk,
     UnknownRun,
     Verb,
+    WithdrawAsk,
     check_id,
     check_word,
     digest_of,
@@ -280,6 +284,32 @@ class CountAtStake(NamedTuple):
         return Later(lambda: found.told(books.stored_below))
 
 
+class ListAsks(NamedTuple):
+    """The open questions to people (`ledger.list_asks`), of a group or person or all; with `closed`, those that runs in memory had too."""
+
+    to: str | None = None
+    closed: bool = False
+    limit: int = 1_000
+
+    def __call__(self, books: Books) -> list[Told]:
+        return ledger.list_asks(books.view, self.to, self.limit, closed=self.closed)
+
+
+class ShowAsk(NamedTuple):
+    """A question to people. Refused if there is none."""
+
+    run_id: str
+    number: int
+
+    def __call__(self, books: Books) -> Told:
+        run = books.found(self.run_id)
+        ask = None if run is None else run.ask(self.number)
+        if run is None or ask is None:
+            named = ledger.ask_id(self.run_id, self.number)
+            raise UnknownAsk("ask_id", f"no question {named!r} is known; `perdure asks` lists the open ones")
+        return ledger.ask_told(run, ask)
+
+
 # ---------------------------------------------------------------- the directory
 
 
@@ -364,12 +394,12 @@ class LogsOf(NamedTuple):
 
 Query: TypeAlias = (
     WhichExist | Inspect | Show | Receipt | Explain | Frames | KeptFrames | ListRuns | PageOfRuns | ChosenRuns | CountAtStake
-    | Overview | Audit | ShowLimits | ShowAgent | Upgrade
+    | ListAsks | ShowAsk | Overview | Audit | ShowLimits | ShowAgent | Upgrade
     | WindDown | Keep | ChangedRuns | LogMachines | LogsOf
 )  # fmt: skip
 """What is answered without a new fact."""
 
-Steering: TypeAlias = Cancel | Clear | Forget | Pause | Retry | Send | Steer
+Steering: TypeAlias = AnswerAsk | Cancel | Clear | Forget | OpenAsk | Pause | Retry | Send | Steer | WithdrawAsk
 """What becomes facts."""
 
 QUESTIONS: Final[dict[str, type[Query | Steering]]] = {
@@ -400,6 +430,9 @@ QUESTIONS: Final[dict[str, type[Query | Steering]]] = {
     "pause": Pause,
     "send": Send,
     "steer": Steer,
+    "asks": ListAsks,
+    "ask": ShowAsk,
+    "answer": AnswerAsk,
 }
 """By their names, for `ask`."""
 

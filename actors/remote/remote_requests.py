@@ -191,6 +191,29 @@ class Operations:
         return RemoteRequest("POST", run_path(run_id, "/resume"), {}, told=itemgetter("status"))
 
     @operation
+    def asks(self, *, to: str | None = None, closed: bool = False) -> RemoteRequest[list[dict[str, Any]]]:
+        """The questions that runs ask people, those that wait for longest first; of a group or a person; with `closed`, of runs that are
+        live or have ended lately, those too that are closed."""
+        query = given(to=to, closed=closed, limit=1_000)
+        return RemoteRequest("GET", "/api/asks", query=query, told=itemgetter("asks"))
+
+    @operation
+    def answer(
+        self,
+        ask_id: str,
+        value: object,
+        *,
+        args: Mapping[str, object] | None = None,
+        digest: str | None = None,
+        who: str | None = None,
+    ) -> RemoteRequest[dict[str, Any]]:
+        """Answer a question that a run asks people, and return it as it stands then. `args` are used in place of the proposed ones of these
+        names, and `digest` is that of the question that was looked at. `who` is for gateways that do not know who asks. Raises
+        `AlreadyAnswered`, `AskClosed`, `AnswerForbidden`, `AnswerRefused` and `UnknownAsk`."""
+        body = {"value": value, "answer_id": uuid4().hex} | given(args=args, digest=digest, who=who)
+        return RemoteRequest("POST", f"/api/asks/{quote(ask_id, safe='')}/answer", body)
+
+    @operation
     def clear(self, run_id: str) -> RemoteRequest[None]:
         """Forget a run and its child's storage."""
         return RemoteRequest("DELETE", run_path(run_id), told=_nothing, repeatable=False)

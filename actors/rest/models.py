@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, JsonValue, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, StringConstraints
 
 from perdure.actors.rest.table import Taken
-from perdure.ledger import BadRequest, Status, Verb, Wanted
+from perdure.ledger import AskStatus, BadRequest, Status, Verb, Wanted
 from perdure.policies import Json, JsonObject
 
 Id = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
@@ -344,6 +344,85 @@ class Started(BaseModel):
 
     run_id: str
     status: Status
+
+
+class OfAsk(Taken):
+    """The question in the path."""
+
+    ask_id: Id
+
+
+class AsksAsked(Taken):
+    """Which questions."""
+
+    to: Annotated[Id | None, Field(description="Only questions that have come to this group or person.")] = None
+    closed: Annotated[bool, Field(description="Closed ones too, of runs that are live or have ended lately.")] = False
+    limit: Annotated[int, Field(ge=1, le=1000, description="Number of questions.")] = 100
+
+
+class Later(BaseModel):
+    """To whom a question goes on, and when."""
+
+    to: str
+    at_ms: int
+
+
+class AnswerTold(BaseModel):
+    """What somebody has answered. `args` are the arguments as they were changed."""
+
+    who: str
+    channel: str
+    at_ms: int
+    value: Json
+    args: JsonObject | None
+
+
+class AskTold(BaseModel):
+    """A question that a run asks people. `schema` is the JSON schema of its answer, `to` are those who may answer by now (everybody, if it
+    is empty), and `digest` is that of all that is shown."""
+
+    model_config = ConfigDict(protected_namespaces=())
+
+    ask_id: str
+    run_id: str
+    agent_type: str
+    status: AskStatus
+    question: str
+    schema_: Annotated[JsonObject, Field(alias="schema")]
+    args: JsonObject | None
+    to: list[str]
+    later: list[Later]
+    people: int
+    self_answer: bool
+    began_by: str | None
+    opened_at_ms: int
+    expires_at_ms: int | None
+    otherwise: Json
+    note: str | None
+    digest: str
+    closed_at_ms: int | None
+    answers: list[AnswerTold]
+
+
+class AsksTold(BaseModel):
+    """Questions that runs ask people, those that wait for longest first."""
+
+    asks: list[AskTold]
+
+
+class AnswerGiven(Taken):
+    """An answer to a question."""
+
+    value: JsonValue
+    args: Annotated[
+        dict[str, JsonValue] | None, Field(description="Arguments in place of the proposed ones of these names.")
+    ] = None
+    digest: Annotated[Id | None, Field(description="That of the question as it was shown.")] = None
+    who: Annotated[Id | None, Field(description="Who answers, where the gateway does not know that.")] = None
+    channel: Literal["rest", "dashboard"] = "rest"
+    answer_id: Annotated[Id | None, Field(description="The same id is the same answer, however often it is sent.")] = (
+        None
+    )
 
 
 class CancelAsked(Taken):

@@ -18,7 +18,7 @@ from perdure.actors.gateway.streaming import event, event_stream
 from perdure.actors.rest import models
 from perdure.actors.rest.table import ApiRequest, Handlers, Operation
 from perdure.actors.tasks import Pending, awaited
-from perdure.ledger import BadRequest, LedgerError, SupervisorUnreachable
+from perdure.ledger import BadRequest, LedgerError, SupervisorUnreachable, named_ask
 from perdure.policies import JsonObject
 
 EVENTS = "text/event-stream"
@@ -206,6 +206,16 @@ class ReadingHandlers(Handlers):
         """The processes that serve."""
         told = await self._backend.ask("ps", 0)
         return {"supervisor": told["supervisor"], "hosts": told["hosts"]}
+
+    @Operation("GET", "/api/asks", models.AsksTold, query=models.AsksAsked)
+    async def list_asks(self, asked: ApiRequest) -> object:
+        """The questions that runs ask people, those that wait for longest first."""
+        return {"asks": await self._backend.ask("asks", asked.query.to, asked.query.closed, asked.query.limit)}
+
+    @Operation("GET", "/api/asks/{ask_id}", models.AskTold, of=models.OfAsk)
+    async def show_ask(self, asked: ApiRequest) -> object:
+        """A question that a run asks people."""
+        return await self._backend.ask("ask", *named_ask(asked.path.ask_id))
 
     @Operation("GET", "/api/audit", models.Audited)
     async def audit(self, asked: ApiRequest) -> object:

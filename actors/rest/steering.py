@@ -10,12 +10,13 @@ from pydantic import BaseModel, Field
 from perdure.actors.code.known_types import by_type
 from perdure.actors.code.naming import type_name
 from perdure.actors.gateway.refusals import Forbidden
-from perdure.actors.gateway.security import Scope
+from perdure.actors.gateway.security import Principal, Scope
 from perdure.actors.rest import models
 from perdure.actors.rest.models import Id
 from perdure.actors.rest.table import ApiRequest, Handlers, Operation, Taken
 from perdure.actors.runtime.bulk import BulkPass, chosen_by
 from perdure.ledger import BadRequest, UnknownAgentType, name_of, type_of
+from perdure.policies import Answerer
 
 SUPERVISOR: Final = "supervisor"
 WITHIN_S: Final = 10.0
@@ -44,7 +45,8 @@ class SteeringHandlers(Handlers):
         """Begin a run. It is durable when this is answered. The same `run_id` with other content is refused."""
         client = await self._backend.client()
         wanted: models.StartAsked = asked.body
-        started = await client.start(self._class(wanted.type, client.code_dir), wanted.input, run_id=wanted.run_id)
+        kind, began_by = self._class(wanted.type, client.code_dir), asked.who.name if asked.who.is_person else ""
+        started = await client.start(kind, wanted.input, run_id=wanted.run_id, began_by=began_by)
         return {"run_id": started.run_id, "status": started.status}
 
     def _class(self, name: str, code_dir: Path | None) -> type:
@@ -144,6 +146,27 @@ class SteeringHandlers(Handlers):
         await self._backend.ask("clear", run_ids)
         return {"cleared": len(run_ids)}
 
+    @Operation(
+        "POST", "/api/asks/{ask_id}/answer", models.AskTold, scope=Scope.CHAT, of=models.OfAsk, body=models.AnswerGiven
+    )
+    async def answer_ask(self, asked: ApiRequest) -> object:
+        """Answer a question that a run asks people. The first answer that fits counts, by whatever way it comes.
+
+        Those may answer whom the question names, and administrators; not whoever began the run, unless the question allows that. Where
+        everybody has the same token, or none, all may, and `who` names the one who does.
+        """
+        given: models.AnswerGiven = asked.body
+        client = await self._backend.client()
+        return await client.answer(
+            asked.path.ask_id,
+            given.value,
+            _answerer(asked.who, given.who),
+            given.channel,
+            args=given.args,
+            digest=given.digest,
+            answer_id=given.answer_id,
+        )
+
     @Operation("GET", "/api/upgrade", models.CodeTold)
     async def code(self, asked: ApiRequest) -> object:
         """Which code stands where."""
@@ -185,6 +208,14 @@ class SteeringHandlers(Handlers):
         if how is None:
             raise BadRequest("process", f"{name} ended by itself before it could be killed")
         return {"process": name, "pid": pid, "told": f"{name} (process {pid}) was ended by {how}. {_next(name)}"}
+
+
+def _answerer(who: Principal, named: str | None) -> Answerer:
+    if not who.is_person:
+        return Answerer(named or who.name, is_operator=True)
+    if named not in (None, who.name):
+        raise BadRequest("who", f"{who.name} answers for nobody else; leave it out")
+    return Answerer(who.name, who.groups, is_admin=Scope.ADMIN in who.scopes)
 
 
 def _next(name: str) -> str:

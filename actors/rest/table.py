@@ -100,7 +100,9 @@ def routes_of(table: list[Operation], backend: Backend) -> list[BaseRoute]:
     """The routes of these operations: one for each path, so that who asks by another method is told all that there are."""
     by_path: dict[str, dict[str, _Endpoint]] = {}
     for each in table:
-        path = re.sub(r"\{(run_id|agent|address)\}", r"{\1:path}", each.path)  # such names may have slashes in them
+        path = re.sub(
+            r"\{(run_id|ask_id|agent|address)\}", r"{\1:path}", each.path
+        )  # such names may have slashes in them
         by_path.setdefault(path, {})[each.method] = _endpoint(each, backend)
     return [Route(path, _by_method(endpoints), methods=list(endpoints)) for path, endpoints in by_path.items()]
 

@@ -15,6 +15,7 @@ from perdure.actors.agent.agent import Agent
 from perdure.actors.code.carried_code import CarriedCode
 from perdure.actors.code.naming import type_name
 from perdure.actors.events.observability import Callback, Channels, EventType
+from perdure.actors.life.asks import as_json
 from perdure.actors.life.class_checks import check_class
 from perdure.actors.life.class_options import class_options
 from perdure.actors.life.conditions import After, condition_options
@@ -45,8 +46,10 @@ from perdure.actors.runtime.packing import Packer
 from perdure.actors.tasks import Pending, Tasks, awaited, to_the_end
 from perdure.actors.telemetry.telemetry import carried
 from perdure.ledger import (
+    BEGAN_BY,
     LAST_EVENTS,
     Adopt,
+    AnswerAsk,
     BadRequest,
     LedgerError,
     Request,
@@ -56,10 +59,12 @@ from perdure.ledger import (
     check_id,
     check_text,
     digest_of,
+    named_ask,
+    pack_value,
     sub_agent_id,
     unchecked,
 )
-from perdure.policies import Limits
+from perdure.policies import Answerer, Limits
 
 A = TypeVar("A", bound=Agent)
 
@@ -229,8 +234,9 @@ class Client:
         wait: bool,
         after: After | None = None,
         losers: str = "leave",
+        began_by: str = "",
     ) -> Request:
-        """The request for a run without a parent, of a class that is `ready`."""
+        """The request for a run without a parent, of a class that is `ready`. `began_by` names who asks for it, where that is known."""
         body = input_shape(agent_class).encode(input, self.limits.input_bytes_max)
         run_id = check_id("run_id", self.world.dice.token() if run_id is None else run_id, self.limits.id_max)
         waits = condition_options(after, losers, run_id, self.limits.id_max)
@@ -244,7 +250,8 @@ class Client:
             class_options(agent_class, None, self._packed_for.get(agent_class, ""))
             | preview(body, self.limits)
             | carried()
-            | waits,
+            | waits
+            | ({BEGAN_BY: began_by} if began_by else {}),
             0,
             wait,
         )
@@ -272,11 +279,12 @@ class Client:
         after: After | None = None,
         losers: str = "leave",
         settle: Callable[[Callable[[Client], Pending[Any]]], object] | None = None,
+        began_by: str = "",
     ) -> RunHandle:
         """Begin a run and come back as soon as it is durable. `settle` makes of the end what the handle's `result()` returns: it is given
         what a client is asked for, which may be another one by then."""
         await self.ready(agent_class)
-        request = self.request(agent_class, input, run_id, wait=False, after=after, losers=losers)
+        request = self.request(agent_class, input, run_id, wait=False, after=after, losers=losers, began_by=began_by)
         status = await self.supervisor.begin(request)
         asked_again = request._replace(wait=True)
 
@@ -308,6 +316,36 @@ class Client:
         sent = sent_event(run_id, event, value, event_id, self.world.dice.token(), self.limits)
         epoch = self.peer.epoch if event_id is None else 0  # otherwise it may have been sent before
         await self.supervisor.ask_when_free(sent._replace(epoch=epoch))
+
+    async def answer(
+        self,
+        ask_id: str,
+        value: object,
+        by: Answerer,
+        channel: str,
+        *,
+        args: object = None,
+        digest: str | None = None,
+        answer_id: str | None = None,
+    ) -> Fields:
+        """Answer a question of a run to people; durable on return. Returns the question as it stands then."""
+        run_id, number = named_ask(ask_id)
+        most, id_max = self.limits.input_bytes_max, self.limits.id_max
+        said = AnswerAsk(
+            run_id,
+            number,
+            self.world.dice.token() if answer_id is None else check_id("answer_id", answer_id, id_max),
+            "" if digest is None else check_id("digest", digest, id_max),
+            check_id("who", by.name, id_max),
+            sorted(by.groups),
+            by.is_operator,
+            by.is_admin,
+            channel,
+            pack_value("value", as_json("value", value), most),
+            None if args is None else pack_value("args", as_json("args", args), most),
+        )
+        await self.supervisor.ask(said)
+        return cast("Fields", await self.ask("ask", run_id, number))
 
     async def make_pass(self, job: BulkPass, within_s: float = math.inf) -> BulkReport:
         """Steer many runs, or count them. After so long it ends at the end of a page, and its report says where the rest begins."""

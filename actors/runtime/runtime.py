@@ -16,7 +16,7 @@ import asyncio
 import inspect
 import os
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from datetime import datetime
@@ -28,6 +28,7 @@ from perdure.actors.agent.agent import Agent
 from perdure.actors.event_stream import EventSource, EventStream
 from perdure.actors.events.observability import Callback
 from perdure.actors.jobs.schedule_requests import instant
+from perdure.actors.life.asks import user_name
 from perdure.actors.life.child_types import AsksNothing, AsyncAsksNothing, AsyncChild, Child, ClientOptions
 from perdure.actors.life.handle import Handle
 from perdure.actors.life.results import BulkReport, RunHandle, RunResult, statuses_of
@@ -52,12 +53,14 @@ from perdure.ledger import (
     SupervisorUnreachable,
     Verb,
     bucket_of,
+    check_bool,
     check_format,
+    check_id,
     check_whole,
     checked_replica,
     given_as,
 )
-from perdure.policies import Limits
+from perdure.policies import Answerer, Limits
 
 
 # The type of `async with Runtime(…) as runtime`. At run time it is the `Runtime` itself.
@@ -109,6 +112,18 @@ class AsyncRuntime(Protocol):
     def send(
         self, run_id: str, event: str, value: object = None, *, event_id: str | None = None
     ) -> Awaitable[None]: ...
+    def asks(
+        self, *, to: str | None = None, closed: bool = False, limit: int = 1000
+    ) -> Awaitable[Sequence[Fields]]: ...
+    def answer(
+        self,
+        ask_id: str,
+        value: object,
+        *,
+        who: str | None = None,
+        args: Mapping[str, object] | None = None,
+        digest: str | None = None,
+    ) -> Awaitable[Fields]: ...
     def pause(self, run_id: str) -> Awaitable[Plain]: ...
     def resume(self, run_id: str) -> Awaitable[Plain]: ...
     def list(
@@ -263,6 +278,7 @@ A = TypeVar("A", bound=Agent)
 T = TypeVar("T")
 Input = TypeVar("Input")
 Output = TypeVar("Output")
+
 
 LOOK_S: Final = 10.0  # for a supervisor to answer one who only looks
 
@@ -524,6 +540,37 @@ class Runtime:
         for a run that has ended, or has too many events that it has not taken, and `UnknownRun`.
         """
         self._settle(self.client.send(run_id, event, value, event_id))
+
+    def asks(self, *, to: str | None = None, closed: bool = False, limit: int = 1000) -> Sequence[Fields]:
+        """The open questions that runs ask people, those that wait for longest first: all, or those that have come to a group or a person.
+        With `closed` also those that are answered, expired or withdrawn, of runs that are live or have ended lately."""
+        asked = None if to is None else check_id("to", to, self.limits.id_max), check_bool("closed", closed)
+        return cast("Sequence[Fields]", self.ask("asks", *asked, check_whole("limit", limit)))
+
+    def answer(
+        self,
+        ask_id: str,
+        value: object,
+        *,
+        who: str | None = None,
+        args: Mapping[str, object] | None = None,
+        digest: str | None = None,
+    ) -> Fields:
+        """Answer a question that a run asks people (`asks`), and return it as it stands then. Durable on return.
+
+        Whoever has the directory may answer everything, and is recorded.
+
+        Args:
+            value: the answer as JSON has it, or what turns into that.
+            who: the name of the one who answers; by default that of the user of this machine.
+            args: arguments that are to be used in place of the proposed ones of these names.
+            digest: that of the question that was looked at; one that has changed since is not answered.
+
+        Raises `AlreadyAnswered`, `AskClosed`, `UnknownAsk`, `AnswerRefused` for another `digest`, and `BadRequest` that names the place
+        for an answer that does not fit.
+        """
+        by = Answerer(user_name() if who is None else who, is_operator=True)
+        return cast("Fields", self._settle(self.client.answer(ask_id, value, by, "runtime", args=args, digest=digest)))
 
     def pause(self, run_id: str) -> Plain:
         """Pause a live run: it gives up its place at its next step at which nothing else of it is at work, and is not entered again until

@@ -33,6 +33,7 @@ from perdure.actors.gateway.problems import unrouted
 from perdure.actors.gateway.rate_limits import GatewayLimits
 from perdure.actors.gateway.registry import Registry
 from perdure.actors.gateway.security import (
+    BEARER,
     Authenticate,
     Principal,
     Security,
@@ -260,7 +261,7 @@ class ServePlan(NamedTuple):
             raise BadRequest("token", "the Gateway has a hook `authenticate`, which decides; leave the token out")
         told: dict[str, Any] = {"hosts": {*security.hosts, *self.hosts}, "origins": {*security.origins, *self.origins}}
         if self.token_digest:
-            told["authenticate"] = by_digest({self.token_digest: Principal("token")})
+            told["authenticate"] = by_digest({self.token_digest: Principal(BEARER)})
         said = {"allows_kill": self.allows_kill, "backups": self.backups}
         return told | {name: value for name, value in said.items() if value}
 

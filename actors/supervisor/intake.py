@@ -44,11 +44,13 @@ from perdure.actors.supervisor.sessions import Arrived, PeerSession, Sessions
 from perdure.ledger import (
     Adopt,
     AgentUnreachable,
+    AnswerAsk,
     Cancel,
     Clear,
     Ended,
     Forget,
     HostUp,
+    OpenAsk,
     Pause,
     PromiseUndo,
     Request,
@@ -59,6 +61,7 @@ from perdure.ledger import (
     StopLives,
     Tell,
     View,
+    WithdrawAsk,
     WorldError,
     are_alike,
     is_plain_end,
@@ -205,7 +208,19 @@ class Intake:
     def asked(self, session: PeerSession, asked: Ask) -> Stimulus | Steer | CopyStorage | None:
         """Take in a question. What must be decided first is handed back; anything else is answered after the turn."""
         match asked.question:
-            case Cancel() | Clear() | Retry() | Pause() | Send() | Steer() | PromiseUndo() | CopyStorage() as wish:
+            case (
+                Cancel()
+                | Clear()
+                | Retry()
+                | Pause()
+                | Send()
+                | Steer()
+                | PromiseUndo()
+                | OpenAsk()
+                | WithdrawAsk()
+                | AnswerAsk()
+                | CopyStorage() as wish
+            ):
                 return wish
             case Tell() as mail:
                 return self._mailed(session, asked.ref, mail)

@@ -15,6 +15,7 @@ from perdure import actors
 from perdure.ledger import (
     AGENTS,
     LEDGER,
+    AnswerAsk,
     BadRequest,
     Cancel,
     Clear,
@@ -87,7 +88,7 @@ class ColdLedger:
         self._recall(question)
         if isinstance(question, Steer):
             return self._steer(question)
-        if isinstance(question, Cancel | Clear | Forget | Pause | Retry | Send):
+        if isinstance(question, AnswerAsk | Cancel | Clear | Forget | Pause | Retry | Send):
             return self._settle(self._decided(question))
         if not callable(question):
             raise BadRequest("question", f"only a supervisor answers {name!r}, and none serves this directory")

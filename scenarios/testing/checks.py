@@ -410,6 +410,8 @@ def out_of_step(view: View) -> Iterator[str]:
     yield from _unequal("awaiting", view.awaiting, {key: count for key, count in awaiting.items() if count})
     yield from _unequal("mailbox", {key: set(box) for key, box in view.mailbox.items()}, mailbox)
     yield from _unequal("events", {key: set(box) for key, box in view.events.items()}, events)
+    asking = dict.fromkeys(run.run_id for run in view.runs.values() if run.open_asks)
+    yield from _unequal("asks", view.asks, asking)
     yield from _holdings(view)
     yield from _queues(view)
     yield from _loads(view)

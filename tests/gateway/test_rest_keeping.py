@@ -31,6 +31,8 @@ AT: Final[dict[str, str]] = {
     "schedules": "GET /api/schedules",
     "turns": "GET /api/turns",
     "logs": "GET /api/logs, GET /api/logs/live",
+    "asks": "GET /api/asks, GET /api/asks/{ask_id}",
+    "answer": "POST /api/asks/{ask_id}/answer",
     "cancel": "POST /api/runs/{run_id}/cancel",
     "retry": "POST /api/runs/{run_id}/retry",
     "upgrade": "GET /api/upgrade, POST /api/upgrade",

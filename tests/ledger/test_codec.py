@@ -36,6 +36,7 @@ BY_HINT: dict[Any, Any] = {
     list[int]: st.lists(st.integers(0, 2**60), max_size=4),
     list[str]: st.lists(TEXT, max_size=4),
     list[Any] | None: st.none() | st.lists(PLAIN, max_size=4),
+    list[Any]: st.lists(PLAIN, max_size=4),
 }
 
 

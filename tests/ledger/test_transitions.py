@@ -10,6 +10,11 @@ import pytest
 from perdure.ledger import Fact, Status
 from perdure.ledger.facts import (
     RUN_FACTS,
+    AskAnswered,
+    AskEscalated,
+    AskLapsed,
+    AskOpened,
+    AskWithdrawn,
     AttemptLost,
     AttemptStarted,
     ChunkEmitted,
@@ -62,6 +67,11 @@ EXPECTED = """
     RunPaused         starting running  interrupted ignored ignored ignored
     UndoPromised      running  running  interrupted ignored ignored ignored
     UndoBegan         starting running  starting ignored  ignored  ignored
+    AskOpened         running  running  interrupted ignored ignored ignored
+    AskAnswered       starting running  interrupted ignored ignored ignored
+    AskLapsed         starting running  interrupted ignored ignored ignored
+    AskEscalated      starting running  interrupted ignored ignored ignored
+    AskWithdrawn      starting running  interrupted ignored ignored ignored
     RunRetried        starting illegal  starting illegal  starting starting
 """
 ROWS = {row.split()[0]: row.split()[1:] for row in EXPECTED.strip().splitlines()}
@@ -71,6 +81,11 @@ FACTS: dict[type[Fact], Fact] = {
     JoinMet: JoinMet("r", [0]),
     AttemptStarted: AttemptStarted("r", 2, 2, "h2"),
     RunStarted: RunStarted("r", 1),
+    AskOpened: AskOpened("r", 1, "d", "Ship?", b"\x80", None, [], 0, 1, False, "", 0, None),
+    AskAnswered: AskAnswered("r", 1, "a", "d", "ada", "cli", b"\xc3", None, True),
+    AskLapsed: AskLapsed("r", 1),
+    AskEscalated: AskEscalated("r", 1, 1),
+    AskWithdrawn: AskWithdrawn("r", 1),
     ProgressReported: ProgressReported("r", 1, b"\x80"),
     MilestoneReached: MilestoneReached("r", 1, 0, "m", 1, b"\x80"),
     ChunkEmitted: ChunkEmitted("r", 1, 0, b"\xc0"),
