@@ -18,8 +18,7 @@ from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
 from reprlib import repr as shortened
 from types import TracebackType
-from typing import Any, Final, Self, TypeAlias, TypeVar
-from weakref import WeakSet
+from typing import Any, Final, Protocol, Self, TypeAlias, TypeVar
 
 from perdure.policies import Rank
 
@@ -164,15 +163,21 @@ RANK: ContextVar[Rank | None] = ContextVar("perdure_rank", default=None)
 """Why the current code works for an agent; None where it works for the host itself, whose work waits for no turn."""
 
 
-OF_ATTEMPT: ContextVar[WeakSet[asyncio.Task[Any]] | None] = ContextVar("perdure_of_attempt", default=None)
-"""The tasks that the author's code of the present attempt at a run has started."""
+class NotesTasks(Protocol):
+    """What wants to know the tasks that an author's code starts."""
+
+    def note_task(self, task: asyncio.Task[Any]) -> None: ...
+
+
+OF_ATTEMPT: ContextVar[NotesTasks | None] = ContextVar("perdure_of_attempt", default=None)
+"""The attempt at a run whose code this is."""
 
 
 def note_task(task: asyncio.Task[T], context: Context | None) -> asyncio.Task[T]:
     """Tell the attempt whose code has started a task. One that is started in a context of its own is ours."""
-    among = OF_ATTEMPT.get()
-    if among is not None and context is None:
-        among.add(task)
+    attempt = OF_ATTEMPT.get()
+    if attempt is not None and context is None:
+        attempt.note_task(task)
     return task
 
 

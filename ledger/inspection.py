@@ -73,8 +73,9 @@ def receipt(view: View, run: Run, mail_id: str) -> dict[str, Any]:
         "after_step": None,
         "at_ms": None,
     }
-    if mail_id in run.receipts:
-        attempt, after, at_ms = run.receipts[mail_id]
+    read = (run.receipts or {}).get(mail_id)
+    if read is not None:
+        attempt, after, at_ms = read
         return told | {"status": "read", "attempt": attempt, "after_step": after or None, "at_ms": at_ms}
     if mail_id in view.mail:
         return told | {"status": "waits"}

@@ -257,7 +257,7 @@ def send(view: View, said: Send, limits: Limits) -> Iterator[Fact]:
     run = view.runs.get(said.run_id)
     if run is None or run.cleared:
         raise UnknownRun("run_id", f"no run {said.run_id!r} is known, so event {said.name!r} was sent to nobody")
-    if said.mail_id in view.mail or said.mail_id in run.receipts:
+    if said.mail_id in view.mail or said.mail_id in (run.receipts or ()):
         return  # it is told again
     if view.doomed_by(run.child):
         raise AgentBeingDeleted(run.child)

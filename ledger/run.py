@@ -189,7 +189,7 @@ class Run:
     over_ms: float = 0
     paused: bool = False
     paused_at_ms: int = 0
-    receipts: dict[str, list[Any]] = field(default_factory=dict)
+    receipts: dict[str, list[Any]] | None = None
     joined: list[int] | None = None
     joined_at_ms: int = 0
     ended_seq: int = 0
@@ -536,9 +536,10 @@ def _waiting(run: Run, fact: RunWaiting, at_ms: int) -> None:
 
 
 def _taken(run: Run, fact: EventTaken, at_ms: int) -> None:
-    run.receipts[fact.mail_id] = [fact.attempt, fact.after, at_ms]
-    if len(run.receipts) > RECEIPTS_KEPT:
-        del run.receipts[next(iter(run.receipts))]
+    receipts = run.receipts = run.receipts or {}
+    receipts[fact.mail_id] = [fact.attempt, fact.after, at_ms]
+    if len(receipts) > RECEIPTS_KEPT:
+        del receipts[next(iter(receipts))]
 
 
 def _ask_opened(run: Run, fact: AskOpened, at_ms: int) -> None:

@@ -237,7 +237,7 @@ class Tenant(Life):
             options.get("joined", ()),
         )
         run = RunContext(self, run_id, attempt, self.incarnation, *asked, after=after, over_ms=over_ms)
-        run.waits.count_handled = self._count_handled
+        run.count_handled = self._count_handled
         self._attempts[run_id] = run
         self.spawn(self._carry(run, body, after, undo, collect=collect), Rank.OPENING)
 
@@ -302,7 +302,8 @@ class Tenant(Life):
 
     def clock_was_set(self) -> None:
         for run in self._attempts.values():
-            run.waits.clock_was_set()
+            if run.has_waits:
+                run.waits.clock_was_set()
         if self._has("alarms"):
             self.alarms.clock_was_set()
 

@@ -146,9 +146,9 @@ async def _run(life: Life, run: RunContext, value: object) -> Ended | Unstarted 
     if telemetry.is_on:
         telemetry.enter(run_span(run.above, run.run_id, run.attempt))
     life.faults.at(KillPoint.BEFORE_RUN, run.run_id)
-    run.waits.begin()
+    run.begin()
     outcome = await _execute(life, run, value)
-    waiting = run.waits.suspended
+    waiting = run.waits.suspended if run.has_waits else None
     run.close()  # before the end is reported: progress that came after it would be of no run
     if life.is_leaving and (outcome.error is not None or not life.has_place):
         return None  # it was told to stop; only a true result still counts (spec W-55), and only in the life that has the place
@@ -194,7 +194,7 @@ async def _execute(life: Life, run: RunContext, value: object) -> StoredOutcome:
     if problem is None:
         assert done is not None
         return done
-    if run.waits.suspended is not None:
+    if run.has_waits and run.waits.suspended is not None:
         return StoredOutcome(None, "", None)
     life.log("run", f"attempt {run.attempt} at run {run.run_id}", problem, run.run_id)
     most = life.limits.error_chars_max
@@ -218,7 +218,7 @@ def _entering(method: Callable[..., object], run: RunContext) -> Callable[..., o
         return method
 
     def entered(*args: object, **kwargs: object) -> object:
-        run.waits.entered()
+        run.entered()
         return method(*args, **kwargs)
 
     return entered

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from threading import get_ident
 from typing import Any, ClassVar, NamedTuple, cast
 
 from perdure.actors.life.asks import Addressees, Answer, Said, WantedAnswer, wanted_answer
+from perdure.actors.life.cached_once import cached_once
 from perdure.actors.life.life import Life
 from perdure.actors.life.results import MAIL, run_result
 from perdure.actors.life.steps import RECORD, RemembersSteps
 from perdure.actors.life.waits import NEVER, PASSED, Moment, SentEvent, Waits
 from perdure.actors.ports import KillPoint
-from perdure.actors.tasks import Pending
+from perdure.actors.tasks import OF_ATTEMPT, Pending, current_task
 from perdure.actors.telemetry.span_names import over_attempts
 from perdure.actors.threads import has_loop
 from perdure.ledger import (
@@ -88,7 +89,10 @@ class RunContext(RemembersSteps):
         over_ms: float = 0,
     ) -> None:
         super().__init__()
-        self.waits = Waits(life, run_id, incarnation, attempt, over_ms, taken_after=self._taken_after)
+        self.count_handled: Callable[[int], None] = _count_nothing
+        self._over_ms = over_ms
+        self._main: asyncio.Task[Any] | None = None
+        self._thread = 0
         self.has_promised = False
         self._undo_number = 0
         self._after = after  # attempts up to this do not count: the run was tried again since
@@ -127,6 +131,28 @@ class RunContext(RemembersSteps):
         self._remember(STASH, pack_value("stash", value))
 
     # waiting
+
+    @cached_once
+    def waits(self) -> Waits:
+        """What it waits for. An instant child never looks at it."""
+        told = self._over_ms, self._main, self._thread, self._taken_after, self.count_handled
+        return Waits(self._life, self.run_id, self._incarnation, self.attempt, *told)
+
+    @property
+    def has_waits(self) -> bool:
+        return "waits" in vars(self)
+
+    def begin(self) -> None:
+        """Its code begins, in this task. The tasks that this starts are told to `note_task`."""
+        self._main = current_task()
+        OF_ATTEMPT.set(self)
+
+    def entered(self) -> None:
+        """Sync code of it begins, on this thread."""
+        self._thread = get_ident()
+
+    def note_task(self, task: asyncio.Task[Any]) -> None:
+        self.waits.tasks.add(task)
 
     def sleep(self, delay: float | timedelta) -> Pending[None]:
         """Wait for so many seconds, or a `timedelta`. Await it in async code.
@@ -277,7 +303,8 @@ class RunContext(RemembersSteps):
             )
 
     def _boundary(self) -> None:
-        self.waits.check()
+        if self.has_waits:
+            self.waits.check()
 
     async def _sleep(self, key: str, until: Moment, most_ms: float, thread: int) -> None:
         self._slept_ms += most_ms
@@ -462,7 +489,8 @@ class RunContext(RemembersSteps):
 
     def close(self) -> None:
         """The attempt is over: send what was coalesced, and no signal after it. The end says that it was at work."""
-        self.waits.end()
+        if self.has_waits:
+            self.waits.end()
         self._life.services.ended(self.run_id)
         if self._latest is not None:
             self.flush()
@@ -493,6 +521,10 @@ class RunMessages:
             return cast("RunMessage", self._run.receive(timeout=self._timeout))
         except WaitTimedOut:
             raise StopIteration from None
+
+
+def _count_nothing(_handled: int) -> None:
+    return None
 
 
 def _is_event(key: str) -> bool:

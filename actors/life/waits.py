@@ -23,13 +23,12 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
-from threading import get_ident
 from types import CodeType, MethodType
 from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 
 from perdure.actors.life.life import Life
-from perdure.actors.tasks import OF_ATTEMPT, Pending, current_task
+from perdure.actors.tasks import Pending, current_task
 from perdure.actors.threads import has_loop
 from perdure.ledger import Took, Waiting
 
@@ -85,6 +84,11 @@ class Waits:
 
     Attributes:
         over_ms: a moment of an earlier attempt that the ledger says has passed, whatever this machine's clock says.
+        main: the task in which its code runs.
+        thread: that of its sync code, or 0.
+        taken_after: says after which step an event was taken, by its id.
+        count_handled: is told how many mails more are in the inbox.
+        tasks: those that its code has started.
         suspended: what is reported, once the attempt is to end.
     """
 
@@ -92,30 +96,22 @@ class Waits:
     run_id: str
     incarnation: int
     attempt: int
-    over_ms: float = 0
+    over_ms: float
+    main: asyncio.Task[Any] | None
+    thread: int
+    taken_after: Callable[[str], str]
+    count_handled: Callable[[int], None]
     suspended: Waiting | None = None
     tasks: WeakSet[asyncio.Task[Any]] = field(default_factory=WeakSet)
-    count_handled: Callable[[int], None] = lambda _: None
-    taken_after: Callable[[str], str] = lambda _: ""
     _waiters: dict[_Waiter, None] = field(default_factory=dict)
     _events: dict[str, deque[SentEvent]] = field(default_factory=dict)
     _seen: set[str] = field(default_factory=set)
-    _main: asyncio.Task[Any] | None = None
-    _thread: int = 0  # of sync code
     _is_paused: bool = False
     _is_over: bool = False
     _again: asyncio.TimerHandle | None = None
     _again_s: float = LOOK_AGAIN_S
 
     # the attempt
-
-    def begin(self) -> None:
-        self._main = current_task()
-        OF_ATTEMPT.set(self.tasks)
-
-    def entered(self) -> None:
-        """Sync code of the run begins, on this thread."""
-        self._thread = get_ident()
 
     def end(self) -> None:
         self._is_over = True
@@ -269,11 +265,11 @@ class Waits:
 
     def _all_wait(self, apart_from: asyncio.Task[Any] | None) -> bool:
         ours = {task for task in self.tasks if not task.done()}
-        if self._main is not None:
-            ours.add(self._main)
+        if self.main is not None:
+            ours.add(self.main)
         in_wait = {waiter.task for waiter in self._waiters} | {apart_from}
-        if self._thread and any(waiter.thread == self._thread for waiter in self._waiters):
-            in_wait.add(self._main)
+        if self.thread and any(waiter.thread == self.thread for waiter in self._waiters):
+            in_wait.add(self.main)
         return all((task in in_wait or _awaits_one_of(task, ours)) and not _times_out(task) for task in ours)
 
 
