@@ -37,7 +37,6 @@ from perdure.ledger import (
     ALARM_OF_RUN,
     EVENT,
     Activation,
-    AttemptStarted,
     CarriedDisk,
     Fact,
     FactRow,
