@@ -40,7 +40,8 @@ Play:     run, list                          scenarios, with kills
 Look:     ps, show, explain, audit, doctor   a directory, served or cold
           logs, inspect                      what agents printed, and keep
           fibers, schedules, turns           what they do beside runs
-Steer:    cancel, retry, send, pause, resume, clear, stop  its runs, mail and processes
+Steer:    cancel, retry, clear, stop         its runs, mail and processes
+          send, pause, resume                runs that wait
           asks, answer                       what runs ask people
 Keep:     backup, restore, replica           copies of it
 Break:    kill, chaos                        its processes
