@@ -134,8 +134,8 @@ class RunContext(RemembersSteps):
 
     @cached_once
     def waits(self) -> Waits:
-        """What it waits for. An instant child never looks at it."""
-        told = self._over_ms, self._main, self._thread, self._taken_after, self.count_handled
+        """What it waits for. An instant child never looks at it; an event may come before its code begins."""
+        told = self._over_ms, self._taken_after, self.count_handled, self._main, self._thread
         return Waits(self._life, self.run_id, self._incarnation, self.attempt, *told)
 
     @property
@@ -145,11 +145,15 @@ class RunContext(RemembersSteps):
     def begin(self) -> None:
         """Its code begins, in this task. The tasks that this starts are told to `note_task`."""
         self._main = current_task()
+        if self.has_waits:
+            self.waits.main = self._main
         OF_ATTEMPT.set(self)
 
     def entered(self) -> None:
         """Sync code of it begins, on this thread."""
         self._thread = get_ident()
+        if self.has_waits:
+            self.waits.thread = self._thread
 
     def note_task(self, task: asyncio.Task[Any]) -> None:
         self.waits.tasks.add(task)

@@ -97,10 +97,10 @@ class Waits:
     incarnation: int
     attempt: int
     over_ms: float
-    main: asyncio.Task[Any] | None
-    thread: int
     taken_after: Callable[[str], str]
     count_handled: Callable[[int], None]
+    main: asyncio.Task[Any] | None
+    thread: int
     suspended: Waiting | None = None
     tasks: WeakSet[asyncio.Task[Any]] = field(default_factory=WeakSet)
     _waiters: dict[_Waiter, None] = field(default_factory=dict)
@@ -264,9 +264,9 @@ class Waits:
                 waiter.signal.set_exception(Suspended())
 
     def _all_wait(self, apart_from: asyncio.Task[Any] | None) -> bool:
-        ours = {task for task in self.tasks if not task.done()}
-        if self.main is not None:
-            ours.add(self.main)
+        if self.main is None:
+            return False  # its code has yet to begin
+        ours = {task for task in self.tasks if not task.done()} | {self.main}
         in_wait = {waiter.task for waiter in self._waiters} | {apart_from}
         if self.thread and any(waiter.thread == self.thread for waiter in self._waiters):
             in_wait.add(self.main)
