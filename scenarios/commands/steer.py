@@ -83,7 +83,7 @@ def cancel(
         print(f"Run {run_id} is {after}.")
     else:
         print(
-            f"Run {run_id} is {after}, and aborted when its steps are undone; `perdure explain` tells how far that is."
+            f"Run {run_id} is {after}, and is aborted when its steps are undone; `perdure explain` tells how far that is."
         )
 
 

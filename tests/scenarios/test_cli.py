@@ -362,7 +362,7 @@ def archive(data: Path) -> Path:
 
 ASKED: dict[str, list[Any]] = {
     "asks": [],
-    "inspect": ["e1"], "show": ["e1"], "explain": ["e1"], "frames": ["e1", -1], "kept": [["e1", "one"]],
+    "inspect": ["e1"], "show": ["e1"], "explain": ["e1"], "receipt": ["e1", "event!1"], "frames": ["e1", -1], "kept": [["e1", "one"]],
     "list": [None, None, None, 2], "page": [[], 2], "chosen": ["clear", [], 5, 2], "at_stake": [["e1", "e2"]], "agent": ["p@m:P"],
     "ps": [], "audit": [], "limits": [], "upgrade": [],
 }  # fmt: skip
@@ -379,7 +379,9 @@ def test_a_directory_that_is_not_served_answers_all_but_what_only_a_supervisor_c
                 ledger.ask(name, *given)
         with pytest.raises(BadRequest, match="'weather' is not one"):
             ledger.ask("weather")
-    assert {*ASKED, *live, "answer", "ask", "cancel", "clear", "forget", "retry", "steer"} == {*QUESTIONS}
+    steering = {"answer", "ask", "cancel", "clear", "forget", "pause", "retry", "send", "steer"}
+    assert {*ASKED, *live, *steering} == {*QUESTIONS}
+    assert told["receipt"]["status"] == "withdrawn"
     assert (told["inspect"]["error"], told["show"]["status"]) == ("it\nbroke", "error")
     assert (told["frames"][-1]["event"]["kind"], told["kept"]) == ("error", [told["frames"], None])
     assert [row["run_id"] for row in told["list"]] == ["one", "e1"]
