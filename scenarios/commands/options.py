@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final
 
 import typer
 
-from perdure.actors import RunFilter, data_directory
+from perdure.actors import data_directory
 from perdure.ledger import BadRequest, Status, lasting
 
 HERE: Final = Path("perdure-data")
@@ -80,7 +80,8 @@ def _filter(
     newer_than: Annotated[str | None, typer.Option(help="Only runs requested at most so long ago.")] = None,
     ended_older_than: Annotated[str | None, typer.Option(help="Only runs that ended at least so long ago.")] = None,
     ended_newer_than: Annotated[str | None, typer.Option(help="Only runs that ended at most so long ago.")] = None,
-) -> RunFilter:
+) -> dict[str, Any]:
+    """The filter, as `RunFilter` has it. That type is loaded by the commands that need it, because it brings much with it."""
     given: dict[str, Any] = {
         "status": [str(each) for each in status] if status else None,
         "type": type,
@@ -92,7 +93,7 @@ def _filter(
         **_instants("", older_than, newer_than),
         **_instants("ended-", ended_older_than, ended_newer_than),
     }
-    return cast("RunFilter", {name: value for name, value in given.items() if value is not None})
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _instants(which: str, older_than: str | None, newer_than: str | None) -> dict[str, int | None]:
