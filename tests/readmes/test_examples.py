@@ -24,6 +24,7 @@ from perdure.actors import Agent, Client
 from perdure.actors.sim_world.sim_ports import EPOCH_MS
 from perdure.gateway import Gateway
 from perdure.ledger import Secret, taken_out
+from perdure.policies import Answerer
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.gateway.real import real_gateway
 from tests.readmes.pages import GATEWAY, GUIDE, LIMITS, PAGES, PYTHON, Page, example, module_of, modules
@@ -114,6 +115,7 @@ def test_every_module_is_played_here() -> None:
         "elsewhere",
         "following",
         "front_page",
+        "gate",
         "helpdesk",
         "library",
         "my_agents",
@@ -195,6 +197,19 @@ def test_the_front_page_begins_when_its_sources_are_there_and_takes_the_first_tw
         article, *quickest = done.output
         assert article == "News: notes on duckdb, from ray.org"
         assert len(set(quickest) & {f"notes on {topic}" for topic in ("ray", "duckdb", "temporal")}) == 2
+
+    play(story)
+
+
+def test_the_gate_is_opened_by_whoever_answers_and_stays_shut_if_nobody_does() -> None:
+    async def story(client: Client) -> None:
+        gate = example("gate").Gate
+        for run_id in ("gate", "alone"):
+            await client.start(gate, run_id=run_id)
+        await asyncio.sleep(60)
+        await client.answer("gate:1", True, Answerer("ada", is_operator=True), "cli")
+        assert (await client.run(gate, run_id="gate")).output == "open"
+        assert (await client.run(gate, run_id="alone")).output == "shut"
 
     play(story)
 
