@@ -42,7 +42,7 @@ from perdure.actors.jobs.fiber_requests import FiberOptions
 from perdure.actors.jobs.occurrence import QueuedItem, Schedule
 from perdure.actors.jobs.schedule_requests import CallbackOptions, every, instant, queued, timed
 from perdure.actors.life.activity import ACTIVITY, CALL
-from perdure.actors.life.child_types import AsksNothing, AsyncAsksNothing, AsyncChild, Child, RunOptions
+from perdure.actors.life.child_types import AsyncChild, AsyncInputless, Child, Inputless, RunOptions
 from perdure.actors.life.class_checks import BOUNDS, check_made
 from perdure.actors.life.host_options import Checks
 from perdure.actors.life.results import Detached, RunHandle, RunHandles, RunInfo, RunResult, statuses_of
@@ -249,7 +249,7 @@ class Agent:
     @overload
     def run_agent_tool(
         self,
-        agent_class: type[AsyncAsksNothing[Output]],
+        agent_class: AsyncInputless[Output],
         input: None = None,
         *,
         detached: Literal[False] = False,
@@ -258,7 +258,7 @@ class Agent:
     @overload
     def run_agent_tool(
         self,
-        agent_class: type[AsksNothing[Output]],
+        agent_class: Inputless[Output],
         input: None = None,
         *,
         detached: Literal[False] = False,
@@ -285,7 +285,7 @@ class Agent:
     @overload
     def run_agent_tool(
         self,
-        agent_class: type[AsksNothing[object]],
+        agent_class: Inputless[object],
         input: None = None,
         *,
         detached: Detached | Literal[True],

@@ -1,6 +1,6 @@
 """What type checkers know of a child: the type of its input and of its output, from the annotations of its `run`.
 
-An author writes `run` in one of six ways: sync or async, and with no parameter, with the input, or with the input and the `RunContext`.
+An author writes `run` in one of eight ways: sync or async, and with no parameter, with the input, the `RunContext`, or both.
 Each way is a protocol here. Where a parameter of type `Child[Input, Output]` or `AsyncChild[Input, Output]` takes the class, and one of
 type `Input` takes the input, a wrong input is an error of the call, and the result is a `RunResult[Output]`. An async `run` fits the
 protocols of a sync one too, with a coroutine as its output; therefore overloads name the async protocols first.
@@ -35,6 +35,18 @@ class AsyncAsksNothing(Protocol[Output_co]):
     def run(self, /) -> Pending[Output_co]: ...
 
 
+class AsksContext(Protocol[Output_co]):
+    """`def run(self, run: RunContext) -> Output`."""
+
+    def run(self, run: RunContext, /) -> Output_co: ...
+
+
+class AsyncAsksContext(Protocol[Output_co]):
+    """`async def run(self, run: RunContext) -> Output`."""
+
+    def run(self, run: RunContext, /) -> Pending[Output_co]: ...
+
+
 class TakesInput(Protocol[Input_contra, Output_co]):
     """`def run(self, input: Input) -> Output`."""
 
@@ -59,6 +71,8 @@ class AsyncTakesContext(Protocol[Input_contra, Output_co]):
     def run(self, input: Input_contra, run: RunContext, /) -> Pending[Output_co]: ...
 
 
+Inputless: TypeAlias = type[AsksNothing[Output]] | type[AsksContext[Output]]
+AsyncInputless: TypeAlias = type[AsyncAsksNothing[Output]] | type[AsyncAsksContext[Output]]
 Child: TypeAlias = type[TakesInput[Input, Output]] | type[TakesContext[Input, Output]]
 AsyncChild: TypeAlias = type[AsyncTakesInput[Input, Output]] | type[AsyncTakesContext[Input, Output]]
 

@@ -29,7 +29,7 @@ from perdure.actors.event_stream import EventSource, EventStream
 from perdure.actors.events.observability import Callback
 from perdure.actors.jobs.schedule_requests import instant
 from perdure.actors.life.asks import user_name
-from perdure.actors.life.child_types import AsksNothing, AsyncAsksNothing, AsyncChild, Child, ClientOptions
+from perdure.actors.life.child_types import AsyncChild, AsyncInputless, Child, ClientOptions, Inputless
 from perdure.actors.life.handle import Handle
 from perdure.actors.life.results import BulkReport, RunHandle, RunResult, statuses_of
 from perdure.actors.link.messages import Fields, Plain
@@ -79,11 +79,11 @@ class AsyncRuntime(Protocol):
 
     @overload
     def run(
-        self, agent_class: type[AsyncAsksNothing[Output]], input: None = None, **options: Unpack[ClientOptions]
+        self, agent_class: AsyncInputless[Output], input: None = None, **options: Unpack[ClientOptions]
     ) -> Awaitable[RunResult[Output]]: ...
     @overload
     def run(
-        self, agent_class: type[AsksNothing[Output]], input: None = None, **options: Unpack[ClientOptions]
+        self, agent_class: Inputless[Output], input: None = None, **options: Unpack[ClientOptions]
     ) -> Awaitable[RunResult[Output]]: ...
     @overload
     def run(
@@ -95,7 +95,7 @@ class AsyncRuntime(Protocol):
     ) -> Awaitable[RunResult[Output]]: ...
     @overload
     def start(
-        self, agent_class: type[AsksNothing[object]], input: None = None, **options: Unpack[ClientOptions]
+        self, agent_class: Inputless[object], input: None = None, **options: Unpack[ClientOptions]
     ) -> Awaitable[RunHandle]: ...
     @overload
     def start(
@@ -460,11 +460,11 @@ class Runtime:
 
     @overload
     def run(
-        self, agent_class: type[AsyncAsksNothing[Output]], input: None = None, **options: Unpack[ClientOptions]
+        self, agent_class: AsyncInputless[Output], input: None = None, **options: Unpack[ClientOptions]
     ) -> RunResult[Output]: ...
     @overload
     def run(
-        self, agent_class: type[AsksNothing[Output]], input: None = None, **options: Unpack[ClientOptions]
+        self, agent_class: Inputless[Output], input: None = None, **options: Unpack[ClientOptions]
     ) -> RunResult[Output]: ...
     @overload
     def run(
@@ -485,7 +485,7 @@ class Runtime:
 
     @overload
     def start(
-        self, agent_class: type[AsksNothing[object]], input: None = None, **options: Unpack[ClientOptions]
+        self, agent_class: Inputless[object], input: None = None, **options: Unpack[ClientOptions]
     ) -> RunHandle: ...
     @overload
     def start(self, agent_class: Child[Input, object], input: Input, **options: Unpack[ClientOptions]) -> RunHandle: ...

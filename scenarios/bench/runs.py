@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import psutil
 
@@ -29,9 +29,10 @@ from perdure.scenarios.bench.measuring import (
     repeatedly,
     took_ms,
     until_asleep,
+    wait_for,
 )
 from perdure.scenarios.bench.peers import AWAITED, FAN_OUT, PeerProcess
-from perdure.scenarios.cast.measured import BATCH, Idler, Jobber, ManyRunner, Nap, Parent
+from perdure.scenarios.cast.measured import BATCH, Idler, Jobber, ManyRunner, Nap, Parent, Waiter
 from perdure.scenarios.swarm.runner import swarm
 
 PAYLOAD = pack(7)
@@ -120,6 +121,40 @@ def sleepers(bench: Bench) -> Found:
                 times.append(parent.nap(count, Nap(seconds=seconds)))
             peaks.append(max(0.0, max(seen, default=0.0) - idle_mb))
     return Found(Compared(times, seconds), Compared(peaks, actor_mb * count), count=count, seconds=seconds)
+
+
+def waits(bench: Bench) -> Found:
+    """Runs that wait without a process: how soon an event reaches them, what they hold, and many short sleeps in few hosts."""
+    count, many, times, seconds = bench.size(10_000, 1_000), bench.size(100_000, 2_000), bench.size(40, 10), 1.0
+    with bench.cluster("waits", hosts_max=2) as runtime:
+        parent = handle(runtime, Parent, "waits")
+        parent.fan_out(count // 5)
+        naps = [parent.doze(count, seconds) for _ in range(bench.size(3, 1))]
+    with bench.cluster("waiting", hosts_max=2, wait_in_memory_ms=AWHILE_MS) as runtime:
+        parent = handle(runtime, Parent, "waiting")
+        awake = [_reached_ms(runtime, f"awake-{each}", 0.0) for each in range(times)]
+        asleep = [_reached_ms(runtime, f"asleep-{each}", AWHILE_MS * 3 / 1000) for each in range(times)]
+        parent.wait(many // 10)
+        before = _resting_kb(runtime)
+        parent.wait(many)
+        held = (_resting_kb(runtime) - before) / many
+    return Found(Compared(naps, seconds), awake, asleep, held, count=count, many=many, seconds=seconds)
+
+
+AWHILE_MS: Final = 200
+
+
+def _reached_ms(runtime: Runtime, run_id: str, pause_s: float) -> float:
+    run = runtime.start(Waiter, run_id=run_id)
+    time.sleep(AWHILE_MS / 2000 + pause_s)
+    sent_s = time.time()
+    run.send("go")
+    return float(run.result().output - sent_s) * 1000
+
+
+def _resting_kb(runtime: Runtime) -> float:
+    wait_for(lambda: not any(host["tenants"] for host in runtime.ps()["hosts"]), PATIENCE_S * 10)
+    return _held_kb(runtime)[1]
 
 
 def passivated(bench: Bench) -> Found:

@@ -64,6 +64,13 @@ FIGURES: Final[dict[str, Group]] = {
         Measure(f"{SLEEPERS}, all done", "s", at_most(12), "one sleep"),
         Measure(f"{SLEEPERS}, memory above idle", "MB", at_most(1_536), "{count:,} Ray actors, from the memory of one"),
     ),
+    "waits": Group(
+        runs.waits,
+        Measure("{count:,} runs that sleep {seconds:g} s in two hosts, all done", "s", at_most(4), "one sleep"),
+        Measure("event sent → taken by a run that waits in memory", "ms", at_most(10)),
+        Measure("event sent → taken by a run that waits without a process", "ms", at_most(20)),
+        Measure("each of {many:,} runs that wait for an event, in the supervisor", "KB", at_most(1.5)),
+    ),
     "child-death": Group(
         deaths.child_death, Measure("child's host killed → child running again", "ms", at_most(300), RESTART)
     ),

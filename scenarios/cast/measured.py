@@ -28,6 +28,7 @@ from perdure.actors.ray_world.os_processes import this_process
 
 LOOK_S = 0.005
 STEP_S = 1.0
+WAITERS_AT_ONCE: Final = 5_000
 BATCH: Final = 500  # fibers that are accepted at once
 EVENTS_A_SECOND: Final = 1_000
 STEPS: Final = 6  # of a turn
@@ -79,6 +80,22 @@ class Sleeper(Agent):
         return input.number
 
 
+class Dozer(Agent):
+    """Sleeps without a word."""
+
+    async def run(self, input: float, run: RunContext) -> int:
+        await run.sleep(input)
+        return run.attempt
+
+
+class Waiter(Agent):
+    """Waits for an event, and says when it came, by the wall clock."""
+
+    async def run(self, run: RunContext) -> float:
+        await run.wait_for("go")
+        return time.time()
+
+
 class Parent(Agent):
     """Requests runs in every way, and measures them."""
 
@@ -119,6 +136,19 @@ class Parent(Agent):
         """Many sleepers: seconds until all have woken."""
         naps = [(Sleeper, nap.model_copy(update={"number": number})) for number in range(count)]
         return await async_ms(self.run_agent_tools(naps)) / 1000
+
+    @exposed
+    async def doze(self, count: int, seconds: float) -> float:
+        """Many runs that only sleep: seconds until all have woken."""
+        return await async_ms(self.run_agent_tools([(Dozer, seconds)] * count)) / 1000
+
+    @exposed
+    async def wait(self, count: int) -> int:
+        """Many detached runs that wait for an event. Returns when they are accepted."""
+        for first in range(0, count, WAITERS_AT_ONCE):
+            some = [{"agent_class": Waiter}] * min(WAITERS_AT_ONCE, count - first)
+            await self.run_agent_tools(some, detached=True)
+        return count
 
     @exposed
     async def think(self, count: int, seconds: float, first_s: float) -> list[float]:
