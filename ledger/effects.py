@@ -175,6 +175,8 @@ def _starts_plainly(view: View, run: Run) -> bool:
         return False
     if run.collect or run.teardown or run.undo or run.cleared or run.child in view.mailbox or run.over_ms:
         return False
+    if run.run_id in view.events:  # they are delivered behind the start
+        return False
     activation = view.agents.get(run.child)
     return activation is None or not activation.reported
 
@@ -266,7 +268,7 @@ def letter(view: View, mail: Mail) -> tuple[str, str, str, dict[str, Any], dict[
     if mail.content is not None and not mail.run_id:
         return mail.mail_id, mail.slot, mail.handler, {}, mail.content
     if mail.is_event:
-        return mail.mail_id, mail.slot, mail.handler, {"run_id": mail.run_id}, mail.content or {}
+        return mail.mail_id, mail.slot, mail.handler, {"run_id": mail.run_id}, {**(mail.content or {}), "seq": mail.seq}
     run = view.runs[mail.run_id]
     content = outcome_of(run) if mail.content is None else dict(mail.content)
     if "body" in content:

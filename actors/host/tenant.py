@@ -288,9 +288,8 @@ class Tenant(Life):
             run = self._attempts.get(letter.run["run_id"])
             if run is not None:
                 sent = letter.content
-                run.waits.deliver(
-                    [SentEvent(letter.mail_id, letter.slot.removeprefix(EVENT), sent["sender"], sent["body"])]
-                )
+                name = letter.slot.removeprefix(EVENT)
+                run.waits.deliver([SentEvent(letter.mail_id, name, sent["sender"], sent["body"], sent["seq"])])
 
     def _count_handled(self, count: int) -> None:
         self.mail.count_handled(count)

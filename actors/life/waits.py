@@ -64,6 +64,7 @@ class SentEvent(NamedTuple):
     name: str
     sender: str
     body: bytes
+    seq: int
 
 
 @dataclass(eq=False)
@@ -196,10 +197,17 @@ class Waits:
                 self.say_taken(event.mail_id, self.taken_after(event.mail_id))
         for event in fresh:
             if event.mail_id not in known:
-                self._events.setdefault(event.name, deque()).append(event)
+                self._line_up(event)
         for waiter in self._waiters:
             if self._events.get(waiter.event):
                 _settle(waiter.signal)
+
+    def _line_up(self, event: SentEvent) -> None:
+        line = self._events.setdefault(event.name, deque())
+        is_late = bool(line) and line[-1].seq > event.seq  # it was handed over again
+        line.append(event)
+        if is_late:
+            self._events[event.name] = deque(sorted(line, key=lambda each: each.seq))
 
     def say_taken(self, mail_id: str, after: str) -> None:
         """An event was taken out of the mailbox, durably, after this step."""

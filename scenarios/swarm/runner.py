@@ -53,6 +53,7 @@ MIXTURE = (
     "families",
     "letters",
     "joins",
+    "waits",
 )
 
 AROUND: dict[Part, Callable[[], AbstractContextManager[Outside]]] = {chats: around_chats, letters: around_letters}

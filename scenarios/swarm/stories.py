@@ -7,7 +7,7 @@ asked for once more under the same ids (which must not start anything twice) and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -15,10 +15,20 @@ from itertools import pairwise
 from random import Random
 from typing import Any, Final
 
-from perdure.actors import Agent, all_of
-from perdure.ledger import BadRequest, ConflictingRequest, RetryRefused, UnknownRun
+from perdure.actors import Agent, Client, all_of
+from perdure.ledger import (
+    AskClosed,
+    BadRequest,
+    ConflictingRequest,
+    EventRefused,
+    PauseRefused,
+    RetryRefused,
+    UnknownRun,
+)
+from perdure.policies import Answerer
 from perdure.scenarios.cast.job_desk import JobDesk, draw_jobs, wrong_jobs
 from perdure.scenarios.cast.joiners import LOSERS, Heir, Joiner, JoinJob, Racer
+from perdure.scenarios.cast.waiters import Correspondent, WaitJob
 from perdure.scenarios.cast.workers import (
     BOSSES,
     HANDLERS,
@@ -293,6 +303,61 @@ async def tallies(context: PlayContext) -> None:
     await asyncio.gather(*map(tally, names, pauses))
 
 
+async def waits(context: PlayContext) -> None:
+    """Runs that wait for times, events, messages and people, some of them paused. What they are sent comes before they wait, or later."""
+    die = context.die
+    jobs = [(f"{context.tag}wait-{n}", _wait_job(die), die.random() < OFTEN) for n in range(die.randint(1, 4))]
+    await asyncio.gather(*(_wait(context, *each) for each in jobs))
+
+
+def _wait_job(die: Random) -> WaitJob:
+    names = [f"event {n}" for n in range(die.choice((0, 1, 3)))]
+    naps = [die.choice((0, 50, 900, 7_000, 20_000)) for _ in range(die.choice((0, 1, 2)))]
+    return WaitJob(
+        naps_ms=naps,
+        events=names,
+        at_once=die.random() < OFTEN,
+        messages=die.choice((0, 0, 1, 4)),
+        asks=die.random() < OFTEN,
+    )
+
+
+async def _wait(context: PlayContext, run_id: str, job: WaitJob, paused: bool) -> None:
+    client = context.client
+    await context.persist(lambda: client.start(Correspondent, job, run_id=run_id))
+    sent = [(event, place, event) for place, event in enumerate(job.events)]
+    sent += [("mail", number, f"mail {number}") for number in range(job.messages)]
+    if paused:
+        await context.persist(partial(_steered, lambda: client.ask("pause", run_id, True)))
+    for event, value, event_id in sent:
+        await context.persist(partial(_steered, partial(client.send, run_id, event, value, event_id)))
+        await asyncio.sleep(job.messages * 0.4)
+    if paused:
+        await context.persist(partial(_steered, lambda: client.ask("pause", run_id, False)))
+    if not context.patient:
+        return
+    ended = asyncio.ensure_future(context.persist(lambda: client.run(Correspondent, job, run_id=run_id)))
+    while not ended.done():
+        for ask in await context.persist(lambda: client.ask("asks")) if job.asks else ():
+            if ask["run_id"] == run_id:
+                await context.persist(partial(_steered, partial(_answered, client, ask["ask_id"])))
+        await asyncio.wait([ended], timeout=2)
+    result = ended.result()
+    if result is not None:
+        context.expect(
+            result.ok and result.output == job.expected(), f"{run_id} waited for {job}, and came to {result}"
+        )
+
+
+async def _answered(client: Client, ask_id: str) -> None:
+    await client.answer(ask_id, True, Answerer("ada", is_operator=True), "cli")
+
+
+async def _steered(ask: Callable[[], Awaitable[Any]]) -> None:
+    with suppress(EventRefused, PauseRefused, AskClosed, UnknownRun):  # it has ended, or somebody was first
+        await ask()
+
+
 STORIES: dict[str, tuple[Part, ...]] = {
     "trees": (trees,),
     "batches": (batches,),
@@ -307,6 +372,7 @@ STORIES: dict[str, tuple[Part, ...]] = {
     "letters": (letters,),
     "joins": (joins,),
     "meddled joins": (joins, trees, meddling),
+    "waits": (waits, waits),
     "mixture": (trees, batches, budgets, twins),
 }
 

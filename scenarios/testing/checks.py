@@ -379,13 +379,15 @@ def premature(message: Message, shadow: View) -> Iterator[str]:
         case Deliver(mails=mails):
             for mail_id, slot, _, about, _ in mails:
                 run = shadow.runs.get(about.get("run_id", ""))
-                is_known = (
-                    mail_id in shadow.mail
-                    if slot.startswith(EVENT)
-                    else run is None or slot in run.slots or run.retries
-                )
-                if run is not None and not is_known:
+                if run is not None and not _was_posted(run, mail_id, slot, shadow):
                     yield f"mail {mail_id} was delivered before it was durable"
+
+
+def _was_posted(run: Run, mail_id: str, slot: str, shadow: View) -> bool:
+    # A frame may be said again when the event was taken, or withdrawn with the run.
+    if slot.startswith(EVENT):
+        return mail_id in shadow.mail or mail_id in (run.receipts or ()) or run.is_hard
+    return slot in run.slots or bool(run.retries)
 
 
 def out_of_step(view: View) -> Iterator[str]:
