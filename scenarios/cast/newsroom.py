@@ -160,6 +160,7 @@ class Edition(Agent):
     """One edition, from Friday evening to Monday morning."""
 
     async def run(self, input: Assignment, run: RunContext) -> str:
+        """How it appears, and from how many answers."""
         calendar = input.calendar
         answers = await self.first_ok(ANSWERS, list(questions(run.run_id, input)))
         await run.report_progress(milestone=ANSWERED, data=sorted(each.run_id for each in answers))
@@ -260,12 +261,13 @@ class Newsroom(Agent):
 class Seen(NamedTuple):
     """What is known of one edition at the end.
 
-    `approved_by_ms` is when its approval was certainly sent, by the clock of the world; None if nobody reviews it. `researchers` are the
+    `approval` is what its reviewer sends, if it has one, and `approved_by_ms` when that was certainly sent, by the clock of the world; None
+    if it was by an earlier command. `researchers` are the
     statuses of their runs, `bookings` is the book of its printer, and `decisions` are the answers that the ledger has to its question.
     """
 
     edition: str
-    approval: str
+    approval: str | None
     approved_by_ms: float | None
     correction: str
     entries: list[Entry]
@@ -315,7 +317,7 @@ def _wrong_answers(seen: Seen) -> Iterator[str]:
 
 def _wrong_review(calendar: Calendar, seen: Seen) -> Iterator[str]:
     approval, unread_ms = seen.data(APPROVED), seen.data(UNREAD)
-    if approval is not None and (seen.approved_by_ms is None or approval != seen.approval):
+    if approval is not None and approval != seen.approval:
         yield f"{seen.edition} was approved by {approval!r}, which nobody sent"
     if unread_ms is None:
         return
