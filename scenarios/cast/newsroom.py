@@ -262,8 +262,8 @@ class Seen(NamedTuple):
     """What is known of one edition at the end.
 
     `approval` is what its reviewer sends, if it has one, and `approved_by_ms` when that was certainly sent, by the clock of the world; None
-    if it was by an earlier command. `researchers` are the
-    statuses of their runs, `bookings` is the book of its printer, and `decisions` are the answers that the ledger has to its question.
+    if it was by an earlier command. `researchers` are the statuses of their runs, `bookings` is the book of its printer, and `decisions`
+    are the answers that the ledger has to its question.
     """
 
     edition: str

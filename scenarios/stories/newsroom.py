@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, Final
 
 import typer
 
-from perdure.ledger import AlreadyAnswered, BadRequest, lasting
+from perdure.ledger import AlreadyAnswered, BadRequest, UnknownAsk, lasting
 from perdure.policies import Limits
 from perdure.scenarios.cast.newsroom import (
     APPROVED,
@@ -74,7 +74,8 @@ class NewsroomScenario(StruckScenario):
         self._prefix = f"edition-{seed}-"
         self._editions = [f"{self._prefix}{number}" for number in range(editions)]
         usual = Limits()
-        self.limits = self._limits = replace(usual, wait_in_memory_ms=min(usual.wait_in_memory_ms, day_ms // DAY_H))
+        self.limits = replace(usual, wait_in_memory_ms=min(usual.wait_in_memory_ms, day_ms // DAY_H))
+        self.quick = replace(QUICK, wait_in_memory_ms=self.limits.wait_in_memory_ms)  # in the simulated world
         self.scene = Scene(ENTRIES * editions, "entries", kills=self.kills)
         self._approved_by_ms: dict[str, float] = {}
         self._rested: set[str] = set()
@@ -89,8 +90,7 @@ class NewsroomScenario(StruckScenario):
         return f"Stopped. `{shlex.join(['perdure', 'run', self.name, *map(str, again)])}` carries on."
 
     def simulate(self) -> None:
-        limits = replace(QUICK, wait_in_memory_ms=self._limits.wait_in_memory_ms)
-        simulate_in_one_world(self, self.play, limits=limits)
+        simulate_in_one_world(self, self.play, limits=self.quick)
 
     async def play(self, stage: Stage) -> None:
         self._stage, self._began_s = stage, stage.now_s()
@@ -186,7 +186,6 @@ class NewsroomScenario(StruckScenario):
     async def _harvest(self) -> None:
         stage = self._stage
         diary = await stage.call(Newsroom, self._room, "diary")
-        closed = {each["run_id"]: each["answers"] for each in await stage.ask("asks", None, True)}
         for number, edition in enumerate(self._editions):
             researchers = {run_id: (await stage.ask("inspect", run_id))["status"] for run_id in researchers_of(edition)}
             press = stage.client.agent(Press, press_of(edition))
@@ -198,12 +197,19 @@ class NewsroomScenario(StruckScenario):
                 [entry for entry in diary if entry.edition == edition],
                 researchers,
                 await stage.client.agent(Printer, PRINTER, of=press).book(),
-                [[each["who"], each["value"]] for each in closed.get(edition, [])],
+                await self._decisions(edition),
             )
             self._seen.append(seen)
             self.wrong += wrong_editions(self._calendar, seen)
         self._audit = await stage.ask("audit")
         self.wrong += unbalanced(self._audit)
+
+    async def _decisions(self, edition: str) -> list[list[str]]:
+        try:
+            asked = await self._stage.ask("ask", edition, 1)
+        except UnknownAsk:
+            return []
+        return [[each["who"], each["value"]] for each in asked["answers"]]
 
     def figures(self) -> dict[str, Any]:
         counts = Counter(entry.what for seen in self._seen for entry in seen.entries)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from perdure.actors import KillPoint
 from perdure.scenarios.cast.newsroom import (
     ANSWERED,
     APPROVED,
@@ -137,6 +140,54 @@ def test_whatever_is_killed_each_of_it_takes_effect_once(seed: int) -> None:
     assert sum(told["kills"].values()) == 4
     assert min(told["kills"].values()) >= 1
     assert told["deliveries"]["pending"] == 0
+
+
+MOMENTS = (
+    (KillPoint.MID_CANCEL, "/researcher-"),
+    (KillPoint.MID_RUN, "milestone answered"),
+    (KillPoint.AFTER_HANDLER_COMMIT, "!milestone:answered"),
+    (KillPoint.MID_HANDLER, "!milestone:corrected"),
+    (KillPoint.MID_RUN, "milestone awake"),
+    (KillPoint.MID_RUN, "step book done"),
+    (KillPoint.MID_RUN, "step print done"),
+    (KillPoint.MID_RUN, "undoing"),
+    (KillPoint.MID_RUN, "undo book done"),
+    (KillPoint.AFTER_RESULT_COMMIT, "/press"),
+    (KillPoint.MID_RUN, "ask 1"),
+    (KillPoint.BEFORE_HANDLER_COMMIT, "!finish"),
+)
+
+
+class Deadly(NewsroomScenario):
+    """A host dies whenever one of these moments comes for the first or the second time."""
+
+    def __init__(self, moments: Sequence[tuple[KillPoint, str]]) -> None:
+        super().__init__(1, 0, 3, DAY_MS)
+        self.struck = Counter(dict.fromkeys(moments, 0))
+
+    def simulate(self) -> None:
+        simulate_in_one_world(self, self.play, limits=self.quick, kill_when=self._strikes)
+
+    def _strikes(self, _process: str, point: KillPoint, detail: str) -> bool:
+        for moment in self.struck:
+            if moment[0] is point and moment[1] in detail:
+                self.struck[moment] += 1
+                return self.struck[moment] <= 2
+        return False
+
+
+@pytest.mark.parametrize(
+    "moments",
+    [*([each] for each in MOMENTS), MOMENTS],
+    ids=lambda each: " ".join(detail.strip("/!-") for _, detail in each) if len(each) == 1 else "all",
+)
+def test_a_death_in_the_middle_of_anything_repeats_nothing(moments: Sequence[tuple[KillPoint, str]]) -> None:
+    scenario = Deadly(moments)
+    told = simulated(scenario)
+    assert scenario.wrong == []
+    assert min(scenario.struck.values()) >= 1, scenario.struck
+    assert told["printers"] == {"booked": 1, "cancelled": 1}
+    assert told["editions"] == {"requested": 1, "ended": 1, "seen_without_host": 1}
 
 
 class PlayedTwice(NewsroomScenario):
