@@ -38,6 +38,7 @@ from perdure.scenarios.stories.newsroom import NewsroomScenario
 from perdure.scenarios.stories.stage import Stage
 
 DAY_MS = 120_000
+SEEDS, SEEDS_MAX = 4, 20
 FIELDS = (
     "scenario world seed editions researchers approvals corrections printers decisions deliveries kills seconds verified"
 ).split()
@@ -126,7 +127,9 @@ def test_whatever_differs_is_told(seen: Seen, complaint: str) -> None:
     assert any(complaint in each for each in told), told
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(
+    "seed", [*range(SEEDS), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(SEEDS, SEEDS_MAX))]
+)
 def test_whatever_is_killed_each_of_it_takes_effect_once(seed: int) -> None:
     scenario = NewsroomScenario(2, 4, seed, DAY_MS)
     told = simulated(scenario)
