@@ -13,6 +13,7 @@ PLACES: Final = {
     "perdure.messengers": "perdure.actors.messenger.chat_state",
     "perdure.census": "perdure.scenarios.cast.census",
     "perdure.job_desk": "perdure.scenarios.cast.job_desk",
+    "perdure.newsroom": "perdure.scenarios.cast.newsroom",
     "perdure.guide": "perdure.scenarios.cast.guide",
     "perdure.workshop": "perdure.scenarios.cast.workspace",
     "perdure.clerk": "perdure.scenarios.cast.clerk",

@@ -539,7 +539,7 @@ class Runtime:
         The value is plain data. The same `event_id` for the same run and event is the same event, whatever the value. Raises `EventRefused`
         for a run that has ended, or has too many events that it has not taken, and `UnknownRun`.
         """
-        self._settle(self.client.send(run_id, event, value, event_id))
+        return cast("None", self._settle(self.client.send(run_id, event, value, event_id)))
 
     def asks(self, *, to: str | None = None, closed: bool = False, limit: int = 1000) -> Sequence[Fields]:
         """The open questions that runs ask people, those that wait for longest first: all, or those that have come to a group or a person.

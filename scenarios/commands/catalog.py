@@ -48,6 +48,12 @@ CATALOG: Final = (
         "perdure run jobs --jobs 2000 --kills 4 --seed 7",
         "stories.jobs:run_jobs",
     ),
+    ScenarioEntry(
+        "newsroom",
+        "Editions wait for the first answers, a reviewer, mail and Monday, undo what failed, and ask people; processes are killed.",
+        "perdure run newsroom --editions 6 --kills 4 --seed 7",
+        "stories.newsroom:run_newsroom",
+    ),
 )
 
 

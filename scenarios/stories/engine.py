@@ -32,6 +32,7 @@ import typer
 
 from perdure.actors import Client
 from perdure.ledger import BadRequest, LedgerError, LedgerUnwritable
+from perdure.policies import Limits
 from perdure.scenarios.exits import code_of
 from perdure.scenarios.faults.strikes import Victim
 from perdure.scenarios.live_view import Screen, screen_for
@@ -49,12 +50,14 @@ class Scenario(ABC):
 
     Attributes:
         needs_own_cluster: it must start the cluster itself, so that every process inherits its environment.
+        limits: those of the runtime that it starts, if they are not the usual ones.
         screen: shows how far it is.
         goes_on: after a broken invariant the next simulated world is played.
     """
 
     name: ClassVar[str]
     needs_own_cluster: ClassVar[bool] = False
+    limits: Limits | None = None
     goes_on: ClassVar[bool] = False
 
     def __init__(self, seed: int) -> None:
@@ -156,7 +159,8 @@ def under_ray(scenario: Scenario, data: Path, address: str | None = None, *, tak
     """Play in a cluster on a directory, and return the object that `--json` prints."""
     with playing(data):
         try:
-            with scenario.surroundings(data), RayStage(data, address, take_over=take_over) as stage, scenario.screen:
+            played = RayStage(data, address, take_over=take_over, limits=scenario.limits)
+            with scenario.surroundings(data), played as stage, scenario.screen:
                 scenario.joined(stage)
                 asyncio.run(_timed(scenario, scenario.play, stage))
         except KeyboardInterrupt as stop:

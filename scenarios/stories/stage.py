@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final, Self
 
 from perdure import actors
 from perdure.actors import Address, Agent, Client, RunResult
+from perdure.policies import Answerer, Limits
 from perdure.scenarios.exits import heed_sigterm
 from perdure.scenarios.faults.strikes import Victim, kill_by
 from perdure.scenarios.testing.laboratory import Laboratory
@@ -48,6 +49,10 @@ class Stage(ABC):
         """Ask the supervisor, or the next one if it dies meanwhile."""
         return await self.client.ask(name, *args)
 
+    @abstractmethod
+    async def answer(self, ask_id: str, value: object, who: str) -> None:
+        """Answer a question of a run to people. Raises `AlreadyAnswered`."""
+
     async def call(self, agent_class: type[Agent], name: str, method: str, *args: Any, **options: Any) -> Any:
         return await getattr(self.client.agent(agent_class, name), method)(*args, **options)
 
@@ -74,10 +79,12 @@ class RayStage(Stage):
 
     world = "ray"
 
-    def __init__(self, data: Path, address: str | None, *, take_over: bool = False) -> None:
-        self.data, self._address = data, address
+    def __init__(
+        self, data: Path, address: str | None, *, take_over: bool = False, limits: Limits | None = None
+    ) -> None:
+        self.data, self._address, self._limits = data, address, limits
         self.start_s = 0.0  # to start or join the cluster
-        self._runtime = actors.Runtime(data, address=address, take_over=take_over)
+        self._runtime = actors.Runtime(data, address=address, take_over=take_over, limits=limits)
 
     def __enter__(self) -> Self:
         self._open()
@@ -108,6 +115,9 @@ class RayStage(Stage):
     async def kill(self, victim: Victim) -> str:
         return await kill_by(self._runtime, victim)
 
+    async def answer(self, ask_id: str, value: object, who: str) -> None:
+        await self.client.answer(ask_id, value, who=who)
+
     async def pids(self) -> list[int]:
         found = await asyncio.to_thread(self._runtime.cluster.processes, ANSWER_S)
         return [info.pid for info in found.values()]
@@ -115,7 +125,7 @@ class RayStage(Stage):
     async def cold_restart(self) -> None:
         # This blocks, because Ray must be started by the main thread: calls from another one hang.
         self._runtime.kill_everything()
-        self._runtime = actors.Runtime(self.data, address=self._address)
+        self._runtime = actors.Runtime(self.data, address=self._address, limits=self._limits)
         self._open()
 
 
@@ -134,6 +144,9 @@ class SimStage(Stage):
     @property
     def _code_dir(self) -> Path | None:
         return self._client.code_dir
+
+    async def answer(self, ask_id: str, value: object, who: str) -> None:
+        await self._client.answer(ask_id, value, Answerer(who, is_operator=True), "runtime")
 
     async def kill(self, victim: Victim) -> str:
         self._simulation.kill(victim.name)

@@ -181,7 +181,7 @@ def test_the_help_names_every_command_the_units_and_the_exit_codes() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [*COMMANDS[1:], "run fan-out", "run chat-recovery", "run tool-disconnect", "run jobs"]
+    "command", [*COMMANDS[1:], "run fan-out", "run chat-recovery", "run tool-disconnect", "run jobs", "run newsroom"]
 )
 def test_the_help_of_each_command_has_an_example_of_it(command: str) -> None:
     help_ = perdure(*command.split(), "--help").stdout

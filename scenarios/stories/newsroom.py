@@ -1,0 +1,299 @@
+"""`perdure run newsroom`: editions wait for answers, an approval, a correction and Monday, while processes are killed.
+
+The people who approve and correct write at times of the newsroom's calendar, whatever is dead then. What was written is durable, and
+written again it is the same, so the same command resumes on the same directory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shlex
+from collections import Counter
+from collections.abc import Coroutine, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final
+
+import typer
+
+from perdure.ledger import AlreadyAnswered, BadRequest, UnknownAsk, lasting
+from perdure.policies import Limits
+from perdure.scenarios.cast.newsroom import (
+    APPROVED,
+    CORRECTED,
+    DAY_H,
+    DECIDED,
+    ENDED,
+    ENTRIES,
+    PEOPLE,
+    PRINTER,
+    UNREAD,
+    WAYS,
+    Calendar,
+    Newsroom,
+    Press,
+    Printer,
+    Seen,
+    press_of,
+    researchers_of,
+    wrong_editions,
+)
+from perdure.scenarios.commands.options import AsJson, Data, World, WorldName, duration_ms
+from perdure.scenarios.commands.shown import in_words
+from perdure.scenarios.faults.chaos import unbalanced
+from perdure.scenarios.faults.strikes import Overview
+from perdure.scenarios.stories.by_progress import AIM_S, Scene, StruckScenario, draw_kills
+from perdure.scenarios.stories.engine import perform, simulate_in_one_world
+from perdure.scenarios.stories.stage import Stage
+from perdure.scenarios.testing.laboratory import QUICK
+
+EDITIONS_MAX: Final = 200
+KINDS: Final = ("edition", "newsroom", "supervisor")
+DAYS: Final = {WorldName.RAY: "6s", WorldName.SIM: "2m"}
+DAY_LEAST_MS: Final = 1_000
+DAY_MOST_MS: Final = {WorldName.RAY: 7 * 86_400_000, WorldName.SIM: 4 * 3_600_000}
+LOOKS_A_DAY: Final = 144
+UNREVIEWED: Final = 3  # every third edition is reviewed by nobody
+MAIL_FIRST_H: Final = 0.5  # after the opening
+MAIL_LAST_H: Final = 10.0
+TWICE: Final = 2
+SHOWN_MAX: Final = 5_000  # live runs that are looked at
+
+
+class NewsroomScenario(StruckScenario):
+    """Some editions of one newsroom. A run of it gives up its place as soon as it waits for an hour of the calendar."""
+
+    name: ClassVar[str] = "newsroom"
+    needs_own_cluster: ClassVar[bool] = True
+
+    def __init__(self, editions: int, kills: int, seed: int, day_ms: int) -> None:
+        super().__init__(seed)
+        self._kills_max, self._day_ms = kills, day_ms
+        self._prefix = f"edition-{seed}-"
+        self._editions = [f"{self._prefix}{number}" for number in range(editions)]
+        usual = Limits()
+        self.limits = replace(usual, wait_in_memory_ms=min(usual.wait_in_memory_ms, day_ms // DAY_H))
+        self.quick = replace(QUICK, wait_in_memory_ms=self.limits.wait_in_memory_ms)  # in the simulated world
+        self.scene = Scene(ENTRIES * editions, "entries", kills=self.kills)
+        self._approved_by_ms: dict[str, float] = {}
+        self._rested: set[str] = set()
+        self._asked: set[str] = set()
+        self._people: list[asyncio.Task[None]] = []
+        self._seen: list[Seen] = []
+        self._audit: dict[str, Any] = {}
+
+    def stopped(self, data: Path) -> str:
+        day = f"{self._day_ms / 1000:g}s"
+        again = ["--editions", len(self._editions), "--day", day, "--seed", self.seed, "--data", data]
+        return f"Stopped. `{shlex.join(['perdure', 'run', self.name, *map(str, again)])}` carries on."
+
+    def simulate(self) -> None:
+        simulate_in_one_world(self, self.play, limits=self.quick)
+
+    async def play(self, stage: Stage) -> None:
+        self._stage, self._began_s = stage, stage.now_s()
+        opened = await stage.call(Newsroom, self._room, "open", self._editions, self._day_ms, self.seed)
+        self._calendar: Calendar = opened.calendar
+        self._ahead_ms: float = opened.now_ms - self._began_s * 1000
+        self.screen.say(f"{len(self._editions)} editions are made; a day lasts {self._calendar.day_ms / 1000:g} s")
+        known = {(entry.edition, entry.what) for entry in await stage.call(Newsroom, self._room, "diary")}
+        loop = asyncio.get_running_loop()
+        self._people = [
+            loop.create_task(mail)
+            for number, edition in enumerate(self._editions)
+            for mail in self._mails(number, edition, known)
+        ]
+        try:
+            await self.direct(stage, draw_kills(KINDS, self._kills_max, self.scene.requested, self.seed))
+            await asyncio.gather(*self._people)
+        finally:
+            for task in self._people:
+                task.cancel()
+        await self._harvest()
+
+    @property
+    def _room(self) -> str:
+        return f"newsroom-{self.seed}"
+
+    # the people
+
+    def _mails(self, number: int, edition: str, known: set[tuple[str, str]]) -> Iterator[Coroutine[Any, Any, None]]:
+        die = random.Random(f"{self.seed} mail {edition}")
+        approval_h, correction_h = (die.uniform(MAIL_FIRST_H, MAIL_LAST_H) for _ in range(2))
+        if (edition, CORRECTED) not in known:
+            yield self._correct(edition, correction_h)
+        if is_reviewed(number) and not known & {(edition, APPROVED), (edition, UNREAD)}:
+            yield self._approve(edition, approval_h)
+
+    async def _correct(self, edition: str, hours: float) -> None:
+        await self._sleep_until(hours)
+        for _ in range(TWICE):
+            await self._stage.call(Newsroom, self._room, "correct", edition, correction_of(edition))
+
+    async def _approve(self, edition: str, hours: float) -> None:
+        await self._sleep_until(hours)
+        for _ in range(TWICE):  # as from a reviewer who is not sure that it has arrived
+            await self._stage.client.send(edition, "approval", approval_of(edition), event_id=f"approval of {edition}")
+            self._approved_by_ms.setdefault(edition, self._now_ms())
+
+    async def _sleep_until(self, hours: float) -> None:
+        until_ms = self._calendar.opened_at_ms + self._calendar.lasting_s(hours) * 1000
+        await asyncio.sleep(max(0.0, until_ms - self._now_ms()) / 1000)
+
+    def _now_ms(self) -> float:
+        return self._stage.now_s() * 1000 + self._ahead_ms
+
+    async def _decide(self, ask_id: str, who: str, way: str) -> None:
+        with suppress(AlreadyAnswered):
+            await self._stage.answer(ask_id, way, who)
+
+    # what the kills ask
+
+    async def look(self) -> None:
+        scene, stage = self.scene, self._stage
+        scene.ended = await stage.call(Newsroom, self._room, "progress")
+        scene.overview, scene.seconds = await stage.ask("ps", SHOWN_MAX), stage.now_s() - self._began_s
+        waiting = {row["run_id"] for row in scene.overview["live"] if row["waits"] and not row["host"]}
+        self._rested |= waiting.intersection(self._editions)
+        for asked in await stage.ask("asks"):
+            if asked["run_id"] in self._editions and asked["ask_id"] not in self._asked:
+                self._asked.add(asked["ask_id"])
+                answers = (self._decide(asked["ask_id"], who, way) for who, way in zip(PEOPLE, WAYS, strict=True))
+                self._people += map(asyncio.get_running_loop().create_task, answers)
+        for task in self._people:
+            if task.done():
+                task.result()  # what it raises ends the story
+        self.screen.show(scene)
+
+    def is_over(self) -> bool:
+        mail = self.scene.overview["audit"]["pending"]
+        return self.scene.ended >= self.scene.requested and not mail and not self.due
+
+    def _pause(self, seconds: float) -> float:
+        # Less happens in an hour of a long day. A recovery is looked at as closely as ever.
+        least_s = self._calendar.day_ms / 1000 / LOOKS_A_DAY if seconds >= AIM_S else 0.0
+        return super()._pause(max(seconds, least_s))
+
+    def hosts_of(self, kind: str, overview: Overview) -> set[str]:
+        if kind == "newsroom":
+            return {host for agent, host, _ in overview["agents"] if agent.partition("@")[0] == self._room}
+        return {row["host"] for row in overview["live"] if row["host"] and row["run_id"].startswith(self._prefix)}
+
+    # the end
+
+    async def _harvest(self) -> None:
+        stage = self._stage
+        diary = await stage.call(Newsroom, self._room, "diary")
+        for number, edition in enumerate(self._editions):
+            researchers = {run_id: (await stage.ask("inspect", run_id))["status"] for run_id in researchers_of(edition)}
+            press = stage.client.agent(Press, press_of(edition))
+            seen = Seen(
+                edition,
+                approval_of(edition) if is_reviewed(number) else None,
+                self._approved_by_ms.get(edition),
+                correction_of(edition),
+                [entry for entry in diary if entry.edition == edition],
+                researchers,
+                await stage.client.agent(Printer, PRINTER, of=press).book(),
+                await self._decisions(edition),
+            )
+            self._seen.append(seen)
+            self.wrong += wrong_editions(self._calendar, seen)
+        self._audit = await stage.ask("audit")
+        self.wrong += unbalanced(self._audit)
+
+    async def _decisions(self, edition: str) -> list[list[str]]:
+        try:
+            asked = await self._stage.ask("ask", edition, 1)
+        except UnknownAsk:
+            return []
+        return [[each["who"], each["value"]] for each in asked["answers"]]
+
+    def figures(self) -> dict[str, Any]:
+        counts = Counter(entry.what for seen in self._seen for entry in seen.entries)
+        statuses = Counter(status for seen in self._seen for status in seen.researchers.values())
+        bookings = Counter(what for seen in self._seen for what in seen.bookings)
+        return {
+            "editions": {
+                "requested": len(self._editions),
+                "ended": counts[ENDED],
+                "seen_without_host": len(self._rested),
+            },
+            "researchers": {"used": statuses["completed"], "cancelled": statuses["aborted"]},
+            "approvals": {"taken": counts[APPROVED], "missed": counts[UNREAD]},
+            "corrections": counts[CORRECTED],
+            "printers": {"booked": bookings["booked"], "cancelled": bookings["cancelled"]},
+            "decisions": counts[DECIDED],
+            "deliveries": {key: value for key, value in self._audit.items() if isinstance(value, int)},
+            "kills": {kind: self.kills[kind] for kind in KINDS},
+            "seconds": round(self.seconds, 3),
+        }
+
+    def sentences(self, told: dict[str, Any]) -> list[str]:
+        editions, researchers, printers = told["editions"], told["researchers"], told["printers"]
+        ended = f"{editions['ended']} of {editions['requested']} editions ended in {told['seconds']:.1f} s"
+        approvals = f"{told['approvals']['taken']} approvals were taken, and {told['approvals']['missed']} did not come in a day"
+        printers_said = f"printers were booked {printers['booked']} times, and {printers['cancelled']} bookings undone"
+        said = [
+            f"{ended}; {editions['seen_without_host']} were seen waiting without a host. Killed: {in_words(told['kills'])}.",
+            f"{researchers['used']} answers of researchers were used, and {researchers['cancelled']} researchers were cancelled.",
+            f"{approvals}; {told['corrections']} corrections were read.",
+            f"{printers_said.capitalize()}. {told['decisions']} times two people were asked, and one of them decided.",
+        ]
+        if told["verified"]:
+            said.append(
+                "Verified: each of these took effect once, and nobody was awake before Monday, 08:30 in Berlin."
+            )
+        return said
+
+
+def is_reviewed(number: int) -> bool:
+    return number % UNREVIEWED != UNREVIEWED - 1
+
+
+def approval_of(edition: str) -> str:
+    return f"{edition} is fine"
+
+
+def correction_of(edition: str) -> str:
+    return f"the name in {edition} is Ada"
+
+
+def run_newsroom(
+    editions: Annotated[int, typer.Option(min=1, max=EDITIONS_MAX, help="Number of editions.")] = 3,
+    kills: Annotated[int, typer.Option(min=0, max=1_000, help="Number of processes to kill.")] = 3,
+    day: Annotated[
+        str | None,
+        typer.Option(
+            help="How long a day of the newsroom lasts, such as 20s; by default 6s, and 2m in the simulated world."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Decides who knows and writes what when, and which process is killed.")] = 0,
+    world: World = WorldName.RAY,
+    data: Data = Path("perdure-data"),
+    as_json: AsJson = False,
+) -> None:
+    """Make editions that wait from Friday to Monday, for answers, people and the time, while processes are killed.
+
+    Each edition asks five researchers and goes on with the first two answers; the others are cancelled. It waits a day for a reviewer,
+    who is missing for every third one, reads a correction, and sleeps until Monday, 08:30 in Berlin. Printing fails for good, so the
+    booking of a printer is undone, and two people are asked how the edition appears: the first one decides. While an edition waits it has
+    no process. A newsroom's day lasts as long as --day says. It kills the host of a run, the host of the newsroom, and the supervisor. At
+    the end each of these must have taken effect once, and nothing too early. The exit code is 1 if anything differs. The same command
+    resumes on the same directory.
+
+    With --json the object has editions, researchers, approvals, corrections, printers and decisions (counts), deliveries, kills, seconds
+    and verified.
+
+    Examples:
+        perdure run newsroom
+        perdure run newsroom --editions 10 --kills 6 --day 20s --seed 7 --json
+        perdure run newsroom --world sim --editions 6 --kills 12
+    """
+    asked = DAYS[world] if day is None else day
+    day_ms = duration_ms(asked, "day", DAY_MOST_MS[world])
+    if day_ms < DAY_LEAST_MS:
+        raise BadRequest("day", f"{asked!r} is too short for the work of a day; give {lasting(DAY_LEAST_MS)} or more")
+    perform(NewsroomScenario(editions, kills, seed, day_ms), world, data, as_json=as_json)
