@@ -195,23 +195,23 @@ class RunContext(RemembersSteps):
         name = check_id("event", event, self._life.limits.id_max)
         until, most_ms = self._bound(timeout)
         self._may_wait("wait_for")
-        return self._life.bridge(self._value_of(self._message(name, until, most_ms)))
+        return self._life.bridge(self._value_of(*self._asked(name, until, most_ms)))
 
     def receive(self, *, timeout: float | timedelta | None = None) -> Pending[RunMessage]:
         """Wait for the next message that is told to this run (`tell(run, message)`), like `wait_for`."""
         until, most_ms = self._bound(timeout)
         self._may_wait("receive")
-        return self._life.bridge(self._message(MAIL, until, most_ms))
+        return self._life.bridge(self._event(*self._asked(MAIL, until, most_ms)))
 
     def messages(self, *, timeout: float | timedelta | None = None) -> RunMessages:
         """The messages that are told to this run, for `async for`, or `for` in sync code. It ends when none has come for `timeout`."""
         return RunMessages(self, timeout)
 
-    def _message(self, name: str, until: Moment, most_ms: float) -> Pending[RunMessage]:
-        return self._event(self._occurrence(EVENT_TAKEN + name), name, until, most_ms, _this_thread())
+    def _asked(self, name: str, until: Moment, most_ms: float) -> tuple[str, str, Moment, float, int]:
+        return self._occurrence(EVENT_TAKEN + name), name, until, most_ms, _this_thread()
 
-    async def _value_of(self, message: Pending[RunMessage]) -> Any:
-        return (await message).value
+    async def _value_of(self, key: str, name: str, until: Moment, most_ms: float, thread: int) -> Any:
+        return (await self._event(key, name, until, most_ms, thread)).value
 
     def _bound(self, timeout: float | timedelta | None) -> tuple[Moment, float]:
         if timeout is None:
