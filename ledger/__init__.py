@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         REACH,
         Deed,
         Steer,
-        Steered,
+        SteeredGroup,
         Verb,
         checked_wanted,
         near_types,

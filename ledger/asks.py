@@ -23,7 +23,7 @@ from perdure.ledger.errors import (
 )
 from perdure.ledger.facts import AskAnswered, AskEscalated, AskLapsed, AskOpened, AskWithdrawn, Fact
 from perdure.ledger.ids import name_of, root_of
-from perdure.ledger.run import Asked, Run
+from perdure.ledger.run import AskRecord, Run
 from perdure.ledger.status import AskStatus
 from perdure.ledger.stimulus import AnswerAsk, OpenAsk, WithdrawAsk
 from perdure.ledger.transitions import permits
@@ -89,7 +89,7 @@ def open_ask(view: View, run: Run | None, said: OpenAsk, limits: Limits) -> Iter
     )  # fmt: skip
 
 
-def _is_to_be_asked_again(view: View, run: Run, known: Asked, said: OpenAsk) -> bool:
+def _is_to_be_asked_again(view: View, run: Run, known: AskRecord, said: OpenAsk) -> bool:
     mail_id = run.answer_mail(known)
     # What the run has taken it remembers: one that asks again has not taken it, or could do nothing with it.
     return known.status is AskStatus.WITHDRAWN or (
@@ -150,7 +150,7 @@ def answer_ask(view: View, said: AnswerAsk, at_ms: int) -> Iterator[Fact]:
     )
 
 
-def _check_open(run: Run, ask: Asked, at_ms: int) -> None:
+def _check_open(run: Run, ask: AskRecord, at_ms: int) -> None:
     named, since = ask_id(run.run_id, ask.number), _ago(ask.closed_at_ms, at_ms)
     match ask.status:
         case AskStatus.ANSWERED:
@@ -178,7 +178,7 @@ def check_fits(schema: Mapping[str, Any], value: object) -> None:
         raise BadRequest(place[:200], f"{problem.message:.300}")
 
 
-def _edited(ask: Asked, edited: bytes | None) -> bytes | None:
+def _edited(ask: AskRecord, edited: bytes | None) -> bytes | None:
     if edited is None:
         return None
     changes, proposed = unpack_value(edited), None if ask.args is None else unpack_value(ask.args)
@@ -219,7 +219,7 @@ def list_asks(view: View, to: str | None, limit: int, *, closed: bool) -> list[d
     return [ask_told(run, ask) for run, ask in asked[:limit]]
 
 
-def ask_told(run: Run, ask: Asked) -> dict[str, Any]:
+def ask_told(run: Run, ask: AskRecord) -> dict[str, Any]:
     """A question for whoever is to answer it, as plain data. `to` are those who may answer by now, `later` those to whom it goes on."""
     return {
         "ask_id": ask_id(run.run_id, ask.number),

@@ -182,7 +182,7 @@ class Steer(NamedTuple):
 Deed = Cancel | Retry | Clear
 
 
-class Steered(NamedTuple):
+class SteeredGroup(NamedTuple):
     """What became of the first `done` runs of a group: how many were hit, how many others with them (what waited for a run, or was
     requested by its child), how many were so already, how many are gone or not chosen any more, and how many were refused, by reason."""
 
@@ -194,7 +194,7 @@ class Steered(NamedTuple):
     refused: dict[str, int]
 
 
-def steer(view: View, asked: Steer, decide_one: Callable[[Deed], Iterable[str]]) -> Steered:
+def steer(view: View, asked: Steer, decide_one: Callable[[Deed], Iterable[str]]) -> SteeredGroup:
     """Steer the runs of a group one after the other, each as it stands after the ones before it.
 
     Args:
@@ -227,7 +227,7 @@ def steer(view: View, asked: Steer, decide_one: Callable[[Deed], Iterable[str]])
             facts += len(kinds)
             hit += 1
             others += max(0, kinds.count(FACT_OF[verb]) - 1)
-    return Steered(done, hit, others, already, gone, refused)
+    return SteeredGroup(done, hit, others, already, gone, refused)
 
 
 def _is_so(verb: Verb, run: Run, began_ms: int) -> bool:

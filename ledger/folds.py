@@ -58,7 +58,7 @@ from perdure.ledger.facts import (
 from perdure.ledger.ids import name_of
 from perdure.ledger.mail import ANSWER, EVENT, MILESTONE, Mail, MailEvent, Slot, permits
 from perdure.ledger.notes import Note
-from perdure.ledger.run import Asked, open_run, outcome_of
+from perdure.ledger.run import AskRecord, open_run, outcome_of
 from perdure.ledger.status import AskStatus
 from perdure.ledger.store.batches import BATCH, Batch
 from perdure.ledger.store.store import FactRow, Row
@@ -273,7 +273,7 @@ def _ask_closed(view: View, fact: AskAnswered | AskLapsed, seq: int, at_ms: int)
     return frame
 
 
-def _answer(ask: Asked) -> dict[str, Any]:
+def _answer(ask: AskRecord) -> dict[str, Any]:
     """What the run is told."""
     if ask.status is AskStatus.EXPIRED:
         return {

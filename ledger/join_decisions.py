@@ -25,10 +25,10 @@ from perdure.ledger.status import Status
 from perdure.ledger.values import pack_value
 from perdure.ledger.view import View
 from perdure.policies import (
+    JoinStanding,
     JoinVerdict,
     Limits,
     Source,
-    Standing,
     condition_in_words,
     judge_condition,
     leaves_of,
@@ -56,9 +56,9 @@ def _decide(view: View, run: Run, limits: Limits) -> Iterator[Fact]:
     condition = run.condition
     assert condition is not None, "a run that waits for others has a condition"
     verdict = judge_condition(condition, partial(source_of, view))
-    if verdict.standing is Standing.OPEN:
+    if verdict.standing is JoinStanding.OPEN:
         return
-    if verdict.standing is Standing.NEVER:
+    if verdict.standing is JoinStanding.NEVER:
         ends = "can never begin" if "first" not in run.options else "can never complete"
         why = f"it {ends}. It waited for {condition_in_words(condition)}; but {verdict.why}"
         yield from _fail(view, run, why[: limits.error_chars_max])

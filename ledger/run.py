@@ -54,7 +54,7 @@ from perdure.policies import Attempts, Cell, Condition, IllegalTransition, condi
 RECEIPTS_KEPT: Final = 1_000
 
 
-class Wait(NamedTuple):
+class RunWait(NamedTuple):
     """What a run waits for without a process, as `RunWaiting` says it, since `since_ms`."""
 
     events: list[str]
@@ -80,7 +80,7 @@ class GivenAnswer(NamedTuple):
     answer_id: str
 
 
-class Asked(NamedTuple):
+class AskRecord(NamedTuple):
     """A question to people, as `AskOpened` says it; `seq` is the number of that fact. `answers` are the latest of each person."""
 
     number: int
@@ -112,7 +112,7 @@ class Asked(NamedTuple):
         following = [at_ms for _, at_ms in self.to[self.level :][:1]]
         return min([*following, self.expires_at_ms or math.inf])
 
-    def closed(self, status: AskStatus, at_ms: int) -> Asked:
+    def closed(self, status: AskStatus, at_ms: int) -> AskRecord:
         return self._replace(status=status, closed_at_ms=at_ms)
 
 
@@ -183,7 +183,7 @@ class Run:
     begun_after: int = 0
     end_mark: int = 0
     overtaken: list[str] = field(default_factory=list)
-    wait: Wait | None = None
+    wait: RunWait | None = None
     waited_ms: int = 0
     reentries: int = 0
     over_ms: float = 0
@@ -194,7 +194,7 @@ class Run:
     joined_at_ms: int = 0
     ended_seq: int = 0
     undo: str = ""
-    asks: list[Asked] = field(default_factory=list)
+    asks: list[AskRecord] = field(default_factory=list)
 
     child: str = field(init=False, repr=False)
 
@@ -298,13 +298,13 @@ class Run:
         return is_over and not (self.asks and self.open_asks)
 
     @property
-    def open_asks(self) -> list[Asked]:
+    def open_asks(self) -> list[AskRecord]:
         return [ask for ask in self.asks if ask.is_open]
 
-    def ask(self, number: int) -> Asked | None:
+    def ask(self, number: int) -> AskRecord | None:
         return next((ask for ask in self.asks if ask.number == number), None)
 
-    def answer_mail(self, ask: Asked) -> str:
+    def answer_mail(self, ask: AskRecord) -> str:
         """The id of the mail that brings the answer to this question."""
         return f"answer!{self.run_id}!{ask.number}!{ask.seq}"
 
@@ -336,13 +336,13 @@ class Run:
         run.milestones = [(*stone,) for stone in run.milestones]
         run.chunk = (run.chunk[0], run.chunk[1])
         run.slots = {slot: MailState(state) for slot, state in run.slots.items()}
-        run.wait = None if run.wait is None else Wait(*run.wait)
+        run.wait = None if run.wait is None else RunWait(*run.wait)
         run.asks = [_asked_from(each) for each in run.asks]
         return run
 
 
-def _asked_from(plain: Sequence[Any]) -> Asked:
-    ask = Asked(*plain)
+def _asked_from(plain: Sequence[Any]) -> AskRecord:
+    ask = AskRecord(*plain)
     to, answers = [(name, at_ms) for name, at_ms in ask.to], [GivenAnswer(*each) for each in ask.answers]
     return ask._replace(to=to, status=AskStatus(ask.status), answers=answers)
 
@@ -422,7 +422,7 @@ def _attempt_started(run: Run, fact: AttemptStarted, at_ms: int) -> None:
         _waited(run, run.wait, at_ms)
 
 
-def _waited(run: Run, wait: Wait, at_ms: int) -> None:
+def _waited(run: Run, wait: RunWait, at_ms: int) -> None:
     # It was not silent meanwhile, and nobody had to come back to it.
     is_over = at_ms >= wait.until_ms and not wait.by_wall
     run.over_ms = wait.deadline_ms if is_over else 0
@@ -530,7 +530,7 @@ def _parked(run: Run, fact: RunParked, _at_ms: int) -> None:
 
 def _waiting(run: Run, fact: RunWaiting, at_ms: int) -> None:
     _signalled(run, at_ms)
-    run.wait = Wait(fact.events, fact.until_ms, fact.by_wall, fact.deadline_ms, at_ms)
+    run.wait = RunWait(fact.events, fact.until_ms, fact.by_wall, fact.deadline_ms, at_ms)
     run.host_id, run.confirmed, run.cause, run.retry_at_ms, run.lost_at_ms = "", False, "", 0, 0
     run.ended_at_ms, run.reason, run.child_still_running, run.error = 0, "", None, ""
 
@@ -545,14 +545,14 @@ def _taken(run: Run, fact: EventTaken, at_ms: int) -> None:
 def _ask_opened(run: Run, fact: AskOpened, at_ms: int) -> None:
     _signalled(run, at_ms)
     to = [(name, begins_at_ms) for name, begins_at_ms in fact.to]
-    asked = Asked(*fact[1:], seq=run.last_seq, opened_at_ms=at_ms)._replace(to=to)
+    asked = AskRecord(*fact[1:], seq=run.last_seq, opened_at_ms=at_ms)._replace(to=to)
     run.asks = [*(ask for ask in run.asks if ask.number != fact.number), asked]
 
 
 def _ask_answered(run: Run, fact: AskAnswered, at_ms: int) -> None:
     given = GivenAnswer(fact.who, fact.value, fact.edited, fact.channel, at_ms, fact.answer_id)
 
-    def answered(ask: Asked) -> Asked:
+    def answered(ask: AskRecord) -> AskRecord:
         ask = ask._replace(answers=[*(each for each in ask.answers if each.who != given.who), given])
         return ask.closed(AskStatus.ANSWERED, at_ms) if fact.closes else ask
 
@@ -571,7 +571,7 @@ def _ask_withdrawn(run: Run, fact: AskWithdrawn, at_ms: int) -> None:
     _change_ask(run, fact.number, lambda ask: ask.closed(AskStatus.WITHDRAWN, at_ms))
 
 
-def _change_ask(run: Run, number: int, change: Callable[[Asked], Asked]) -> None:
+def _change_ask(run: Run, number: int, change: Callable[[AskRecord], AskRecord]) -> None:
     run.asks = [change(ask) if ask.number == number else ask for ask in run.asks]
 
 

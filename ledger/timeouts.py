@@ -16,7 +16,7 @@ from perdure.ledger import asks
 from perdure.ledger.facts import AlarmRang, Fact, RunInterrupted, TeardownBegan
 from perdure.ledger.host_reports import seal
 from perdure.ledger.notes import AgentDue, Note, RunQueued, TimerArmed, TimersFired
-from perdure.ledger.run import Run, Wait
+from perdure.ledger.run import Run, RunWait
 from perdure.ledger.status import InterruptedReason
 from perdure.ledger.stimulus import Tick
 from perdure.ledger.view import ALARM_OF_RUN, View
@@ -93,7 +93,7 @@ def wait_due_ms(view: View, run: Run) -> float:
     return math.inf if wait is None or wait.by_wall or run.paused else wait_end_ms(view, wait)
 
 
-def wait_end_ms(view: View, wait: Wait) -> float:
+def wait_end_ms(view: View, wait: RunWait) -> float:
     return wait.until_ms if wait.by_wall else wait.until_ms + carried(wait.since_ms, view.leaps) - wait.since_ms
 
 

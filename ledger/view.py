@@ -20,7 +20,7 @@ from perdure.ledger.families import Families, ancestors
 from perdure.ledger.ids import is_within, name_of, origin_of, parent_of, root_of, type_of
 from perdure.ledger.mail import EVENT, Mail, MailEvent, MailState, Slot, handler_of
 from perdure.ledger.pending_mail import PendingMail
-from perdure.ledger.run import Run, Wait, apply
+from perdure.ledger.run import Run, RunWait, apply
 from perdure.ledger.store.store import Record
 from perdure.ledger.timers import Timers
 from perdure.ledger.wait_queues import LineKey, WaitQueues, line_for
@@ -438,7 +438,7 @@ class View:
         if self.waiting.pop(run.run_id, 0) is None:
             self.alarms.disarm(ALARM_OF_RUN + run.run_id)
 
-    def _has_come(self, run: Run, wait: Wait) -> bool:
+    def _has_come(self, run: Run, wait: RunWait) -> bool:
         names = {EVENT + name for name in wait.events}
         return any(self.mail[key].slot in names for key in self.events.get(run.run_id, ()))
 

@@ -56,7 +56,7 @@ Leaf: TypeAlias = EndOf | MilestoneOf
 Condition: TypeAlias = EndOf | MilestoneOf | Of
 
 
-class Standing(Enum):
+class JoinStanding(Enum):
     """Where a condition stands. `NEVER` and `MET` are for good, unless a person has a run tried again."""
 
     MET = "met"
@@ -76,7 +76,7 @@ class Source(NamedTuple):
 class JoinVerdict(NamedTuple):
     """Where a condition stands; which of its leaves are met, by their places; and of one that can never come true, why."""
 
-    standing: Standing
+    standing: JoinStanding
     met: tuple[int, ...] = ()
     why: str = ""
 
@@ -100,14 +100,14 @@ def runs_of(condition: Condition) -> list[str]:
     return list(dict.fromkeys(leaf.run_id for leaf in leaves_of(condition)))
 
 
-def standing_of(leaf: Leaf, source: Source | None) -> Standing:
+def standing_of(leaf: Leaf, source: Source | None) -> JoinStanding:
     """Where a leaf stands, given what is known of its run: None if that was cleared, or never was."""
     if source is None:
-        return Standing.NEVER
+        return JoinStanding.NEVER
     is_met = leaf.name in source.milestones if isinstance(leaf, MilestoneOf) else source.has_completed
     if is_met:
-        return Standing.MET
-    return Standing.NEVER if source.is_over else Standing.OPEN
+        return JoinStanding.MET
+    return JoinStanding.NEVER if source.is_over else JoinStanding.OPEN
 
 
 def judge_condition(condition: Condition, look: Look) -> JoinVerdict:
@@ -115,23 +115,23 @@ def judge_condition(condition: Condition, look: Look) -> JoinVerdict:
     leaves = leaves_of(condition)
     sources = {run_id: look(run_id) for run_id in runs_of(condition)}
     standings = [standing_of(leaf, sources[leaf.run_id]) for leaf in leaves]
-    met = tuple(place for place, standing in enumerate(standings) if standing is Standing.MET)
+    met = tuple(place for place, standing in enumerate(standings) if standing is JoinStanding.MET)
     whole = _whole(condition, iter(standings))
-    if whole is not Standing.NEVER:
+    if whole is not JoinStanding.NEVER:
         return JoinVerdict(whole, met)
-    lost = [leaf for leaf, standing in zip(leaves, standings, strict=True) if standing is Standing.NEVER]
+    lost = [leaf for leaf, standing in zip(leaves, standings, strict=True) if standing is JoinStanding.NEVER]
     reasons = dict.fromkeys(_why(leaf, sources[leaf.run_id]) for leaf in lost)
     return JoinVerdict(whole, met, "; ".join(_some(list(reasons))))
 
 
-def _whole(condition: Condition, standings: Iterator[Standing]) -> Standing:
+def _whole(condition: Condition, standings: Iterator[JoinStanding]) -> JoinStanding:
     if not isinstance(condition, Of):
         return next(standings)
     parts = [_whole(part, standings) for part in condition.parts]
-    met, lost = parts.count(Standing.MET), parts.count(Standing.NEVER)
+    met, lost = parts.count(JoinStanding.MET), parts.count(JoinStanding.NEVER)
     if met >= condition.count:
-        return Standing.MET
-    return Standing.NEVER if len(parts) - lost < condition.count else Standing.OPEN
+        return JoinStanding.MET
+    return JoinStanding.NEVER if len(parts) - lost < condition.count else JoinStanding.OPEN
 
 
 def _why(leaf: Leaf, source: Source | None) -> str:

@@ -43,7 +43,7 @@ PEOPLE_MAX: Final = 100
 Addressees: TypeAlias = str | Sequence[str | tuple[str, float | timedelta]] | None
 
 
-class Said(Enum):
+class Unsaid(Enum):
     """Whether an argument was given, where None is a value."""
 
     NOTHING = "nothing"
@@ -156,7 +156,7 @@ def wanted_answer(
     expires_ms = (
         math.inf if expires is None else checked(lambda: duration_ms("expires", expires, limits.wait_ahead_ms_max))
     )
-    instead = None if otherwise is Said.NOTHING else plain_answer(shape, "otherwise", otherwise, most)
+    instead = None if otherwise is Unsaid.NOTHING else plain_answer(shape, "otherwise", otherwise, most)
     if instead is not None and math.isinf(expires_ms):
         raise BadRequest("otherwise", "is for a question that expires; say when by `expires`")
     return WantedAnswer(

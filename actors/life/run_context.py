@@ -10,12 +10,12 @@ from functools import partial
 from threading import get_ident
 from typing import Any, ClassVar, NamedTuple, cast
 
-from perdure.actors.life.asks import Addressees, Answer, Said, WantedAnswer, wanted_answer
+from perdure.actors.life.asks import Addressees, Answer, Unsaid, WantedAnswer, wanted_answer
 from perdure.actors.life.cached_once import cached_once
 from perdure.actors.life.life import Life
 from perdure.actors.life.results import MAIL, run_result
 from perdure.actors.life.steps import RECORD, RemembersSteps
-from perdure.actors.life.waits import NEVER, PASSED, Moment, SentEvent, Waits
+from perdure.actors.life.waits import NEVER, PASSED, AttemptWaits, SentEvent, WaitEnd
 from perdure.actors.ports import KillPoint
 from perdure.actors.tasks import OF_ATTEMPT, Pending, current_task
 from perdure.actors.telemetry.span_names import over_attempts
@@ -133,10 +133,10 @@ class RunContext(RemembersSteps):
     # waiting
 
     @cached_once
-    def waits(self) -> Waits:
+    def waits(self) -> AttemptWaits:
         """What it waits for. An instant child never looks at it; an event may come before its code begins."""
         told = self._over_ms, self._taken_after, self.count_handled, self._main, self._thread
-        return Waits(self._life, self.run_id, self._incarnation, self.attempt, *told)
+        return AttemptWaits(self._life, self.run_id, self._incarnation, self.attempt, *told)
 
     @property
     def has_waits(self) -> bool:
@@ -166,7 +166,7 @@ class RunContext(RemembersSteps):
         """
         most_ms = self._life.limits.wait_ahead_ms_max
         while_ms = checked(lambda: duration_ms("delay", delay, most_ms))
-        return self._sleep_until(Moment(self._life.now_ms() + while_ms), while_ms)
+        return self._sleep_until(WaitEnd(self._life.now_ms() + while_ms), while_ms)
 
     def sleep_until(self, when: datetime) -> Pending[None]:
         """Wait until an instant of the calendar, by a datetime with a time zone; otherwise like `sleep`. One that has passed is no wait."""
@@ -176,9 +176,9 @@ class RunContext(RemembersSteps):
         left_ms, most_ms = at_ms - self._life.now_ms(), self._life.limits.wait_ahead_ms_max
         if left_ms > most_ms:
             raise BadRequest("when", f"{when} is more than {most_ms // 31_536_000_000} years ahead")
-        return self._sleep_until(Moment(at_ms, by_wall=True), math.inf)
+        return self._sleep_until(WaitEnd(at_ms, by_wall=True), math.inf)
 
-    def _sleep_until(self, until: Moment, most_ms: float) -> Pending[None]:
+    def _sleep_until(self, until: WaitEnd, most_ms: float) -> Pending[None]:
         self._may_wait("sleep")
         return self._life.bridge(self._sleep(self._occurrence(SLEEP), until, most_ms, _this_thread()))
 
@@ -207,17 +207,17 @@ class RunContext(RemembersSteps):
         """The messages that are told to this run, for `async for`, or `for` in sync code. It ends when none has come for `timeout`."""
         return RunMessages(self, timeout)
 
-    def _asked(self, name: str, until: Moment, most_ms: float) -> tuple[str, str, Moment, float, int]:
+    def _asked(self, name: str, until: WaitEnd, most_ms: float) -> tuple[str, str, WaitEnd, float, int]:
         return self._occurrence(EVENT_TAKEN + name), name, until, most_ms, _this_thread()
 
-    async def _value_of(self, key: str, name: str, until: Moment, most_ms: float, thread: int) -> Any:
+    async def _value_of(self, key: str, name: str, until: WaitEnd, most_ms: float, thread: int) -> Any:
         return (await self._event(key, name, until, most_ms, thread)).value
 
-    def _bound(self, timeout: float | timedelta | None) -> tuple[Moment, float]:
+    def _bound(self, timeout: float | timedelta | None) -> tuple[WaitEnd, float]:
         if timeout is None:
             return NEVER, math.inf
         most_ms = checked(lambda: duration_ms("timeout", timeout, self._life.limits.wait_ahead_ms_max))
-        return Moment(self._life.now_ms() + most_ms), most_ms
+        return WaitEnd(self._life.now_ms() + most_ms), most_ms
 
     def ask(
         self,
@@ -227,7 +227,7 @@ class RunContext(RemembersSteps):
         to: Addressees = None,
         args: Mapping[str, object] | None = None,
         expires: float | timedelta | None = None,
-        otherwise: Any = Said.NOTHING,
+        otherwise: Any = Unsaid.NOTHING,
         people: int = 1,
         self_answer: bool = False,
     ) -> Pending[Answer]:
@@ -310,14 +310,14 @@ class RunContext(RemembersSteps):
         if self.has_waits:
             self.waits.check()
 
-    async def _sleep(self, key: str, until: Moment, most_ms: float, thread: int) -> None:
+    async def _sleep(self, key: str, until: WaitEnd, most_ms: float, thread: int) -> None:
         self._slept_ms += most_ms
         if self._life.has_storage or self._slept_ms > self._life.limits.wait_in_memory_ms:
             until = await self._kept_moment(key, until)
         # else it is not worth a storage: a death costs it anew, as it does the rest of an attempt that has remembered nothing
         await self.waits.until(until, most_ms, thread)
 
-    async def _event(self, key: str, name: str, until: Moment, most_ms: float, thread: int) -> RunMessage:
+    async def _event(self, key: str, name: str, until: WaitEnd, most_ms: float, thread: int) -> RunMessage:
         known = self._remembered(key)
         if known is None:
             if until is not NEVER:
@@ -339,10 +339,10 @@ class RunContext(RemembersSteps):
             raise WaitTimedOut(self.run_id, name)
         return RunMessage(unpack_value(body), sender)
 
-    async def _kept_moment(self, key: str, until: Moment) -> Moment:
+    async def _kept_moment(self, key: str, until: WaitEnd) -> WaitEnd:
         known = self._remembered(key)
         if known is not None:
-            until = Moment(*unpack(known))
+            until = WaitEnd(*unpack(known))
             if until.by_wall or not self._life.now_ms() < until.at_ms <= self.waits.over_ms:
                 return until
             until = PASSED  # also if a later attempt is on a machine whose clock is behind
@@ -394,7 +394,7 @@ class RunContext(RemembersSteps):
 
     def _paused(self, name: str, until_ms: int) -> Awaitable[None]:
         left_ms = max(0, until_ms - self._life.now_ms())
-        return self._life.bridge(self.waits.until(Moment(until_ms), left_ms, _this_thread()))
+        return self._life.bridge(self.waits.until(WaitEnd(until_ms), left_ms, _this_thread()))
 
     async def _promise(self) -> None:
         await self._life.ask(PromiseUndo(self.run_id, self._incarnation))

@@ -45,7 +45,7 @@ class Suspended(BaseException):
     """
 
 
-class Moment(NamedTuple):
+class WaitEnd(NamedTuple):
     """When a wait ends: by the clock of this machine, as a point of the calendar (`by_wall`) or as the end of a while. Infinite if only an
     event ends it."""
 
@@ -53,8 +53,8 @@ class Moment(NamedTuple):
     by_wall: bool = False
 
 
-NEVER: Final = Moment(math.inf)
-PASSED: Final = Moment(0.0)
+NEVER: Final = WaitEnd(math.inf)
+PASSED: Final = WaitEnd(0.0)
 
 
 class SentEvent(NamedTuple):
@@ -69,7 +69,7 @@ class SentEvent(NamedTuple):
 
 @dataclass(eq=False)
 class _Waiter:
-    until: Moment
+    until: WaitEnd
     left_ms: float
     event: str
     since_s: float
@@ -80,7 +80,7 @@ class _Waiter:
 
 
 @dataclass(eq=False)
-class Waits:
+class AttemptWaits:
     """What one attempt at a run waits for.
 
     Attributes:
@@ -137,16 +137,16 @@ class Waits:
 
     # waiting
 
-    def is_over(self, until: Moment) -> bool:
+    def is_over(self, until: WaitEnd) -> bool:
         return until.at_ms <= self.life.now_ms()
 
-    async def until(self, until: Moment, most_ms: float, thread: int) -> None:
+    async def until(self, until: WaitEnd, most_ms: float, thread: int) -> None:
         """Wait until a moment, which is at most `most_ms` away. `thread` is that of the author's code."""
         while not self.is_over(until):
             if not await self._wait(until, most_ms, "", thread):
                 return
 
-    async def event(self, name: str, until: Moment, most_ms: float, thread: int) -> SentEvent | None:
+    async def event(self, name: str, until: WaitEnd, most_ms: float, thread: int) -> SentEvent | None:
         """The next event of this name; None if none has come by then."""
         while not (line := self._events.get(name)):
             if self.is_over(until):
@@ -158,7 +158,7 @@ class Waits:
     def put_back(self, event: SentEvent) -> None:
         self._events[event.name].appendleft(event)
 
-    async def _wait(self, until: Moment, most_ms: float, event: str, thread: int) -> bool:
+    async def _wait(self, until: WaitEnd, most_ms: float, event: str, thread: int) -> bool:
         """Wait for a moment or an event. Returns whether an event came, or the clock was set, so that it has to be looked again."""
         self.check()
         loop = asyncio.get_running_loop()

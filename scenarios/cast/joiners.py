@@ -48,7 +48,7 @@ class JoinJob(BaseModel):
         return "" if found >= self.count else f"it began with {found} of {self.count}"
 
 
-class Account(BaseModel):
+class JoinAccount(BaseModel):
     """What became of a run that waited, and of the runs for which it did."""
 
     status: str
@@ -57,7 +57,7 @@ class Account(BaseModel):
     ends: list[str] = []
 
 
-class Keeper(Agent):
+class JoinKeeper(Agent):
     """Writes down what an attempt was told, and refuses to go on if an earlier one was told something else."""
 
     def keep(self, told: Any) -> None:
@@ -70,7 +70,7 @@ class Keeper(Agent):
             raise AssertionError(f"attempts were told different things: {told!r} is the last of {len(every)}")
 
 
-class Heir(Keeper):
+class Heir(JoinKeeper):
     """Gives back what it was given: totals of runs, -1 for a milestone, and None for what had not come true."""
 
     async def run(self, input: None, run: RunContext) -> list[int | None]:
@@ -89,7 +89,7 @@ class Heir(Keeper):
 class Joiner(Agent):
     """Sets tasks off, detached, and waits for an heir that waits for them."""
 
-    async def run(self, input: JoinJob, run: RunContext) -> Account:
+    async def run(self, input: JoinJob, run: RunContext) -> JoinAccount:
         run_ids = [f"{run.run_id}/s{number}" for number in range(len(input.tasks))]
         for run_id, task in zip(run_ids, input.tasks, strict=True):
             await self.run_agent_tool(Worker, task, run_id=run_id, detached=Detached(max_budget_ms=input.max_budget_ms))
@@ -97,13 +97,13 @@ class Joiner(Agent):
         heir = await self.run_agent_tool(Heir, None, run_id=f"{run.run_id}/heir", after=after, losers=input.losers)
         known = [await self.inspect_agent_tool_run(run_id) for run_id in run_ids]
         ends = ["cleared" if each is None else str(each["status"]) for each in known]
-        return Account(status=heir.status, error=heir.error, given=heir.output_or([]), ends=ends)
+        return JoinAccount(status=heir.status, error=heir.error, given=heir.output_or([]), ends=ends)
 
 
-class Racer(Keeper):
+class Racer(JoinKeeper):
     """Has tasks done at once, and takes the first so many that are done well."""
 
-    async def run(self, input: JoinJob, run: RunContext) -> Account:
+    async def run(self, input: JoinJob, run: RunContext) -> JoinAccount:
         """What became of the race, and the totals of its winners."""
         requests = [
             {"agent_class": Worker, "input": task, "run_id": f"{run.run_id}/r{number}"}
@@ -112,9 +112,9 @@ class Racer(Keeper):
         try:
             winners = await self.first_ok(input.count, requests)
         except RunFailed as failed:
-            return Account(status="error", error=failed.error)
+            return JoinAccount(status="error", error=failed.error)
         self.keep([each.run_id for each in winners])
         await run.report_progress(0.5, phase="has winners")
         totals = {f"{run.run_id}/r{number}": task.total() for number, task in enumerate(input.tasks)}
         fine = all(each.output.total == totals[each.run_id] for each in winners)
-        return Account(status="completed" if fine else "wrong", given=[each.output.total for each in winners])
+        return JoinAccount(status="completed" if fine else "wrong", given=[each.output.total for each in winners])

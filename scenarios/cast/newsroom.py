@@ -68,14 +68,14 @@ class Calendar(BaseModel):
         return datetime.fromtimestamp(self.opened_at_ms / 1000 + self.lasting_s(hours), UTC)
 
 
-class Opened(BaseModel):
+class OpenedEdition(BaseModel):
     """A newsroom that is open, and its time."""
 
     calendar: Calendar
     now_ms: int
 
 
-class Question(BaseModel):
+class EditionQuestion(BaseModel):
     """What a researcher is asked. It knows after `minutes` of the calendar, or not before next week."""
 
     calendar: Calendar
@@ -91,7 +91,7 @@ class Assignment(BaseModel):
     seed: int
 
 
-class Entry(BaseModel):
+class DiaryEntry(BaseModel):
     """A row of the diary."""
 
     edition: str
@@ -111,7 +111,7 @@ async def work(run: RunContext, calendar: Calendar, minutes: float) -> None:
 class Researcher(Agent):
     """Answers a question."""
 
-    async def run(self, input: Question, run: RunContext) -> int:
+    async def run(self, input: EditionQuestion, run: RunContext) -> int:
         await work(run, input.calendar, input.minutes)
         if input.is_slow and input.number % 2:
             await run.sleep(input.calendar.lasting_s(7 * DAY_H))
@@ -187,7 +187,7 @@ def questions(edition: str, assignment: Assignment) -> Iterator[dict[str, Any]]:
     die = random.Random(f"{assignment.seed} {edition}")
     quick = die.sample(range(RESEARCHERS), ANSWERS)
     for number, run_id in enumerate(researchers_of(edition)):
-        question = Question(
+        question = EditionQuestion(
             calendar=assignment.calendar, number=number, minutes=die.randint(5, 30), is_slow=number not in quick
         )
         yield {"agent_class": Researcher, "input": question, "run_id": run_id}
@@ -208,7 +208,7 @@ class Newsroom(Agent):
         self.sql("CREATE TABLE IF NOT EXISTS diary (edition VARCHAR, what VARCHAR, data VARCHAR)")
 
     @exposed(repeatable=True)
-    def open(self, editions: list[str], day_ms: int, seed: int) -> Opened:
+    def open(self, editions: list[str], day_ms: int, seed: int) -> OpenedEdition:
         """Have these editions made. Asked again, it is open already, and its days are as long as they were."""
         with self.transaction():
             now_ms = self._perdure.now_ms()
@@ -217,7 +217,7 @@ class Newsroom(Agent):
                 self.state["seed"] = seed
             for edition in editions:
                 self._handle(edition)
-            return Opened(calendar=self.state["calendar"], now_ms=now_ms)
+            return OpenedEdition(calendar=self.state["calendar"], now_ms=now_ms)
 
     def _handle(self, edition: str) -> Any:
         # The same request is the same run, whoever makes it when.
@@ -249,16 +249,16 @@ class Newsroom(Agent):
         return int(self.sql("SELECT count(*) FROM diary")[0][0])
 
     @exposed(repeatable=True)
-    def diary(self) -> list[Entry]:
+    def diary(self) -> list[DiaryEntry]:
         """All entries."""
         rows = self.sql("SELECT edition, what, data FROM diary")
-        return [Entry(edition=edition, what=what, data=json.loads(data)) for edition, what, data in rows]
+        return [DiaryEntry(edition=edition, what=what, data=json.loads(data)) for edition, what, data in rows]
 
 
 # what must be found
 
 
-class Seen(NamedTuple):
+class SeenEdition(NamedTuple):
     """What is known of one edition at the end.
 
     `approval` is what its reviewer sends, if it has one, and `approved_by_ms` when that was certainly sent, by the clock of the world; None
@@ -270,7 +270,7 @@ class Seen(NamedTuple):
     approval: str | None
     approved_by_ms: float | None
     correction: str
-    entries: list[Entry]
+    entries: list[DiaryEntry]
     researchers: dict[str, str]
     bookings: list[str]
     decisions: list[list[str]]
@@ -280,7 +280,7 @@ class Seen(NamedTuple):
         return next((entry.data for entry in self.entries if entry.what == what), None)
 
 
-def wrong_editions(calendar: Calendar, seen: Seen) -> Iterator[str]:
+def wrong_editions(calendar: Calendar, seen: SeenEdition) -> Iterator[str]:
     """The problems of one edition, in sentences."""
     name, counts = seen.edition, Counter(entry.what for entry in seen.entries)
     for what in (ANSWERED, DRAFTED, CORRECTED, AWAKE, UNPRINTED, DECIDED, ENDED):
@@ -306,7 +306,7 @@ def wrong_editions(calendar: Calendar, seen: Seen) -> Iterator[str]:
         yield f"{name} heard the decision {seen.data(DECIDED)}, and the ledger has {seen.decisions}"
 
 
-def _wrong_answers(seen: Seen) -> Iterator[str]:
+def _wrong_answers(seen: SeenEdition) -> Iterator[str]:
     used, statuses = seen.data(ANSWERED) or [], seen.researchers
     if len(set(used)) != ANSWERS or any(statuses.get(run_id) != "completed" for run_id in used):
         yield f"{seen.edition} used the answers {used}, and should use {ANSWERS} that were completed"
@@ -315,7 +315,7 @@ def _wrong_answers(seen: Seen) -> Iterator[str]:
         yield f"{cancelled} researchers of {seen.edition} were cancelled, and should be {RESEARCHERS - ANSWERS}"
 
 
-def _wrong_review(calendar: Calendar, seen: Seen) -> Iterator[str]:
+def _wrong_review(calendar: Calendar, seen: SeenEdition) -> Iterator[str]:
     approval, unread_ms = seen.data(APPROVED), seen.data(UNREAD)
     if approval is not None and approval != seen.approval:
         yield f"{seen.edition} was approved by {approval!r}, which nobody sent"

@@ -35,7 +35,7 @@ from perdure.scenarios.cast.newsroom import (
     Newsroom,
     Press,
     Printer,
-    Seen,
+    SeenEdition,
     press_of,
     researchers_of,
     wrong_editions,
@@ -81,7 +81,7 @@ class NewsroomScenario(StruckScenario):
         self._rested: set[str] = set()
         self._asked: set[str] = set()
         self._people: list[asyncio.Task[None]] = []
-        self._seen: list[Seen] = []
+        self._seen: list[SeenEdition] = []
         self._audit: dict[str, Any] = {}
 
     def stopped(self, data: Path) -> str:
@@ -189,7 +189,7 @@ class NewsroomScenario(StruckScenario):
         for number, edition in enumerate(self._editions):
             researchers = {run_id: (await stage.ask("inspect", run_id))["status"] for run_id in researchers_of(edition)}
             press = stage.client.agent(Press, press_of(edition))
-            seen = Seen(
+            seen = SeenEdition(
                 edition,
                 approval_of(edition) if is_reviewed(number) else None,
                 self._approved_by_ms.get(edition),

@@ -28,7 +28,7 @@ from perdure.ledger import (
 from perdure.policies import Answerer
 from perdure.scenarios.cast.job_desk import JobDesk, draw_jobs, wrong_jobs
 from perdure.scenarios.cast.joiners import LOSERS, Heir, Joiner, JoinJob, Racer
-from perdure.scenarios.cast.waiters import Correspondent, WaitJob
+from perdure.scenarios.cast.waiters import PatientRun, WaitJob
 from perdure.scenarios.cast.workers import (
     BOSSES,
     HANDLERS,
@@ -324,7 +324,7 @@ def _wait_job(die: Random) -> WaitJob:
 
 async def _wait(context: PlayContext, run_id: str, job: WaitJob, paused: bool) -> None:
     client = context.client
-    await context.persist(lambda: client.start(Correspondent, job, run_id=run_id))
+    await context.persist(lambda: client.start(PatientRun, job, run_id=run_id))
     sent = [(event, place, event) for place, event in enumerate(job.events)]
     sent += [("mail", number, f"mail {number}") for number in range(job.messages)]
     if paused:
@@ -336,7 +336,7 @@ async def _wait(context: PlayContext, run_id: str, job: WaitJob, paused: bool) -
         await context.persist(partial(_steered, lambda: client.ask("pause", run_id, False)))
     if not context.patient:
         return
-    ended = asyncio.ensure_future(context.persist(lambda: client.run(Correspondent, job, run_id=run_id)))
+    ended = asyncio.ensure_future(context.persist(lambda: client.run(PatientRun, job, run_id=run_id)))
     while not ended.done():
         for ask in await context.persist(lambda: client.ask("asks")) if job.asks else ():
             if ask["run_id"] == run_id:

@@ -66,7 +66,7 @@ from perdure.ledger import (
 )
 from perdure.ledger.storage.agent_storages import AgentStorages, Disk, MemoryDisk, Storage
 from perdure.ledger.store.memory_store import MemoryStore
-from perdure.policies import Standing, judge_condition
+from perdure.policies import JoinStanding, judge_condition
 
 HARD_ENDS = ("RunCompleted", "RunFailed", "RunAborted")
 VOLATILE = {"begun_in", "called", "confirmed", "wake_at_ms", "reported"}
@@ -491,7 +491,7 @@ def _holdings(view: View) -> Iterator[str]:
     for run in runs:
         condition = run.condition if run.waits_for_others and run.run_id not in view.due_joins else None
         verdict = None if condition is None else judge_condition(condition, partial(source_of, view))
-        if verdict is not None and verdict.standing is not Standing.OPEN:
+        if verdict is not None and verdict.standing is not JoinStanding.OPEN:
             yield f"run {run.run_id} waits on, and its condition is {verdict.standing.value}: {verdict.met}, {verdict.why}"
         if not run.is_live and run.run_id in view.timers.armed and run.run_id not in view.agents:
             yield f"run {run.run_id} has ended, and is armed"

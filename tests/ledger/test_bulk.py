@@ -15,7 +15,7 @@ from perdure.ledger import (
     Row,
     Run,
     Steer,
-    Steered,
+    SteeredGroup,
     Verb,
     Wanted,
     apply_fact,
@@ -58,13 +58,13 @@ def every(**options: Any) -> Ledger:
     return ledger
 
 
-def steered(ledger: Ledger, verb: str, *ids: str, began_ms: int | None = None, **wanted: Any) -> Steered:
+def steered(ledger: Ledger, verb: str, *ids: str, began_ms: int | None = None, **wanted: Any) -> SteeredGroup:
     """Steer these runs, or all, at the places where they are."""
     runs = [[run.first_seq, run.run_id] for run in ledger.view.runs.values() if not ids or run.run_id in ids]
     return steer_at(ledger, verb, runs, began_ms=began_ms, **wanted)
 
 
-def steer_at(ledger: Ledger, verb: str, runs: Any, *, began_ms: int | None = None, **wanted: Any) -> Steered:
+def steer_at(ledger: Ledger, verb: str, runs: Any, *, began_ms: int | None = None, **wanted: Any) -> SteeredGroup:
     def decided(deed: Deed) -> Iterable[str]:
         return [type(each).__name__ for each in ledger.when(deed)]
 

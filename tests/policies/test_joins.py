@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from perdure.policies import (
     Condition,
     EndOf,
+    JoinStanding,
     MilestoneOf,
     Of,
     Source,
-    Standing,
     condition_from,
     condition_in_words,
     depth_of,
@@ -22,7 +22,7 @@ from perdure.policies import (
     runs_of,
 )
 
-MET, OPEN, NEVER = Standing.MET, Standing.OPEN, Standing.NEVER
+MET, OPEN, NEVER = JoinStanding.MET, JoinStanding.OPEN, JoinStanding.NEVER
 SOURCES: dict[str, Source | None] = {
     "live": Source(False, False, (), ""),
     "late": Source(False, False, {"m"}, "was given up (no-progress)"),  # its child still works
@@ -34,7 +34,7 @@ SOURCES: dict[str, Source | None] = {
 }
 
 
-def judged(condition: Condition) -> Standing:
+def judged(condition: Condition) -> JoinStanding:
     return judge_condition(condition, SOURCES.__getitem__).standing
 
 
@@ -50,7 +50,9 @@ def judged(condition: Condition) -> Standing:
         ("cleared", NEVER, NEVER),
     ],
 )
-def test_what_is_known_of_a_run_decides_about_its_leaves(run_id: str, end: Standing, milestone: Standing) -> None:
+def test_what_is_known_of_a_run_decides_about_its_leaves(
+    run_id: str, end: JoinStanding, milestone: JoinStanding
+) -> None:
     assert judged(EndOf(run_id)) is end
     assert judged(MilestoneOf(run_id, "m")) is milestone
 
@@ -77,7 +79,7 @@ DONE, LIVE, LOST = EndOf("done"), EndOf("live"), EndOf("failed")
         (1, (Of(2, (LIVE, LIVE)), Of(1, (LIVE, LOST))), OPEN),
     ],
 )
-def test_so_many_of_several(count: int, parts: tuple[Condition, ...], standing: Standing) -> None:
+def test_so_many_of_several(count: int, parts: tuple[Condition, ...], standing: JoinStanding) -> None:
     assert judged(Of(count, parts)) is standing
 
 

@@ -26,8 +26,8 @@ from perdure.scenarios.cast.newsroom import (
     UNREAD,
     Assignment,
     Calendar,
-    Entry,
-    Seen,
+    DiaryEntry,
+    SeenEdition,
     questions,
     researchers_of,
     wrong_editions,
@@ -75,9 +75,11 @@ RIGHT: dict[str, Any] = {
 STATUSES = {run_id: "completed" if run_id in USED else "aborted" for run_id in researchers_of("e")}
 
 
-def seen_with(differing: dict[str, Any], **changes: Any) -> Seen:
-    rows = [Entry(edition="e", what=what, data=data) for what, data in (RIGHT | differing).items() if data is not None]
-    seen = Seen("e", "fine", 2_000, "Ada", rows, STATUSES, ["booked", "cancelled"], [["ada", "on the web"]])
+def seen_with(differing: dict[str, Any], **changes: Any) -> SeenEdition:
+    rows = [
+        DiaryEntry(edition="e", what=what, data=data) for what, data in (RIGHT | differing).items() if data is not None
+    ]
+    seen = SeenEdition("e", "fine", 2_000, "Ada", rows, STATUSES, ["booked", "cancelled"], [["ada", "on the web"]])
     return seen._replace(**changes)
 
 
@@ -91,7 +93,7 @@ def seen_with(differing: dict[str, Any], **changes: Any) -> Seen:
     ],
     ids=["approved", "approved before", "not reviewed", "approved too late"],
 )
-def test_what_is_as_it_should_be_is_not_complained_about(seen: Seen) -> None:
+def test_what_is_as_it_should_be_is_not_complained_about(seen: SeenEdition) -> None:
     assert list(wrong_editions(CALENDAR, seen)) == []
 
 
@@ -99,7 +101,7 @@ def test_what_is_as_it_should_be_is_not_complained_about(seen: Seen) -> None:
     ("seen", "complaint"),
     [
         (seen_with({CORRECTED: None}), "e was corrected 0 times"),
-        (seen_with({}, entries=[Entry(edition="e", what=CORRECTED, data="Ada")] * 2), "e was corrected 2 times"),
+        (seen_with({}, entries=[DiaryEntry(edition="e", what=CORRECTED, data="Ada")] * 2), "e was corrected 2 times"),
         (seen_with({UNREAD: 25_000}), "approved 1 times, and unread 1 times"),
         (seen_with({ENDED: "error"}), "e ended error"),
         (seen_with({ANSWERED: USED[:1]}), "should use 2"),
@@ -122,7 +124,7 @@ def test_what_is_as_it_should_be_is_not_complained_about(seen: Seen) -> None:
         (seen_with({DECIDED: ["ben", "next week"]}), "heard the decision ['ben', 'next week']"),
     ],
 )
-def test_whatever_differs_is_told(seen: Seen, complaint: str) -> None:
+def test_whatever_differs_is_told(seen: SeenEdition, complaint: str) -> None:
     told = list(wrong_editions(CALENDAR, seen))
     assert any(complaint in each for each in told), told
 
