@@ -18,6 +18,8 @@ PLACES: Final = {
     "perdure.workshop": "perdure.scenarios.cast.workspace",
     "perdure.clerk": "perdure.scenarios.cast.clerk",
     "perdure.swarm": "perdure.scenarios.cast.workers",
+    "perdure.joiners": "perdure.scenarios.cast.joiners",
+    "perdure.waiters": "perdure.scenarios.cast.waiters",
     "perdure.swarm_chats": "perdure.scenarios.cast.calculator",
     "perdure.bench": "perdure.scenarios.cast.measured",
     "perdure.bench_chats": "perdure.scenarios.cast.measured_chats",

@@ -493,6 +493,7 @@ class RunContext(RemembersSteps):
 
     def close(self) -> None:
         """The attempt is over: send what was coalesced, and no signal after it. The end says that it was at work."""
+        self._main = None  # it holds the context in which this is found
         if self.has_waits:
             self.waits.end()
         self._life.services.ended(self.run_id)

@@ -115,7 +115,7 @@ class AttemptWaits:
     # the attempt
 
     def end(self) -> None:
-        self._is_over = True
+        self._is_over, self.main = True, None
         self.life.services.rests(self.run_id, rests=False)
         if self._again is not None:
             self._again.cancel()

@@ -7,6 +7,7 @@ import contextvars
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from perdure.actors import Agent, FiberContext, MessengerAgent, RunContext, exposed, tell
 from perdure.actors.agent.groups import FiberGroup, OwnStorage, QueueGroup, ScheduleGroup, SubAgentGroup
 from perdure.actors.threads import inherit_contexts
-from perdure.ledger import BadRequest, UnknownRun
+from perdure.ledger import BadRequest, UnknownRun, WaitTimedOut
 from tests.actors.agent.test_surface import members
 from tests.actors.loop_cast import (
     SYNC,
@@ -81,6 +82,7 @@ AGENT: dict[str, Verb] = {
     "as_completed": lambda agent, _: agent.as_completed([(Leaf, 4), (Leaf, 5)]),
     "first_ok": lambda agent, _: agent.first_ok(1, [(Leaf, 6)]),
     "cancel_agent_tool": lambda agent, _: agent.cancel_agent_tool("nobody"),
+    "send_event": lambda agent, _: agent.send_event("nobody", "news"),
     "inspect_agent_tool_run": lambda agent, _: agent.inspect_agent_tool_run("nobody"),
     "has_agent_tool_run": lambda agent, _: agent.has_agent_tool_run(Leaf, "nobody"),
     "list_agent_tool_runs": lambda agent, _: agent.list_agent_tool_runs(["aborted"]),
@@ -103,11 +105,32 @@ AGENT: dict[str, Verb] = {
     "report_progress": lambda agent, context: (context or agent).report_progress(0.5, milestone="half"),
     "stash": lambda agent, context: (context or agent).stash([1]),
 }
+
+
+def _in_vain(wait: Callable[[], Any]) -> Any:
+    try:
+        given = wait()
+    except WaitTimedOut:
+        return "in vain"
+    return _awaited_in_vain(given)
+
+
+async def _awaited_in_vain(given: Any) -> str:
+    with pytest.raises(WaitTimedOut):
+        await given
+    return "in vain"
+
+
 RUN: dict[str, Verb] = {
     "report_progress": lambda _, run: run.report_progress(0.5, message="soon"),
     "step": lambda _, run: [run.step("a", lambda: 1), run.step("a", lambda: 1)],
     "stash": lambda _, run: [run.stash([1]), run.stashed],
     "emit": lambda _, run: run.emit({"a": 1}),
+    "sleep": lambda _, run: run.sleep(0.01),
+    "sleep_until": lambda _, run: run.sleep_until(datetime(2020, 1, 1, tzinfo=UTC)),
+    "wait_for": lambda _, run: _in_vain(lambda: run.wait_for("news", timeout=0.01)),
+    "receive": lambda _, run: _in_vain(lambda: run.receive(timeout=0.01)),
+    "ask": lambda _, run: run.ask("Go on?", expires=0.01, otherwise=False),
     "a milestone": lambda agent, _: agent.report_progress(milestone="half"),
 }
 FIBER: dict[str, Verb] = {
@@ -183,6 +206,7 @@ CHAT: dict[str, Verb] = {
     "list_turns": lambda agent, _: agent.list_turns("error"),
     "delete_turns": lambda agent, _: agent.delete_turns("error"),
     "has_pending_interaction": lambda agent, _: agent.has_pending_interaction(),
+    "steer": lambda agent, _: agent.steer("shorter"),
     "resolve_tool_call": lambda agent, _: agent.resolve_tool_call("none", 1),
     "respond_to_approval": lambda agent, _: agent.respond_to_approval("none", True),
     "summarize_messages": lambda agent, _: agent.get_messages(1),  # asks the model, as a turn does
@@ -199,10 +223,11 @@ CHAT: dict[str, Verb] = {
 def test_every_verb_is_tried_here() -> None:
     assert members(Agent) - NO_VERBS == AGENT.keys()
     assert members(MessengerAgent) - members(Agent) - NO_VERBS | {"stash"} == CHAT.keys()
-    assert {name for name in members(RunContext) if callable(getattr(RunContext, name))} - {
-        "close",
-        "flush",
-    } <= RUN.keys()
+    engine = {"begin", "entered", "note_task", "counted", "records", "close", "flush"}
+    iterated = {"messages"}
+    assert {
+        name for name in members(RunContext) if callable(getattr(RunContext, name))
+    } - engine - iterated <= RUN.keys()
     engine = {"begin", "finished", "stop", "holds"}
     assert {name for name in members(FiberContext) if callable(getattr(FiberContext, name))} - engine == FIBER.keys()
     groups = (FiberGroup, ScheduleGroup, QueueGroup, SubAgentGroup, OwnStorage)
@@ -242,7 +267,7 @@ async def _by_a_fiber(stage: OneProcess, place: Place, number: int) -> Any:
     return await stage.client.call(Doer, f"{number} {place}", "do_in_fiber", (place.value, number), {})
 
 
-REFUSED = {"cancel_agent_tool", "attach", "report_progress", "stash"}
+REFUSED = {"cancel_agent_tool", "send_event", "attach", "report_progress", "stash"}
 """What is refused in all kinds of code: there is no such run, or no run or fiber."""
 
 TABLES: list[tuple[Way, dict[str, Verb]]] = [

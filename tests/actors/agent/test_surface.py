@@ -13,7 +13,8 @@ from tests.kit import Stage, play
 AGENT = """
     name path parent state sql transaction storage destroy keep_alive prepare
     on_start on_error on_state_changed validate_state
-    run_agent_tool run_agent_tools as_completed first_ok cancel_agent_tool inspect_agent_tool_run has_agent_tool_run list_agent_tool_runs
+    run_agent_tool run_agent_tools as_completed first_ok cancel_agent_tool send_event
+    inspect_agent_tool_run has_agent_tool_run list_agent_tool_runs
     get_agent_tool_summary
     clear_agent_tool_runs report_progress on_agent_tool_start on_agent_tool_finish on_progress
     run_fiber start_fiber stash inspect_fiber inspect_fiber_by_key list_fibers cancel_fiber cancel_fiber_by_key resolve_fiber
@@ -33,7 +34,7 @@ CHAT_AGENT = """
     add_messages get_messages inspect_turn list_turns delete_turns active_turn
     resolve_tool_call respond_to_approval has_pending_interaction wait_until_stable
     on_chat_response on_chat_error on_chat_recovery repair_interrupted_tool_part summarize_messages
-    run format_agent_tool_input get_agent_tool_output format_detached_completion format_detached_milestone
+    run format_agent_tool_input get_agent_tool_output format_detached_completion format_detached_milestone steer
 """
 MESSENGER_AGENT = """
     messengers on_messenger_event receive deliver_notice cancel_reply retry_delivery list_deliveries
@@ -55,7 +56,7 @@ def test_an_agent_has_these_public_members() -> None:
     assert members(Agent) == set(AGENT.split())
     assert members(ChatAgent) - members(Agent) == set(CHAT_AGENT.split())
     assert members(MessengerAgent) - members(ChatAgent) == set(MESSENGER_AGENT.split())
-    assert [len(members(kind)) for kind in (Agent, ChatAgent, MessengerAgent)] == [65, 112, 119]
+    assert [len(members(kind)) for kind in (Agent, ChatAgent, MessengerAgent)] == [66, 114, 121]
 
 
 def test_the_rest_of_the_names_is_reserved_by_one_prefix() -> None:

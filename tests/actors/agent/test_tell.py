@@ -78,7 +78,7 @@ def test_a_client_tells_too_and_what_cannot_be_told_is_refused_at_once() -> None
         await tell(listener.hear, "a")
         with pytest.raises(BadRequest, match="word"):
             await tell(listener.hear, ["no", "string"])
-        with pytest.raises(BadRequest, match="no exposed method of a handle"):
+        with pytest.raises(BadRequest, match="neither an exposed method of a handle nor a run"):
             tell(Listener.hear, "a")
         with pytest.raises(BadRequest, match="no exposed method 'shout'"):
             await tell(listener.shout, "a")
