@@ -139,6 +139,7 @@ if TYPE_CHECKING:
         RunFailed,
         RunInterrupted,
         RunParked,
+        RunWaiting,
         SupervisorStarted,
     )
     from perdure.ledger.families import ancestors

@@ -26,6 +26,7 @@ from perdure.ledger import (
     RunCompleted,
     RunInterrupted,
     RunParked,
+    RunWaiting,
     Status,
     View,
     decode,
@@ -91,7 +92,9 @@ class RunSpans:
     def _begins(self, run: Run, fact: AttemptStarted, at_ms: int) -> None:
         self._last[run.run_id] = _Begun(fact.attempt, at_ms, fact.host_id)
 
-    def _breaks_off(self, run: Run, fact: AttemptLost | RunParked, at_ms: int, status: str, error: str) -> None:
+    def _breaks_off(
+        self, run: Run, fact: AttemptLost | RunParked | RunWaiting, at_ms: int, status: str, error: str
+    ) -> None:
         if self._of(run).attempt == fact.attempt:
             self._attempt(run, at_ms, status, error)
 
@@ -113,6 +116,7 @@ class RunSpans:
         ),
         "RunAborted": lambda self, run, _, at_ms: self._ends(run, at_ms, Status.ABORTED, "cancelled"),
         "RunInterrupted": _is_given_up,
+        "RunWaiting": lambda self, run, fact, at_ms: self._breaks_off(run, fact, at_ms, "waiting", ""),
         "RunParked": lambda self, run, fact, at_ms: self._breaks_off(run, fact, at_ms, "parked", "unfit"),
         "RunCleared": lambda self, run, *_: self._last.pop(run.run_id, None),
     }
@@ -187,5 +191,5 @@ def _in_record(run: Run) -> _Begun:
     if not run.attempt:
         return _Begun(0, run.requested_at_ms)
     is_late = run.status is Status.INTERRUPTED
-    is_over = bool(run.parked) or (0 < run.placed_at_ms <= run.lost_at_ms)
+    is_over = bool(run.parked or run.wait) or (0 < run.placed_at_ms <= run.lost_at_ms)
     return _Begun(run.attempt, run.ended_at_ms if is_late else run.placed_at_ms, run.host_id, is_late, is_over)

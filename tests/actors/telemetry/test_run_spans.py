@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perdure.actors import KillPoint
+from perdure.actors import Agent, KillPoint, RunContext
 from perdure.actors.telemetry.telemetry import TRACE
 from perdure.ledger import agent_id
 from perdure.policies import context_of, trace_of
@@ -82,6 +82,24 @@ def test_an_attempt_whose_host_dies_is_ended_and_the_next_one_has_a_link_to_it(v
     assert mine[0].parent == mine[1].parent
     assert mine[1].links == (mine[0].context,)
     assert mine[0].end_ms <= mine[1].start_ms
+
+
+class Waiting(Agent):
+    """Sleeps without a process."""
+
+    async def run(self, run: RunContext) -> int:
+        await run.sleep(60)
+        return run.attempt
+
+
+def test_an_attempt_ends_where_the_run_begins_to_wait_and_the_wait_belongs_to_none() -> None:
+    async def story(stage: Stage) -> None:
+        assert (await stage.client.run(Waiting, run_id="w")).output == 2
+
+    first, second = traced(story).named("invoke_agent Waiting")
+    assert [span.attributes["perdure.run.status"] for span in (first, second)] == ["waiting", "completed"]
+    assert (first.error, second.links) == ("", (first.context,))
+    assert second.start_ms - first.end_ms > 55_000
 
 
 def test_the_death_of_the_supervisor_leaves_no_gap_and_no_double() -> None:
