@@ -38,7 +38,7 @@ from perdure.scenarios.stories.newsroom import NewsroomScenario
 from perdure.scenarios.stories.stage import Stage
 
 DAY_MS = 120_000
-SEEDS, SEEDS_MAX = 4, 20
+SEEDS, SEEDS_MAX = 4, 10
 FIELDS = (
     "scenario world seed editions researchers approvals corrections printers decisions deliveries kills seconds verified"
 ).split()
