@@ -221,7 +221,7 @@ def _run_paused(view: View, fact: RunPaused, seq: int, at_ms: int) -> int | None
         if run.paused or run.wait is not None:
             view.rest(run)
         else:
-            view.waiting.pop(run.run_id, None)
+            view.rest_no_more(run)
             view.timers.arm(run.run_id, run.retry_at_ms)
     return frame
 
