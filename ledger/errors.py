@@ -6,7 +6,7 @@
     │   ├── UnknownRun                no run has this id
     │   ├── RetryRefused              the run is live, has completed or was cancelled, so it is not tried again
     │   ├── EventRefused              the run has ended, or has too many events that it has not taken
-    │   ├── PauseRefused              the run has ended, or nobody waits for it any more
+    │   ├── PauseRefused              the run is not live, is being undone, or has one attempt and is at work
     │   ├── AskRefused                the run has too many open questions to people
     │   ├── UnknownAsk                no question has this id
     │   ├── AskClosed                 the question has expired, or was withdrawn
@@ -104,7 +104,7 @@ class EventRefused(BadRequest):
 
 
 class PauseRefused(BadRequest):
-    """Only a live run is paused, and goes on."""
+    """Only a live run is paused, and goes on. One whose steps are being undone is not paused, nor one at work that has one attempt."""
 
 
 class AskRefused(BadRequest):

@@ -101,7 +101,7 @@ _DECISIONS: dict[type[Stimulus], Callable[[View, Any, int, Limits], Iterator[Fac
     Clear: lambda view, said, _at_ms, _limits: requests.clear(view, said),
     Tell: lambda view, said, _at_ms, _limits: requests.tell(view, said),
     Send: lambda view, said, _at_ms, limits: requests.send(view, said, limits),
-    Pause: lambda view, said, _at_ms, _limits: requests.pause(view, said),
+    Pause: lambda view, said, _at_ms, limits: requests.pause(view, said, limits),
     OpenAsk: lambda view, said, _at_ms, limits: asks.open_ask(
         view, host_reports.at_work(view, said.run_id, said.incarnation), said, limits
     ),

@@ -273,8 +273,8 @@ def send(view: View, said: Send, limits: Limits) -> Iterator[Fact]:
     yield EventSent(said.mail_id, run.run_id, said.name, said.sender, said.body)
 
 
-def pause(view: View, asked: Pause) -> Iterator[Fact]:
-    """Pause a live run, or let it go on. Not one that is being undone: its end is owed."""
+def pause(view: View, asked: Pause, limits: Limits) -> Iterator[Fact]:
+    """Pause a live run, or let it go on. Not one that is being undone: its end is owed. Nor one at work that may have no other attempt."""
     run = view.runs.get(asked.run_id)
     if run is None or run.cleared:
         raise UnknownRun("run_id", f"no run {asked.run_id!r} is known; `perdure ps --all` lists the runs")
@@ -283,8 +283,8 @@ def pause(view: View, asked: Pause) -> Iterator[Fact]:
         raise PauseRefused("run_id", words)
     if asked.paused and run.is_undoing:
         raise PauseRefused("run_id", f"run {run.run_id!r} is over, and its steps are being undone")
-    if asked.paused and run.is_placed and run.options.get("attempts_max") == 1:
-        words = f"run {run.run_id!r} is at work, and its class allows it one attempt, so it cannot be entered again"
+    if asked.paused and run.is_placed and run.attempts(limits.attempts_max).most == 1:
+        words = f"run {run.run_id!r} is at work, and has one attempt, so it could not go on after a pause"
         raise PauseRefused("run_id", words)
     if run.paused != asked.paused:
         yield RunPaused(run.run_id, asked.paused)

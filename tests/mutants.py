@@ -621,7 +621,7 @@ MUTANTS = (
            "test_the_time_of_a_pause_is_held_against_nobody_afterwards"),
     Mutant("ledger.effects:_for_run", "no part", "is_put_off",
            "test_a_child_that_stays_awake_for_other_work_is_entered_again_where_it_is"),
-    Mutant("actors.life.waits:AttemptWaits._may_suspend", "no part", "most",
+    Mutant("actors.life.waits:AttemptWaits._may_suspend", "no part", "may_enter_again",
            "test_a_run_that_may_be_entered_once_by_the_limits_of_the_runtime_waits_in_memory"),
     Mutant("actors.life.waits:AttemptWaits._all_wait", "no part", "_times_out",
            "test_programs_with_waits_come_to_what_they_say[TimesOut]"),

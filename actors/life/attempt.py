@@ -176,7 +176,7 @@ async def _run(life: Life, run: RunContext, value: object) -> Ended | Unstarted 
 
 async def _keep(life: Life, run_id: str, outcome: StoredOutcome) -> None:
     # Once it is durable, a death costs nothing. A chat remembers its result by its turn, if it may be asked again.
-    if life.agent._perdure_recalls_results and life.agent.attempts_max != 1:
+    if life.agent._perdure_recalls_results and life.may_enter_again:
         return
     if life.storage.exists:
         with suppress(asyncio.CancelledError):  # it is durable, so it counts although this life was told to stop

@@ -105,6 +105,11 @@ class Life:
     def now_ms(self) -> int:
         return self.services.world.clock.now_ms()
 
+    @property
+    def may_enter_again(self) -> bool:
+        """Whether the agent's class, or the runtime's limits, let a run be entered more than once."""
+        return (self.agent.attempts_max or self.limits.attempts_max) != 1
+
     # what it keeps
 
     @property

@@ -223,9 +223,7 @@ class AttemptWaits:
 
     @property
     def _may_suspend(self) -> bool:
-        life = self.life
-        most = life.agent.attempts_max or life.limits.attempts_max
-        return self.goes_on and most != 1
+        return self.goes_on and self.life.may_enter_again
 
     def _consider(self) -> None:
         if self._again is not None:

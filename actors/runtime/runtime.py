@@ -574,7 +574,8 @@ class Runtime:
 
     def pause(self, run_id: str) -> Plain:
         """Pause a live run: it gives up its place at its next step at which nothing else of it is at work, and is not entered again until
-        `resume`. What it waits for goes on to come. Raises `PauseRefused` for a run that is not live, and `UnknownRun`."""
+        `resume`. What it waits for goes on to come. Raises `UnknownRun`, and `PauseRefused` for a run that is not live, whose steps
+        are being undone, or that is at work and has one attempt."""
         return self._settle(self.client.ask("pause", run_id, True))
 
     def resume(self, run_id: str) -> Plain:

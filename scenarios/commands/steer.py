@@ -168,7 +168,8 @@ def pause(run_id: RunId, data: Data = HERE) -> None:
     """Pause a live run, until `perdure resume`.
 
     A run at work gives up its place at its next step, wait or milestone at which nothing else of it is at work. What it waits for goes on
-    to come, and no time limit applies to it but a budget of its own.
+    to come, and no time limit applies to it but a budget of its own. A run whose steps are being undone is not paused, nor one at work
+    that has one attempt.
 
     Example:
         perdure pause 3f0c9a1e

@@ -532,6 +532,17 @@ def test_what_has_ended_is_not_paused_and_does_not_go_on(end: Fact, paused: bool
         ledger.when(PauseAsked("r", paused))
 
 
+@pytest.mark.parametrize(("option", "limit"), [({"attempts_max": 1}, 5), ({}, 1)])
+def test_a_run_that_may_be_entered_once_is_paused_until_it_is_at_work(option: dict[str, Any], limit: int) -> None:
+    ledger = Booted(Limits(attempts_max=limit)).given(asked(**option))
+    assert ledger.when(PauseAsked("r", paused=True)) == [RunPaused("r", paused=True)]
+    assert ledger.when(PauseAsked("r", paused=False)) == [RunPaused("r", paused=False)]
+    ledger.passes(0)
+    with pytest.raises(PauseRefused, match="has one attempt"):
+        ledger.when(PauseAsked("r", paused=True))
+    assert ledger.when(PauseAsked("r", paused=False)) == []
+
+
 def test_an_unknown_or_cleared_run_is_neither_paused_nor_sent_anything() -> None:
     ledger = at_work().given(RunAborted("r", "cleared"), RunCleared("r"))
     for run_id in ("r", "other"):

@@ -9,6 +9,7 @@ import pytest
 
 from perdure.actors import AgentToolEvents, KillPoint, tool
 from perdure.actors.events.reducer import RunState
+from perdure.policies import Limits
 from perdure.scenarios.provider.script import Script, ScriptedCall
 from tests.actors.chat.desk import WHOLE, Adder, Outside
 from tests.actors.chat.room import Room, calls, outcomes, texts, visit
@@ -71,6 +72,28 @@ def test_a_child_that_dies_ends_the_same_run_and_its_parts_are_whole_again(detai
         assert (turn["status"], turn["trigger"]) == ("completed", "agent-tool")
 
     visit(Adder, story, kill_when=_dies_at(detail, nth))
+
+
+class AddsOnce(Adder):
+    attempts_max = 1
+
+
+@pytest.mark.parametrize(("agent", "limits"), [(AddsOnce, Limits()), (Adder, Limits(attempts_max=1))])
+def test_the_end_of_a_child_that_may_be_entered_once_outlives_it(agent: type[Adder], limits: Limits) -> None:
+    """It is not asked again for what its turn came to, so it keeps that."""
+    struck: list[str] = []
+
+    def rule(_process: str, point: KillPoint, what: str) -> bool:
+        if point is KillPoint.BEFORE_REPORT and what == "one" and not struck:
+            struck.append(what)
+            return True
+        return False
+
+    async def story(room: Room) -> None:
+        result = await room.client.run(agent, "sum", run_id="one")
+        assert (result.status, result.output, struck) == ("completed", WHOLE, ["one"])
+
+    visit(agent, story, kill_when=rule, limits=limits)
 
 
 class Distracted(Adder):
