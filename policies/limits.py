@@ -47,7 +47,7 @@ class Limits:
     sweep_ms: int = 2_000  # the interval between two looks at all outstanding effects
 
     attempts_max: int = 5  # attempts without progress; an agent class may set its own
-    recovery_work_max: int = 100  # all attempts of a run; never resets
+    recovery_work_max: int = 100  # all attempts of a run, whatever it reports between them
     alone_after_losses: int = 2  # lost hosts after which a run or agent is placed alone (`placement.blamed_from`)
     retry_first_ms: int = 200  # first pause between attempts, handlers and wake-ups; it doubles each time
     retry_most_ms: int = 30_000  # longest such pause

@@ -64,7 +64,7 @@ class RunContext(RemembersSteps):
 
     Attributes:
         run_id: the id of the run.
-        attempt: 1, 2, …; above 1 the run was interrupted before, and `stashed` and `step` tell how far it had come.
+        attempt: 1, 2, …; above 1 the run was entered before, and `stashed` and `step` tell how far it had come.
         parent_tool_call_id: the model's tool call that asked for it, if one did.
         behalf: the agents whose models' tool calls it is done for, the nearest first.
         joined: of a run with `after`, what the leaves of its condition came to, in their order: the `RunResult` of a run that has
