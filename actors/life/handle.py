@@ -67,9 +67,8 @@ def tell(method: Any, *args: Any, **kwargs: Any) -> Awaitable[None]:
             raise BadRequest("message", "a run is told one message, of plain data: tell(run, message)")
         return method.send(MAIL, args[0])
     if not isinstance(method, Method):
-        raise BadRequest(
-            "method", f"{method!r} is neither an exposed method of a handle nor a run: tell(handle.method, …)"
-        )
+        words = "tell(handle.method, …), or tell(run, message) with the handle of a run"
+        raise BadRequest("method", f"{method!r:.200} is neither an exposed method of a handle nor a run: {words}")
     return cast("Awaitable[None]", method.tell(*args, **kwargs))
 
 
