@@ -227,6 +227,7 @@ if TYPE_CHECKING:
     )
     from perdure.ledger.status import HARD, LAST_EVENTS, LIVE, AskStatus, Status, Undo
     from perdure.ledger.stimulus import (
+        BY_OPERATOR,
         COLLECTED_NOTHING,
         NOT_RUNNABLE,
         START_FAILED,

@@ -7,7 +7,7 @@ its `sequence` (`Storage.sequence`): how far the storage has come.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 
 class Request(NamedTuple):
@@ -168,6 +168,10 @@ class Adopt(NamedTuple):
 
     package: str
     digests: dict[str, str]
+
+
+BY_OPERATOR: Final = "cancelled by an operator"
+"""The reason of a cancellation for which nobody gave one."""
 
 
 class Cancel(NamedTuple):

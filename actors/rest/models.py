@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, StringConstraints
 
 from perdure.actors.rest.table import Taken
-from perdure.ledger import AskStatus, BadRequest, Status, Verb, Wanted
+from perdure.ledger import BY_OPERATOR, AskStatus, BadRequest, Status, Verb, Wanted
 from perdure.policies import Json, JsonObject
 
 Id = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
@@ -87,7 +87,7 @@ class BulkAsked(RunsChosen):
     dry_run: Annotated[bool, Field(description="Only count them.")] = False
     reason: Annotated[
         str, StringConstraints(max_length=1000), Field(description="Of a cancellation; the parents are told.")
-    ] = "cancelled by an operator"
+    ] = BY_OPERATOR
     before: Annotated[Seq | None, Field(description="The `next` of the answer before.")] = None
     began_ms: Annotated[Seq | None, Field(description="The `began_ms` of the answer before.")] = None
 
@@ -428,7 +428,7 @@ class AnswerGiven(Taken):
 class CancelAsked(Taken):
     """Why."""
 
-    reason: Annotated[str, StringConstraints(max_length=1000)] = "cancelled by an operator"
+    reason: Annotated[str, StringConstraints(max_length=1000)] = BY_OPERATOR
 
 
 class EventAsked(Taken):

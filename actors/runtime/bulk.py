@@ -18,7 +18,6 @@ from perdure.actors.life.handle import address_of
 from perdure.actors.life.results import SAMPLE, BulkReport, statuses_of
 from perdure.ledger import GROUP_MAX, BadRequest, Verb, Wanted, check_bool, check_text, checked_wanted
 
-BY_OPERATOR: Final = "cancelled by an operator"
 PAGE: Final = "chosen"
 """The question for a page of runs."""
 COUNTED: Final = 5_000

@@ -41,12 +41,13 @@ from perdure.actors.link.peer import Peer
 from perdure.actors.link.questions import question_of, sent_event
 from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.ports import Transport, World
-from perdure.actors.runtime.bulk import BY_OPERATOR, BulkPass, RunFilter, chosen_by, wanted_by
+from perdure.actors.runtime.bulk import BulkPass, RunFilter, chosen_by, wanted_by
 from perdure.actors.runtime.packing import Packer
 from perdure.actors.tasks import Pending, Tasks, awaited, to_the_end
 from perdure.actors.telemetry.telemetry import carried
 from perdure.ledger import (
     BEGAN_BY,
+    BY_OPERATOR,
     LAST_EVENTS,
     Adopt,
     AnswerAsk,

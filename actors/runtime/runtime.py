@@ -39,13 +39,14 @@ from perdure.actors.ray_world.lifetime import Lifetime
 from perdure.actors.ray_world.ray_connection import exit_on_sigterm
 from perdure.actors.ray_world.system import system_world
 from perdure.actors.ray_world.world import RayCluster
-from perdure.actors.runtime.bulk import BY_OPERATOR, RunFilter
+from perdure.actors.runtime.bulk import RunFilter
 from perdure.actors.runtime.client import Client
 from perdure.actors.runtime.data_directory import check_program, data_directory
 from perdure.actors.runtime.packing import Packer
 from perdure.actors.tasks import Pending, awaited
 from perdure.actors.threads import awaitable, wait_for
 from perdure.ledger import (
+    BY_OPERATOR,
     LAG_MAX_MS,
     LAG_MS,
     BadRequest,
@@ -107,7 +108,7 @@ class AsyncRuntime(Protocol):
     def audit(self) -> Awaitable[Fields]: ...
     def inspect(self, run_id: str) -> Awaitable[Fields | None]: ...
     def explain(self, run_id: str) -> Awaitable[list[str]]: ...
-    def cancel(self, run_id: str, reason: str = "cancelled by an operator") -> Awaitable[Plain]: ...
+    def cancel(self, run_id: str, reason: str = BY_OPERATOR) -> Awaitable[Plain]: ...
     def retry(self, mail_id: str) -> Awaitable[Plain]: ...
     def send(
         self, run_id: str, event: str, value: object = None, *, event_id: str | None = None
@@ -520,7 +521,7 @@ class Runtime:
         """In sentences: where a run is, why, and what comes next."""
         return cast("list[str]", self.ask("explain", run_id))
 
-    def cancel(self, run_id: str, reason: str = "cancelled by an operator") -> Plain:
+    def cancel(self, run_id: str, reason: str = BY_OPERATOR) -> Plain:
         """Cancel any run, and what its child waits for. One that has begun a step with an `undo` is aborted when its steps are undone."""
         return self._settle(self.client.ask("cancel", run_id, None, reason))
 

@@ -15,7 +15,7 @@ from uuid import uuid4
 import typer
 
 from perdure.actors import PAST, BulkPass, BulkReport, RunFilter, chosen_by, sent_event, wanted_by
-from perdure.ledger import HARD, BadRequest, Verb, name_of, type_of
+from perdure.ledger import BY_OPERATOR, HARD, BadRequest, Verb, name_of, type_of
 from perdure.policies import Limits
 from perdure.scenarios.commands.cold import ColdLedger
 from perdure.scenarios.commands.opening import opened
@@ -32,7 +32,6 @@ Everything = Annotated[
     bool, typer.Option("--all", help="All runs are meant; no option that chooses runs goes with it.")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count the runs, and name some.")]
-BY_OPERATOR: Final = "cancelled by an operator"
 DIFFERS: Final = 1
 
 
