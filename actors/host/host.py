@@ -327,12 +327,13 @@ class Host:
     def _deliver(self, said: Deliver) -> None:
         tenant = self._current(said.agent_id, said.incarnation)
         if tenant is not None:
-            letters = [Letter(*mail) for mail in said.mails]
-            events = [letter for letter in letters if letter.slot.startswith(EVENT)]
+            letters, events = list[Letter](), list[Letter]()
+            for letter in (Letter(*mail) for mail in said.mails):
+                (events if letter.slot.startswith(EVENT) else letters).append(letter)
             if events:
                 tenant.deliver_events(events)
-            if len(events) < len(letters):
-                tenant.mail.deliver([letter for letter in letters if not letter.slot.startswith(EVENT)])
+            if letters:
+                tenant.mail.deliver(letters)
 
     def _pause_run(self, said: PauseRun) -> None:
         tenant = self._current(said.agent_id, said.incarnation)

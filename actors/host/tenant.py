@@ -284,12 +284,14 @@ class Tenant(Life):
 
     def deliver_events(self, letters: list[Letter]) -> None:
         """Hand over what was sent to runs of this life. To one that is over it comes again in the next attempt."""
+        of_runs: dict[str, list[SentEvent]] = {}
         for letter in letters:
-            run = self._attempts.get(letter.run["run_id"])
-            if run is not None:
-                sent = letter.content
-                name = letter.slot.removeprefix(EVENT)
-                run.waits.deliver([SentEvent(letter.mail_id, name, sent["sender"], sent["body"], sent["seq"])])
+            name, sent = letter.slot.removeprefix(EVENT), letter.content
+            event = SentEvent(letter.mail_id, name, sent["sender"], sent["body"], sent["seq"])
+            of_runs.setdefault(letter.run["run_id"], []).append(event)
+        for run_id, events in of_runs.items():
+            if run_id in self._attempts:
+                self._attempts[run_id].waits.deliver(events)
 
     def _count_handled(self, count: int) -> None:
         self.mail.count_handled(count)
