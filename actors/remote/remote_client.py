@@ -69,17 +69,17 @@ class AsyncRemoteChat(ChatOperations, Awaits):
         """Ask, and wait for the whole answer, through every death behind the gateway."""
         return await self.ask(text, message_id=message_id).result()
 
-    def ask(self, text: str, *, message_id: str | None = None) -> AsyncAnswer:
+    def ask(self, text: str, *, message_id: str | None = None) -> AsyncRemoteAnswer:
         """A question, which is asked when its answer is followed. The same id is the same question: it is asked once."""
         given = uuid4().hex if message_id is None else message_id
-        return AsyncAnswer(self._wire, self._ask, ChatQuestion(self._address, given, text))
+        return AsyncRemoteAnswer(self._wire, self._ask, ChatQuestion(self._address, given, text))
 
-    def attach(self, message_id: str) -> AsyncAnswer:
+    def attach(self, message_id: str) -> AsyncRemoteAnswer:
         """The answer to a question that was asked before, by whomever. To follow it raises `BadRequest` if there is none."""
-        return AsyncAnswer(self._wire, self._ask, ChatQuestion(self._address, message_id))
+        return AsyncRemoteAnswer(self._wire, self._ask, ChatQuestion(self._address, message_id))
 
 
-class AsyncAnswer(AnswerOperations, Awaits):
+class AsyncRemoteAnswer(AnswerOperations, Awaits):
     """An answer: `async for piece in answer` follows it as it is written, and `result()` waits for its end."""
 
     def __init__(self, wire: Wire, ask: Ask, question: ChatQuestion) -> None:

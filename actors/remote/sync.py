@@ -19,8 +19,8 @@ from perdure.actors.remote.answers import AnswerEnd, AnswerOperations, ChatOpera
 from perdure.actors.remote.remote_client import (
     SILENT_S,
     TIMEOUT_S,
-    AsyncAnswer,
     AsyncGateway,
+    AsyncRemoteAnswer,
     AsyncRemoteChat,
     http_options,
 )
@@ -156,19 +156,19 @@ class RemoteChat(ChatOperations, Blocks):
         """Ask, and wait for the whole answer, through every death behind the gateway."""
         return self.ask(text, message_id=message_id).result()
 
-    def ask(self, text: str, *, message_id: str | None = None) -> Answer:
+    def ask(self, text: str, *, message_id: str | None = None) -> RemoteAnswer:
         """A question, which is asked when its answer is followed. The same id is the same question: it is asked once."""
-        return Answer(self._ask, self._chat.ask(text, message_id=message_id))
+        return RemoteAnswer(self._ask, self._chat.ask(text, message_id=message_id))
 
-    def attach(self, message_id: str) -> Answer:
+    def attach(self, message_id: str) -> RemoteAnswer:
         """The answer to a question that was asked before, by whomever. To follow it raises `BadRequest` if there is none."""
-        return Answer(self._ask, self._chat.attach(message_id))
+        return RemoteAnswer(self._ask, self._chat.attach(message_id))
 
 
-class Answer(AnswerOperations, Blocks):
+class RemoteAnswer(AnswerOperations, Blocks):
     """An answer: `for piece in answer` follows it as it is written, and `result()` waits for its end."""
 
-    def __init__(self, ask: Ask, answer: AsyncAnswer) -> None:
+    def __init__(self, ask: Ask, answer: AsyncRemoteAnswer) -> None:
         self._ask, self._answer = ask, answer
         self._question = answer._question  # noqa: SLF001 - the two are one answer
 

@@ -360,7 +360,7 @@ class AsksAsked(Taken):
     limit: Annotated[int, Field(ge=1, le=1000, description="Number of questions.")] = 100
 
 
-class Later(BaseModel):
+class Escalation(BaseModel):
     """To whom a question goes on, and when."""
 
     to: str
@@ -391,7 +391,7 @@ class AskTold(BaseModel):
     schema_: Annotated[JsonObject, Field(alias="schema")]
     args: JsonObject | None
     to: list[str]
-    later: list[Later]
+    later: list[Escalation]
     people: int
     self_answer: bool
     began_by: str | None
