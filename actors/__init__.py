@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from perdure.actors.chat.feed import FeedEvent
     from perdure.actors.chat.model_lookup import UnusableModel, close_models, resolve_model
     from perdure.actors.chat.tool_schema import ToolContext
-    from perdure.actors.chat.tools import BadToolOutput, ToolOptions, tool
+    from perdure.actors.chat.tools import Approval, BadToolOutput, ToolOptions, tool
     from perdure.actors.chat.turn import ActiveTurn, ChatRecoveryContext, TurnResult
     from perdure.actors.chat.turn_failures import ChatTurnFailed
     from perdure.actors.code.known_types import by_type, mistakable
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from perdure.actors.jobs.fiber import FiberInspection, FiberPage
     from perdure.actors.jobs.fiber_context import FiberContext, FiberRecovery
     from perdure.actors.jobs.occurrence import Occurrence, Past, QueuedItem, Schedule
-    from perdure.actors.life.asks import Answer, user_name
+    from perdure.actors.life.asks import Answer, Answering, user_name
     from perdure.actors.life.conditions import all_of, any_of, n_of
     from perdure.actors.life.handle import Handle, tell
     from perdure.actors.life.results import (
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from perdure.actors.link.questions import (
         Books,
         Later,
+        about_ask,
         deleted_with,
         question_of,
         requested_by,

@@ -21,7 +21,23 @@ if TYPE_CHECKING:
         check_words,
         checked,
     )
-    from perdure.ledger.asks import ALARM_OF_ASKS, BEGAN_BY, ask_id, ask_told, check_fits, list_asks, named_ask
+    from perdure.ledger.asks import (
+        ALARM_OF_ASKS,
+        APPROVAL,
+        BEGAN_BY,
+        CLIENT_TOOL,
+        AskedCall,
+        ask_id,
+        ask_told,
+        asked_call,
+        call_ask_id,
+        call_told,
+        check_fits,
+        checked_answer,
+        is_call_ask,
+        list_asks,
+        named_ask,
+    )
     from perdure.ledger.batch_decisions import are_alike, end_together, is_plain_end, is_plain_request, request_together
     from perdure.ledger.bucket_cache import CACHE_VARIABLE, begin_cache, bucket_of, given_as
     from perdure.ledger.bucket_history import Moment
@@ -203,7 +219,7 @@ if TYPE_CHECKING:
         keep_replica,
         replica_of,
     )
-    from perdure.ledger.run import Run, outcome_of
+    from perdure.ledger.run import AskRecord, GivenAnswer, Run, outcome_of
     from perdure.ledger.run_pages import chosen_of, page_of, rows_for
     from perdure.ledger.secret import (
         RedactedStream,
@@ -238,6 +254,7 @@ if TYPE_CHECKING:
         Adopt,
         Alarm,
         AnswerAsk,
+        AskCalls,
         Awake,
         Cancel,
         Chunk,

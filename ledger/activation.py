@@ -37,6 +37,7 @@ class Activation:
     `reported` is the highest sequence of its storage that it has reported, which its next life must find again; None if it has yet to be
     looked up in the snapshot. `cause` says how its last life ended, if it was lost.
     `called` says that a call or a letter woke it: then the child of a run is also an agent of its own standing.
+    `calls` are those that wait for people (`CallsAsked`), or None.
     """
 
     agent_id: str
@@ -56,6 +57,7 @@ class Activation:
     reported: int | None = None
     cause: str = ""
     called: bool = False
+    calls: dict[str, bytes] | None = None
     confirmed: bool = False
     begun_in: int = 0
 

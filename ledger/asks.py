@@ -3,14 +3,19 @@
 A question belongs to a run, and stands in its record. The run asks it again in each attempt that comes to the same place, by its number and
 the digest of what it says: the same one is open, or answered, already; another one takes its place, and what was answered to the former
 counts for nothing. An answer reaches the run as an event does (`folds`), once. A question ends with its run.
+
+A call of a chat that waits for a person, or for its client, is such a question too. Its chat decides about the answer, by the same rules
+(`checked_answer`), in the commit by which the turn goes on. The ledger knows which of them are open (`CallsAsked`), so that there is one
+list, and where an answer is to go.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
+from perdure.ledger.activation import Activation
 from perdure.ledger.codec import pack, unpack
 from perdure.ledger.errors import (
     AlreadyAnswered,
@@ -22,7 +27,7 @@ from perdure.ledger.errors import (
     UnknownAsk,
 )
 from perdure.ledger.facts import AskAnswered, AskEscalated, AskLapsed, AskOpened, AskWithdrawn, Fact
-from perdure.ledger.ids import name_of, root_of
+from perdure.ledger.ids import digest_of, name_of, root_of, type_of
 from perdure.ledger.run import AskRecord, Run
 from perdure.ledger.status import AskStatus
 from perdure.ledger.stimulus import AnswerAsk, OpenAsk, WithdrawAsk
@@ -35,12 +40,51 @@ from perdure.policies import Answerer, Limits, Vote, answer_refusal, is_decided,
 NO: Final = pack(False)
 ALARM_OF_ASKS: Final = "\0asks "
 """As `ALARM_OF_RUN`, before the id of a run whose questions go on to others, or expire."""
+_CALL: Final = "call-"
+_CLOSED_CALLS_MAX: Final = 1_000
 BEGAN_BY: Final = "began_by"
 """The option of a run that names who began it, where that is known."""
 
 
+QUESTION: Final = "question"
+APPROVAL: Final = "approval"
+CLIENT_TOOL: Final = "client-tool"
+"""The kinds of what people are asked: a question of a run; whether a call may be made; what a call has come to that a client makes."""
+
+
+class AskedCall(NamedTuple):
+    """A call of a chat that waits: for an approval, or for what it came to. `run_id` is the run that its turn answers, or empty."""
+
+    call_id: str
+    kind: str
+    tool: str
+    run_id: str
+    ask: AskRecord
+
+    def body(self) -> bytes:
+        return pack([*self[:-1], [*self.ask]])
+
+    @classmethod
+    def load(cls, body: bytes) -> AskedCall:
+        call_id, kind, tool, run_id, ask = unpack(body)
+        return cls(call_id, kind, tool, run_id, AskRecord.from_plain(ask))
+
+
 def ask_id(run_id: str, number: int) -> str:
     return f"{run_id}:{number}"
+
+
+def call_ask_id(agent: str, request_id: str, key: str) -> str:
+    """The id of a question about a call of a turn. `key` is the question's in its turn."""
+    return f"{_CALL}{digest_of(pack([agent, request_id, key]))}"
+
+
+def is_call_ask(asked: object) -> bool:
+    return isinstance(asked, str) and asked.startswith(_CALL) and ":" not in asked
+
+
+def asked_call(view: View, key: str) -> AskedCall:
+    return AskedCall.load((view.agents[view.asked_calls[key]].calls or {})[key])
 
 
 def named_ask(asked: object) -> tuple[str, int]:
@@ -64,6 +108,20 @@ def note_asks(view: View, run: Run) -> None:
         if not math.isinf(due_ms):
             view.alarms.arm(key, due_ms)
     view.settle(run)
+
+
+def note_calls(view: View, activation: Activation, calls: dict[str, bytes]) -> None:
+    """These calls of a chat wait for people, and no others of it."""
+    agent = activation.agent_id
+    for ask_id in activation.calls or ():
+        del view.asked_calls[ask_id]
+        if ask_id not in calls:
+            view.closed_calls[ask_id] = agent
+    while len(view.closed_calls) > _CLOSED_CALLS_MAX:
+        del view.closed_calls[next(iter(view.closed_calls))]
+    activation.calls = calls or None
+    view.asked_calls.update(dict.fromkeys(calls, agent))
+    view.dirty_agents[agent] = None
 
 
 # ---------------------------------------------------------------- decisions
@@ -125,18 +183,31 @@ def answer_ask(view: View, said: AnswerAsk, at_ms: int) -> Iterator[Fact]:
         raise UnknownAsk(
             "ask_id", f"no question {ask_id(said.run_id, said.number)!r} is known; `perdure asks` lists the open ones"
         )
-    if any(each.answer_id == said.answer_id for each in ask.answers):
+    if ask.has_answer(said.answer_id):
         return  # it is told again
-    _check_open(run, ask, at_ms)
+    gone = f"its run has ended ({run.status})" if run.has_ended else "its run waits for the answer no more"
+    edited, closes = checked_answer(ask, ask_id(run.run_id, ask.number), said, at_ms, gone)
+    yield AskAnswered(
+        run.run_id, ask.number, said.answer_id, ask.digest, said.who, said.channel, said.value, edited, closes
+    )
+
+
+def checked_answer(
+    ask: AskRecord, named: str, said: AnswerAsk, at_ms: int, gone: str, fits: Callable[[object], None] | None = None
+) -> tuple[bytes | None, bool]:
+    """The arguments as somebody has changed them, if at all, and whether this answer closes the question. Refused, typed, if it does not
+    count. `gone` says why the question was withdrawn, if it was; `fits` checks changed arguments."""
+    _check_open(ask, named, at_ms, gone)
     if said.digest and said.digest != ask.digest:
-        words = f"what {ask_id(run.run_id, ask.number)} asks has changed since it was shown; look at it again"
-        raise AnswerRefused("digest", words)
+        raise AnswerRefused("digest", f"what {named} asks has changed since it was shown; look at it again")
     who = Answerer(said.who, said.groups, said.is_operator, said.is_admin)
     problem = answer_refusal(who, {name for name, _ in ask.to[: ask.level]}, ask.began_by, self_answer=ask.self_answer)
     if problem:
         raise AnswerForbidden("who", problem)
     check_fits(unpack(ask.schema), unpack_value(said.value))
     edited = _edited(ask, said.edited)
+    if edited is not None and fits is not None:
+        fits(unpack_value(edited))
     vote = Vote(said.who, said.value, edited)
     votes = [Vote(each.who, each.value, each.edited) for each in ask.answers]
     if vote in votes:
@@ -144,14 +215,11 @@ def answer_ask(view: View, said: AnswerAsk, at_ms: int) -> Iterator[Fact]:
         words = f"{said.who} has answered so already, {_ago(given.at_ms, at_ms)}; {ask.people} different people are asked for"
         raise AlreadyAnswered("ask_id", words)
     no = NO if unpack(ask.schema).get("type") == "boolean" else None
-    closes = is_decided(with_vote(votes, vote), ask.people, no)
-    yield AskAnswered(
-        run.run_id, ask.number, said.answer_id, ask.digest, said.who, said.channel, said.value, edited, closes
-    )
+    return edited, is_decided(with_vote(votes, vote), ask.people, no)
 
 
-def _check_open(run: Run, ask: AskRecord, at_ms: int) -> None:
-    named, since = ask_id(run.run_id, ask.number), _ago(ask.closed_at_ms, at_ms)
+def _check_open(ask: AskRecord, named: str, at_ms: int, gone: str) -> None:
+    since = _ago(ask.closed_at_ms, at_ms)
     match ask.status:
         case AskStatus.ANSWERED:
             latest = ask.answers[-1]
@@ -159,8 +227,7 @@ def _check_open(run: Run, ask: AskRecord, at_ms: int) -> None:
         case AskStatus.EXPIRED:
             raise AskClosed("ask_id", f"{named} has expired, {since}")
         case AskStatus.WITHDRAWN:
-            why = f"its run has ended ({run.status})" if run.has_ended else "its run waits for the answer no more"
-            raise AskClosed("ask_id", f"{named} was withdrawn, {since}: {why}")
+            raise AskClosed("ask_id", f"{named} was withdrawn, {since}: {gone}")
 
 
 def _ago(then_ms: int, at_ms: int) -> str:
@@ -210,21 +277,40 @@ def ring(view: View, run_id: str, wall_ms: float) -> Iterator[Fact]:
 # ---------------------------------------------------------------- what is told
 
 
-def list_asks(view: View, to: str | None, limit: int, *, closed: bool) -> list[dict[str, Any]]:
+def list_asks(view: View, to: str | None, limit: int, now_ms: int, *, closed: bool) -> list[dict[str, Any]]:
     """Open questions, those that wait for longest first; of one group or person; or besides, the closed ones of runs that are in memory."""
     runs = list(view.runs.values()) if closed else [view.runs[run_id] for run_id in view.asks]
-    found = [(run, ask) for run in runs if not run.cleared for ask in run.asks if closed or ask.is_open]
-    asked = [each for each in found if to is None or to in [name for name, _ in each[1].to[: each[1].level]]]
-    asked.sort(key=lambda each: (not each[1].is_open, each[1].opened_at_ms, each[1].seq))
-    return [ask_told(run, ask) for run, ask in asked[:limit]]
+    found: list[tuple[AskRecord, Run | str]] = [
+        (ask, run) for run in runs if not run.cleared for ask in run.asks if closed or ask.is_open
+    ]
+    calls = {key: asked_call(view, key) for key in view.asked_calls}
+    found += [(call.ask.by_now(now_ms), key) for key, call in calls.items()]
+    asked = [each for each in found if to is None or to in [name for name, _ in each[0].to[: each[0].level]]]
+    asked.sort(key=lambda each: (not each[0].is_open, each[0].opened_at_ms, each[0].seq))
+    return [
+        call_told(view.asked_calls[of], of, calls[of], now_ms) if isinstance(of, str) else ask_told(of, ask)
+        for ask, of in asked[:limit]
+    ]
 
 
 def ask_told(run: Run, ask: AskRecord) -> dict[str, Any]:
-    """A question for whoever is to answer it, as plain data. `to` are those who may answer by now, `later` those to whom it goes on."""
+    """A question of a run for whoever is to answer it, as plain data. `to` are those who may answer by now, `later` those to whom it goes
+    on."""
+    of = {"run_id": run.run_id, "agent": run.child, "kind": QUESTION, "tool": None, "call_id": None}
+    return _told(ask_id(run.run_id, ask.number), ask, of)
+
+
+def call_told(agent: str, key: str, call: AskedCall, now_ms: int) -> dict[str, Any]:
+    """The same of a question about a call."""
+    of = {"run_id": call.run_id or None, "agent": agent, "kind": call.kind, "tool": call.tool, "call_id": call.call_id}
+    return _told(key, call.ask.by_now(now_ms), of)
+
+
+def _told(key: str, ask: AskRecord, of: dict[str, Any]) -> dict[str, Any]:
     return {
-        "ask_id": ask_id(run.run_id, ask.number),
-        "run_id": run.run_id,
-        "agent_type": run.agent_type,
+        "ask_id": key,
+        **of,
+        "agent_type": type_of(of["agent"]),
         "status": str(ask.status),
         "question": ask.question,
         "schema": unpack(ask.schema),

@@ -116,7 +116,7 @@ def _ends_plainly(view: View, said: Ended) -> Run | None:
     agent, life = run.child, view.agents.get(run.child)
     if life is None or life.incarnation != said.incarnation or not life.host_id or life.host_id != run.host_id:
         return None
-    if life.owes or life.alarm_at_ms or ">" in agent or agent in view.mailbox or agent in view.wanted:
+    if life.owes or life.alarm_at_ms or life.calls or ">" in agent or agent in view.mailbox or agent in view.wanted:
         return None
     bears_on_others = view.doomed or agent in view.children or run.parent in view.held or agent in view.awaiting
     return None if bears_on_others else run

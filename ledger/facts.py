@@ -340,6 +340,16 @@ class AlarmSet(NamedTuple):
     sequence: int = 0
 
 
+class CallsAsked(NamedTuple):
+    """The calls of a chat that wait for people or their clients: all of them, by the ids of their questions, each as encoded plain data.
+    `home` is that of `AlarmSet`."""
+
+    agent_id: str
+    calls: dict[str, bytes]
+    home: list[Any] | None = None
+    sequence: int = 0
+
+
 class AlarmRang(NamedTuple):
     """The time of an agent's alarm came. From then on the agent owes work: its present life sets the next alarm, or a new life is
     begun."""
@@ -440,6 +450,7 @@ Fact = (
     | AgentReleased
     | AgentLost
     | AlarmSet
+    | CallsAsked
     | AlarmRang
     | AgentDoomed
     | AgentForgotten

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from perdure.ledger.activation import Activation
-from perdure.ledger.asks import note_asks
+from perdure.ledger.asks import note_asks, note_calls
 from perdure.ledger.batch_folds import record_batch
 from perdure.ledger.codec import encode, pack
 from perdure.ledger.facts import (
@@ -30,6 +30,7 @@ from perdure.ledger.facts import (
     AskWithdrawn,
     AttemptLost,
     AttemptStarted,
+    CallsAsked,
     CodeAdopted,
     EventSent,
     EventTaken,
@@ -338,8 +339,16 @@ def _run_cleared(view: View, fact: RunCleared, seq: int, at_ms: int) -> int | No
 def _owe_nothing(view: View, activation: Activation) -> None:
     activation.owes = activation.unclean = False
     view.set_alarm(activation, 0)
+    note_calls(view, activation, {})
+    _forget_closed_calls(view, activation.agent_id)
     view.stir(activation)
     view.touched[activation.agent_id] = None
+
+
+def _forget_closed_calls(view: View, agent: str) -> None:
+    # An answer to one of them would bring an agent of that name to life.
+    if agent in view.closed_calls.values():
+        view.closed_calls = {ask_id: of for ask_id, of in view.closed_calls.items() if of != agent}
 
 
 def _agent_activated(view: View, fact: AgentActivated, _seq: int, _at_ms: int) -> None:
@@ -390,6 +399,12 @@ def _alarm_set(view: View, fact: AlarmSet, _seq: int, _at_ms: int) -> None:
     activation = view.agents[fact.agent_id]
     activation.owes, activation.home = False, fact.home  # what it owed was to say when it must be awake next
     view.set_alarm(activation, fact.at_ms)
+
+
+def _calls_asked(view: View, fact: CallsAsked, _seq: int, _at_ms: int) -> None:
+    activation = view.agents[fact.agent_id]
+    activation.home = fact.home
+    note_calls(view, activation, fact.calls)
 
 
 def _alarm_rang(view: View, fact: AlarmRang, _seq: int, at_ms: int) -> None:
@@ -501,6 +516,7 @@ _FOLDS: dict[type[Fact], Callable[[View, Any, int, int], int | None]] = {
     AgentReleased: _agent_released,
     AgentLost: _agent_lost,
     AlarmSet: _alarm_set,
+    CallsAsked: _calls_asked,
     AlarmRang: _alarm_rang,
     AgentDoomed: _agent_doomed,
     AgentForgotten: _agent_forgotten,

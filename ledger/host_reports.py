@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from perdure.ledger.activation import Activation
+from perdure.ledger.activation import Activation, HostSpec
 from perdure.ledger.facts import (
     AgentLost,
     AgentReleased,
     AlarmSet,
     AttemptLost,
+    CallsAsked,
     ChunkEmitted,
     EventTaken,
     Fact,
@@ -46,6 +47,7 @@ from perdure.ledger.stimulus import (
     UNFIT,
     UNIMPORTABLE,
     Alarm,
+    AskCalls,
     Awake,
     Chunk,
     Clear,
@@ -249,16 +251,35 @@ def seal(view: View, run: Run, *, still_running: bool) -> Iterator[Fact]:
 
 def alarm(view: View, said: Alarm) -> Iterator[Fact]:
     """An agent says when it must be awake next. It says so before its goodbye on the same link, so no alarm is lost when it sleeps."""
+    activation = _that_stays(view, said)
+    if activation is not None and (said.at_ms != activation.alarm_at_ms or activation.owes):
+        yield AlarmSet(said.agent_id, said.at_ms, _home(view, said), said.sequence)
+
+
+def ask_calls(view: View, said: AskCalls) -> Iterator[Fact]:
+    """A chat says which of its calls wait for people. It says so again in each of its lives, so a report that was lost comes again."""
+    activation = _that_stays(view, said)
+    if activation is not None and said.calls != (activation.calls or {}):
+        yield CallsAsked(said.agent_id, said.calls, _home(view, said), said.sequence)
+
+
+def _that_stays(view: View, said: Alarm | AskCalls) -> Activation | None:
+    # The life that says so, if it is the present one of an agent that is not being deleted.
     activation = view.agents.get(said.agent_id)
     if activation is None or activation.incarnation != said.incarnation or not activation.host_id:
-        return
-    run = view.runs.get(name_of(said.agent_id))  # the child of a run bears the run's id as its name
-    own = run if run is not None and run.child == said.agent_id else None
-    if view.doomed_by(said.agent_id) or (own is not None and own.cleared):
-        return  # it is being deleted
-    if said.at_ms != activation.alarm_at_ms or activation.owes:
-        home = said.home if said.home is not None or own is None else own.options.get("pool")
-        yield AlarmSet(said.agent_id, said.at_ms, home, said.sequence)
+        return None
+    own = _own_run(view, said.agent_id)
+    return None if view.doomed_by(said.agent_id) or (own is not None and own.cleared) else activation
+
+
+def _own_run(view: View, agent: str) -> Run | None:
+    run = view.runs.get(name_of(agent))  # the child of a run bears the run's id as its name
+    return run if run is not None and run.child == agent else None
+
+
+def _home(view: View, said: Alarm | AskCalls) -> HostSpec | None:
+    own = _own_run(view, said.agent_id)
+    return said.home if said.home is not None or own is None else own.options.get("pool")
 
 
 def handled(view: View, said: Handled, at_ms: int, limits: Limits) -> Iterator[Fact]:

@@ -9,7 +9,7 @@ that is doubled, late or from an earlier life yields no facts.
 |---|---|
 | `Request`, `Cancel`, `Clear`, `Tell`, `Send`, `Pause`, `Forget`, `StopLives`, `Retry`, `Adopt`, `PromiseUndo` | `requests` |
 | `Up`, `Progress`, `Milestone`, `Chunk`, `Ended`, `Undoing`, `Unstarted`, `Waiting`, `Took` | `host_reports` |
-| `Released`, `Awake`, `Alarm`, `Handled` | `host_reports` |
+| `Released`, `Awake`, `Alarm`, `AskCalls`, `Handled` | `host_reports` |
 | `HostUp`, `HostLost` | `host_reports` |
 | `OpenAsk`, `WithdrawAsk`, `AnswerAsk` | `asks` |
 | `ExpireRuns` | here |
@@ -23,7 +23,7 @@ anything of this holds:
 
 - it has no hard end, or one of its family has none: what is live, and what a late result may still repair;
 - mail about one of them, or for one of them, is pending or parked;
-- one of them is awake, owes work, or has an alarm: schedules and fibers that go on after the run;
+- one of them is awake, owes work, has an alarm, or asks people something: schedules, fibers and turns that go on after the run;
 - a live run waits for it, or is given its result (`View.sources`);
 - its child, or that of a run of its family, was woken by a call or a letter: then it is an agent of its own standing;
 - the run of its parent has not ended: after a death the parent asks for it again, and must find it.
@@ -47,6 +47,7 @@ from perdure.ledger.stimulus import (
     Adopt,
     Alarm,
     AnswerAsk,
+    AskCalls,
     Awake,
     Cancel,
     Chunk,
@@ -126,6 +127,7 @@ _DECISIONS: dict[type[Stimulus], Callable[[View, Any, int, Limits], Iterator[Fac
     Released: host_reports.released,
     Awake: lambda view, said, _at_ms, _limits: host_reports.awake(view, said),
     Alarm: lambda view, said, _at_ms, _limits: host_reports.alarm(view, said),
+    AskCalls: lambda view, said, _at_ms, _limits: host_reports.ask_calls(view, said),
     Handled: host_reports.handled,
     HostUp: host_reports.host_up,
     HostLost: host_reports.host_lost,

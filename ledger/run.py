@@ -112,8 +112,26 @@ class AskRecord(NamedTuple):
         following = [at_ms for _, at_ms in self.to[self.level :][:1]]
         return min([*following, self.expires_at_ms or math.inf])
 
+    def has_answer(self, answer_id: str) -> bool:
+        return any(each.answer_id == answer_id for each in self.answers)
+
+    def by_now(self, wall_ms: float) -> AskRecord:
+        """The same, as far as it has come by the wall clock among those that it names."""
+        return self._replace(level=sum(at_ms <= wall_ms for _, at_ms in self.to))
+
     def closed(self, status: AskStatus, at_ms: int) -> AskRecord:
         return self._replace(status=status, closed_at_ms=at_ms)
+
+    def answered(self, given: GivenAnswer, *, closes: bool) -> AskRecord:
+        answers = [*(each for each in self.answers if each.who != given.who), given]
+        ask = self._replace(answers=answers)
+        return ask.closed(AskStatus.ANSWERED, given.at_ms) if closes else ask
+
+    @classmethod
+    def from_plain(cls, plain: Sequence[Any]) -> AskRecord:
+        ask = cls(*plain)
+        to, answers = [(name, at_ms) for name, at_ms in ask.to], [GivenAnswer(*each) for each in ask.answers]
+        return ask._replace(to=to, status=AskStatus(ask.status), answers=answers)
 
 
 @dataclass(slots=True)
@@ -337,14 +355,8 @@ class Run:
         run.chunk = (run.chunk[0], run.chunk[1])
         run.slots = {slot: MailState(state) for slot, state in run.slots.items()}
         run.wait = None if run.wait is None else RunWait(*run.wait)
-        run.asks = [_asked_from(each) for each in run.asks]
+        run.asks = [AskRecord.from_plain(each) for each in run.asks]
         return run
-
-
-def _asked_from(plain: Sequence[Any]) -> AskRecord:
-    ask = AskRecord(*plain)
-    to, answers = [(name, at_ms) for name, at_ms in ask.to], [GivenAnswer(*each) for each in ask.answers]
-    return ask._replace(to=to, status=AskStatus(ask.status), answers=answers)
 
 
 _plain_of = attrgetter(*(each.name for each in fields(Run) if each.init))
@@ -551,12 +563,7 @@ def _ask_opened(run: Run, fact: AskOpened, at_ms: int) -> None:
 
 def _ask_answered(run: Run, fact: AskAnswered, at_ms: int) -> None:
     given = GivenAnswer(fact.who, fact.value, fact.edited, fact.channel, at_ms, fact.answer_id)
-
-    def answered(ask: AskRecord) -> AskRecord:
-        ask = ask._replace(answers=[*(each for each in ask.answers if each.who != given.who), given])
-        return ask.closed(AskStatus.ANSWERED, at_ms) if fact.closes else ask
-
-    _change_ask(run, fact.number, answered)
+    _change_ask(run, fact.number, lambda ask: ask.answered(given, closes=fact.closes))
 
 
 def _ask_expired(run: Run, fact: AskLapsed, at_ms: int) -> None:

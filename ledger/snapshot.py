@@ -36,6 +36,7 @@ def meta_of(view: View) -> bytes:
             "at_ms": view.at_ms,
             "limits": view.limits,
             "lives": view.lives.to_plain(),
+            "closed_calls": view.closed_calls,
             "code": view.code.to_plain(),
         }
     )
@@ -106,6 +107,7 @@ def run_from(record: Record) -> Run:
 
 def _agent_record(activation: Activation) -> Record:
     live = bool(activation.host_id) or activation.unclean or activation.alarm_at_ms > 0 or activation.doomed
+    live = live or activation.calls is not None
     body = pack(_plain_of(activation))
     return Record("agents", activation.agent_id, live, (activation.host_id, activation.incarnation), body)
 
@@ -129,6 +131,7 @@ def restore(boot: Boot) -> View:
         view.tally.update(meta["tally"])
         view.at_ms, view.limits = meta["at_ms"], meta["limits"]
         view.code, view.lives = Code(*meta["code"]), Lives(*meta["lives"])
+        view.closed_calls = meta["closed_calls"]
     view.archived.update(boot.ended)
     for record in boot.records:
         _restore_record(view, record)
@@ -216,3 +219,4 @@ def _index_agents(view: View) -> None:
         if activation.alarm_at_ms:
             view.alarmed[activation.agent_id] = None
             view.alarms.arm(activation.agent_id, activation.alarm_at_ms)
+        view.asked_calls.update(dict.fromkeys(activation.calls or (), activation.agent_id))

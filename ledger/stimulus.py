@@ -152,6 +152,16 @@ class Alarm(NamedTuple):
     sequence: int = 0
 
 
+class AskCalls(NamedTuple):
+    """The calls of a chat that wait for people or their clients. The fields are those of `CallsAsked`."""
+
+    agent_id: str
+    incarnation: int
+    calls: dict[str, bytes]
+    home: list[Any] | None
+    sequence: int = 0
+
+
 class Handled(NamedTuple):
     """The recipient's transaction with these mails' effects is durable. `failures` are `(mail id, error, park)`."""
 
@@ -321,7 +331,7 @@ class Tick(NamedTuple):
 
 Stimulus = (
     Request | Up | Progress | Milestone | Chunk | Ended | Undoing | Unstarted | Waiting | Took
-    | Released | Awake | Alarm | Handled | Cancel | Clear | Tell | PromiseUndo
+    | Released | Awake | Alarm | AskCalls | Handled | Cancel | Clear | Tell | PromiseUndo
     | Send | OpenAsk | WithdrawAsk | AnswerAsk
     | Pause | ExpireRuns | Forget | StopLives | Retry | Adopt | HostUp | HostLost | Unhosted | Tick
 )  # fmt: skip

@@ -56,6 +56,7 @@ class View:
         self.mail: dict[str, Mail] = {}
         self.agents: dict[str, Activation] = {}
         self.lives = Lives()
+        self.closed_calls: dict[str, str] = {}  # the latest ones, as `asked_calls`
         self.asleep: dict[str, Activation] = {}  # what is kept of agents that sleep, until the snapshot has it
         self.deleted: dict[str, None] = {}  # agents, with their descendants, until the snapshot has it
         self.archived: Counter[str] = Counter()  # ended runs by status that only the snapshot has
@@ -87,9 +88,7 @@ class View:
         self.due_joins: dict[str, None] = {}  # runs whose condition is to be looked at
         self.awake: dict[str, None] = {}  # agents that are on a host, or ended uncleanly
         self.alarmed: dict[str, None] = {}
-        self.wanted: dict[
-            str, LineKey | None
-        ] = {}  # agents that are to be woken, with their line unless they are put off
+        self.wanted: dict[str, LineKey | None] = {}  # agents to be woken, with their line unless they are put off
         self.wakes = WaitQueues()
         self.mailbox: dict[str, PendingMail] = {}
         self.parked_mail: dict[str, dict[str, None]] = {}
@@ -98,11 +97,10 @@ class View:
         self.alarms = Timers()  # by the wall clock
         self.cleared: dict[str, None] = {}
         self.parked: dict[str, None] = {}  # runs
-        self.waiting: dict[
-            str, None
-        ] = {}  # runs that wait without a process or are paused, until they are queued again
+        self.waiting: dict[str, None] = {}  # runs that wait without a process or are paused, until they are queued
         self.events: dict[str, PendingMail] = {}  # by run
         self.asks: dict[str, None] = {}  # runs that ask people something
+        self.asked_calls: dict[str, str] = {}  # questions about calls of chats, each with its agent
         self.begins_anew: dict[str, None] = {}  # runs that were tried again, and have begun no attempt since
         self.doomed: dict[str, None] = {}
 
@@ -219,6 +217,8 @@ class View:
         self.awake.pop(agent, None)
         self.alarmed.pop(agent, None)
         self.alarms.disarm(agent)
+        for ask_id in () if gone is None else gone.calls or ():
+            del self.asked_calls[ask_id]
         # Mailboxes, wanted agents and runs of that name are armed under the same key.
         if not (agent in self.mailbox or agent in self.wanted or agent in self.runs):
             self.timers.disarm(agent)
@@ -577,8 +577,8 @@ class View:
             self.events[run.run_id].take_back()
 
     def drop_agent(self, agent: str) -> None:
-        """Forget an activation that owes nothing and has no alarm. The agent is wanted again if it has mail that is due; for mail that
-        waits for its retry, a timer is armed already."""
+        """Forget an activation that owes nothing, has no alarm, and asks nobody anything. The agent is wanted again if it has mail that
+        is due; for mail that waits for its retry, a timer is armed already."""
         activation = self.agents.get(agent)
         ancestor = self.doomed_by(agent)
         if ancestor:
@@ -589,7 +589,7 @@ class View:
             activation.owes, activation.unclean, activation.wake_at_ms = False, True, self.at_ms
             self.stir(activation)
             self.want(agent)
-        elif activation is not None and activation.alarm_at_ms:
+        elif activation is not None and (activation.alarm_at_ms or activation.calls):
             activation.run_id, activation.losses = "", 0
             activation.forgive(self.at_ms)
         else:

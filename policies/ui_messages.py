@@ -59,6 +59,7 @@ class Approval(TypedDict, total=False):
 
     id: str
     approved: bool
+    by: JsonObject
     reason: str
     descriptor: JsonObject
 
@@ -126,6 +127,7 @@ class Event(TypedDict, total=False):
     approvalId: str
     approvalDescriptor: JsonObject
     approved: bool
+    by: JsonObject
     finishReason: str
     usage: dict[str, int]
 

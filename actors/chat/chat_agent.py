@@ -48,7 +48,7 @@ from perdure.actors.code.author_call import hook, without_middle
 from perdure.actors.jobs.fiber_context import CURRENT
 from perdure.actors.life.results import MilestoneInfo, RunInfo, RunResult
 from perdure.actors.life.run_context import RunContext
-from perdure.ledger import Secret, Status, pack, preview_of, unpack
+from perdure.ledger import AnswerAsk, Secret, Status, pack, preview_of, unpack
 from perdure.policies import ChatRecovery, ContextOverflow, Event, Json, Message, Part, default_repair
 
 if TYPE_CHECKING:
@@ -395,6 +395,13 @@ class ChatAgent(Agent, Generic[Answer]):
         if reason is not None:
             event["reason"] = reason
         return self._perdure_conversation.answer(event)
+
+    @exposed(repeatable=True)
+    def _perdure_answer_call(self, ask_id: str, said: bytes) -> Any:
+        """Answer a question of the ledger's list about a call."""
+        return self._perdure.looked(
+            lambda: self._perdure_conversation.turns.answers.decided(ask_id, AnswerAsk(*unpack(said)))
+        )
 
     @steering
     async def add_messages(self, messages: Messages) -> int:

@@ -102,6 +102,7 @@ class ConversationState:
         ours: the ids of the turns that this life has begun or recovered.
         spans: tells of the turns where telemetry is on.
         freed_at_ms: when a turn last made room for the next one, in this life.
+        asks_changed: is called when other calls wait for people than before, durably.
     """
 
     def __init__(self, agent: ChatAuthor, tenant: Tenant) -> None:
@@ -111,6 +112,7 @@ class ConversationState:
         self.lost_calls = LostCalls(self.store)
         self.open: dict[str, Turn] = {}
         self.freed_at_ms = 0
+        self.asks_changed: Callable[[], None] = lambda: None
         self.streams: dict[str, Stream] = {}
         self.runs: dict[str, RunContext] = {}
         self.ours: set[str] = set()

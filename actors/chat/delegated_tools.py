@@ -11,7 +11,7 @@ from pydantic import BaseModel, PydanticUserError, TypeAdapter
 from perdure.actors.agent.agent import Agent
 from perdure.actors.chat.plain_data import checked
 from perdure.actors.chat.tool_schema import intake_of_schema, intake_of_type, is_object
-from perdure.actors.chat.tools import Hook, Tool, check_description, check_hook, check_name
+from perdure.actors.chat.tools import Approval, Hook, Tool, check_description, check_hook, check_name
 from perdure.actors.code.signatures import run_shapes
 from perdure.actors.life.class_checks import check_class
 from perdure.actors.life.results import Detached
@@ -30,7 +30,7 @@ def agent_tool(
     output: object = None,
     detached: bool | Detached = False,
     display: JsonObject | None = None,
-    needs_approval: bool | Hook = False,
+    needs_approval: bool | Approval | Hook = False,
 ) -> Tool:
     """A child agent as a tool: the model's call becomes a run of this class.
 
@@ -94,7 +94,7 @@ class NoInput(BaseModel, extra="forbid"):
 
 
 def client_tool(
-    name: str, description: str, parameters: Mapping[str, object], *, needs_approval: bool | Hook = False
+    name: str, description: str, parameters: Mapping[str, object], *, needs_approval: bool | Approval | Hook = False
 ) -> Tool:
     """A tool that the client executes. The turn waits for its answer. `parameters` is a JSON schema of type `object`."""
     if not isinstance(parameters, Mapping) or parameters.get("type", "object") != "object":

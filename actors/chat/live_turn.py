@@ -25,7 +25,7 @@ from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.lost_calls import aborted, died, evidence_of
 from perdure.actors.chat.tool_run import DEFERRED, TIMED_OUT, UNAPPROVED, RepeatableToolRun, ToolEnd, ToolRun, execute
 from perdure.actors.chat.tool_schema import ToolContext
-from perdure.actors.chat.tools import Tool, Toolset
+from perdure.actors.chat.tools import Approval, Tool, Toolset
 from perdure.actors.chat.toolsets import listed
 from perdure.actors.chat.transcript import told_of
 from perdure.actors.chat.turn import Turn
@@ -36,7 +36,7 @@ from perdure.actors.life.host_options import Placement
 from perdure.actors.life.results import Detached, RunHandle, RunResult
 from perdure.actors.ports import KillPoint
 from perdure.actors.telemetry.telemetry import TOOL
-from perdure.ledger import Cancel, Status, TooLarge
+from perdure.ledger import APPROVAL, Cancel, Status, TooLarge
 from perdure.policies import (
     CallStage,
     Event,
@@ -264,10 +264,14 @@ class LiveTurn:
 
     async def _needs_approval(self, part: Part, tool: Tool) -> bool:
         wanted, problem = await tried(result_of(lambda: tool.wants_approval(part.get("input"), self._agent)))
-        if wanted or problem is not None:
-            call_id, about = part["toolCallId"], {} if problem is None else {"problem": in_words(problem)}
-            self.stream.add(approval_request(call_id, call_id, about))
-        return bool(wanted) or problem is not None
+        if not wanted and problem is None:
+            return False
+        call_id, about = part["toolCallId"], {} if problem is None else {"problem": in_words(problem)}
+        if isinstance(wanted, Approval):
+            self.turn.asks[f"{APPROVAL} {call_id}"] = [*wanted.asked(self._tenant.now_ms())]
+        self.stream.add(approval_request(call_id, call_id, about))
+        self.stream.flush(then=self._state.asks_changed)
+        return True
 
     async def _function(self, part: Part, tool: Tool) -> None:
         call_id = part["toolCallId"]

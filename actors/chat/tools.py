@@ -14,16 +14,18 @@ The declared effect decides what may happen after a death (spec transport-recove
     idempotent  it may be started again under the same `ToolContext.idempotency_key`
     pure        it may be started again
 
-A `probe` can say whether a call that died took effect. It and `needs_approval` are given what their parameters name: `input` (the arguments
-as plain data), `context` (the `ToolContext`, for a probe), `agent`.
+A `probe` can say whether a call that died took effect. It and a function as `needs_approval` are given what their parameters name: `input`
+(the arguments as plain data), `context` (the `ToolContext`, for a probe), `agent`.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from types import FunctionType
 from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast, get_args, overload
@@ -37,10 +39,21 @@ from perdure.actors.chat.tool_schema import ToolContext, ToolInput, context_name
 from perdure.actors.code.author_call import is_async, overrides, tried_now
 from perdure.actors.code.naming import function_name, load_function
 from perdure.actors.code.written import signature_of
+from perdure.actors.life.asks import PEOPLE_MAX, Addressees, addressees
 from perdure.actors.life.host_options import ASKED_OF_RAY, Placement, pool_spec
 from perdure.actors.life.results import Detached, RunResult
-from perdure.ledger import BadRequest, PerdureError, check_bool, check_number, check_word, pack
-from perdure.policies import Json, JsonObject
+from perdure.ledger import (
+    AskRecord,
+    BadRequest,
+    PerdureError,
+    check_bool,
+    check_number,
+    check_whole,
+    check_word,
+    checked,
+    pack,
+)
+from perdure.policies import Json, JsonObject, Limits, duration_ms
 
 Effect = Literal["once", "idempotent", "pure"]
 Kind = Literal["function", "inline", "agent", "client"]
@@ -62,6 +75,52 @@ class BadToolOutput(PerdureError):
 
     def __str__(self) -> str:
         return f"what {self.tool} returned {self.problem}; the call itself was executed"
+
+
+_WIDEST = Limits()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Approval:
+    """Who is to approve a call of a tool: `needs_approval=Approval(to="ops")`, or what a predicate returns for a call that is worth it.
+
+    Attributes:
+        to, people, self_answer: as for `run.ask`.
+        expires: seconds or a `timedelta`, after which the call is denied.
+
+    Raises:
+        BadRequest: naming the argument that is wrong.
+    """
+
+    to: Addressees = None
+    people: int = 1
+    expires: float | timedelta | None = None
+    self_answer: bool = False
+
+    def __post_init__(self) -> None:
+        addressees(self.to, _WIDEST)
+        check_whole("people", self.people, 1, PEOPLE_MAX)
+        check_bool("self_answer", self.self_answer)
+        self._expires_ms()
+
+    def _expires_ms(self) -> float:
+        if self.expires is None:
+            return math.inf
+        return checked(lambda: duration_ms("expires", self.expires, _WIDEST.wait_ahead_ms_max))
+
+    def asked(self, now_ms: int, began_by: str = "") -> AskRecord:
+        """The question, but for what is shown of it."""
+        to = [(name, math.ceil(now_ms + after_ms)) for name, after_ms in addressees(self.to, _WIDEST)]
+        expires_at_ms = 0 if self.expires is None else math.ceil(now_ms + self._expires_ms())
+        return AskRecord(
+            number=0, digest="", question="", schema=b"", args=None, to=to, level=0, people=self.people,
+            self_answer=self.self_answer, began_by=began_by, expires_at_ms=expires_at_ms, otherwise=None, note="",
+            seq=0, opened_at_ms=now_ms,
+        )  # fmt: skip
+
+
+ANYBODY = Approval(self_answer=True)
+"""Who is asked of a call that merely needs approval."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +146,7 @@ class Tool:
     effect: Effect = "once"
     probe: Hook | None = None
     timeout_ms: float | None = None
-    needs_approval: bool | Hook = False
+    needs_approval: bool | Approval | Hook = False
     function: Callable[..., object] | None = None
     agent_class: type[Agent] | None = None
     detached: bool | Detached = False
@@ -164,8 +223,8 @@ class Tool:
         return otherwise if self.timeout_ms is None else self.timeout_ms
 
     def wants_approval(self, given: object, agent: object = None) -> object:
-        """Whether a person must approve this call, or an awaitable of that. The author's predicate may raise."""
-        if isinstance(self.needs_approval, bool):
+        """Whether a person must approve this call, or who must, or an awaitable of that. The author's predicate may raise."""
+        if isinstance(self.needs_approval, bool | Approval):
             return self.needs_approval
         return _called(self.needs_approval, {"input": given, "agent": agent})
 
@@ -190,7 +249,8 @@ class ToolOptions(TypedDict, total=False):
         probe: says whether a call that died took effect: True, False, or None for unknown.
         timeout_ms: the time limit of an execution; None takes the agent's.
         inline: execute it in the agent's own process. Methods always are.
-        needs_approval: whether a person must approve a call, or a predicate.
+        needs_approval: whether a person must approve a call; or who must (`Approval`); or a function that returns one of these for a
+            call.
         client: the client executes it; the function's body never runs.
         num_cpus, num_gpus, memory, accelerator_type, label_selector, resources, runtime_env: what Ray is asked for, as on a class of
             agents. Such a call runs where that is to be had.
@@ -202,7 +262,7 @@ class ToolOptions(TypedDict, total=False):
     probe: Hook | None
     timeout_ms: float | None
     inline: bool
-    needs_approval: bool | Hook
+    needs_approval: bool | Approval | Hook
     client: bool
     num_cpus: float
     num_gpus: float
@@ -393,8 +453,8 @@ def check_description(description: object) -> str:
 
 
 def check_hook(field: str, hook: object) -> None:
-    """Raise `BadRequest` unless it is None, a bool, or a function whose parameters can be given."""
-    if hook is None or (field == "needs_approval" and isinstance(hook, bool)):
+    """Raise `BadRequest` unless it is None, a bool or an `Approval`, or a function whose parameters can be given."""
+    if hook is None or (field == "needs_approval" and isinstance(hook, bool | Approval)):
         return
     if not callable(hook):
         raise BadRequest(field, f"{hook!r:.200} is not a function")

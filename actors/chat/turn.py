@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from perdure.actors.events.message_parts import step_base
 from perdure.actors.life.documents import StoredRow
@@ -79,6 +79,8 @@ class Turn(StoredRow):
         asked_at_ms: when the request to the model was sent that is under way; 0 if there is none, and while turns are not traced.
         cancelled: the reason of its cancellation, or None.
         steers: the turn that its messages were meant for, until it begins as a turn of its own.
+        asks: what is asked of people about its calls, beside what the calls say, as far as it is no matter of course: by the ids of
+            the calls, as fields of an `AskRecord`.
     """
 
     request_id: str
@@ -121,6 +123,7 @@ class Turn(StoredRow):
     keeps_context: bool = False
     was_entered: bool = False
     steers: str = ""
+    asks: dict[str, list[Any]] = field(default_factory=dict)
 
     @property
     def is_over(self) -> bool:

@@ -11,12 +11,12 @@ agent (spec W-19).
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from typing import cast
 
 from perdure.actors.chat.chat_messages import for_storage
+from perdure.actors.chat.client_answers import ClientAnswers
 from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.event_lists import batch, merged
 from perdure.actors.chat.history import History
@@ -26,33 +26,26 @@ from perdure.actors.chat.summaries import Compaction
 from perdure.actors.chat.turn import READ, STEER, Turn, TurnPage, TurnResult, text_in
 from perdure.actors.chat.turn_ends import ResponseHook, TurnOutcome, reported
 from perdure.actors.chat.turn_recovery import TurnRecovery, abort
-from perdure.actors.code.author_call import tried, tried_now
+from perdure.actors.code.author_call import tried
 from perdure.actors.events.message_parts import events_of
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.run_context import RunContext
 from perdure.actors.ports import KillPoint
 from perdure.ledger import BadRequest, ConflictingRequest, StaleIncarnation, StorageError
 from perdure.policies import (
-    ChatRecovery,
     Event,
     Message,
     OpenTurn,
     Overlap,
-    Part,
     QueueAction,
-    ToolState,
     TurnEvent,
     TurnStatus,
-    default_repair,
-    deferred_ids,
     is_dropped,
     is_held,
     overlaps,
     queue_decision,
     steered_part,
     steered_turn,
-    tool_name,
-    waiting_calls,
 )
 
 AFTER_A_LOOK = frozenset({"continue", "regenerate"})  # what they do depends on the newest message
@@ -62,155 +55,6 @@ RESTART_S = 5.0
 
 FATAL = (StaleIncarnation, StorageError)
 """Errors that end the life and not the turn: the turn goes on in the next life."""
-
-
-# ---------------------------------------------------------------- client answers
-# The answers of clients and people to tool calls, and how long a turn waits for them.
-#
-# A turn waits for ever, or for `ChatRecovery.parked_deadline_ms` (spec W-28). A parked turn does not keep its agent awake. Its deadline
-# acts on time if the agent is awake, and else when it next wakes, before anybody can look at the turn or answer it.
-
-
-Ending = Callable[[LiveTurn], Awaitable[TurnOutcome]]
-PART = "questions"
-UNANSWERED = "Nobody has answered in time, so the turn has ended."
-
-
-class ClientAnswers:
-    """The calls of one agent's open turns that wait for a client.
-
-    Args:
-        close: ends a turn that is not being played.
-        play: plays accepted turns.
-    """
-
-    def __init__(
-        self,
-        state: ConversationState,
-        close: Callable[[Turn, Ending], Coroutine[object, object, None]],
-        play: Callable[[], None],
-    ) -> None:
-        self._state, self._close, self._play = state, close, play
-        self._watched: dict[str, Turn] = {}
-
-    # answers
-
-    def answer(self, event: Event) -> bool:
-        """Take in an answer to a call. Returns whether the call waited for it: the first answer counts."""
-        turn = next((each for each in self._state.open.values() if self._waits_for(each, event)), None)
-        if turn is None or self._left_ms(turn) <= 0:
-            return False
-        stream = self._state.stream_of(turn)
-        stream.add(event)
-        self._state.add_now(stream, [stream.message])  # a client that loads the conversation now does not ask again
-        if not self._waiting_calls(turn) and turn.apply(TurnEvent.ANSWERED):
-            turn.parked_at_ms = 0
-            # This is no interruption, because nothing was under way, and an answer wants the turn, whatever was said since.
-            self._state.ours.add(turn.request_id)
-            turn.user_message_id = self._state.transcript.newest_user_id
-        stream.flush(then=self._play)
-        return True
-
-    def waited_for(self, turn: Turn) -> list[str]:
-        return [str(part["toolCallId"]) for part in self._waiting_calls(turn)]
-
-    def words(self) -> list[str]:
-        agent, parked = self._state.tenant.agent_id, TurnStatus.PARKED
-        return [
-            f"turn {turn.request_id} of {agent} waits for a person: {'; '.join(map(_words, self._waiting_calls(turn)))}"
-            for turn in self._state.open.values()
-            if turn.status is parked
-        ]
-
-    def are_waited_for(self) -> bool:
-        return bool(self.imported()) or any(map(self._waiting_calls, self._state.open.values()))
-
-    def imported(self) -> list[Part]:
-        """The calls of the newest message that wait for the client though no turn has made them: an imported answer."""
-        leaf = self._state.transcript.leaf
-        if leaf is None or leaf["role"] != "assistant":
-            return []
-        if any(turn.message_id == leaf["id"] or turn.trigger == "continue" for turn in self._state.open.values()):
-            return []
-        return waiting_calls(leaf["parts"], self._state.toolset().client_names)
-
-    async def answered_by(self, turn: Turn) -> None:
-        """A person has sent a message. It answers the questions of parked turns that the author's repair makes a part of the talk (seed
-        000): each such turn ends, with the repaired part."""
-        if not turn.is_of_a_person:
-            return
-        for parked in [each for each in self._state.open.values() if each.status is TurnStatus.PARKED]:
-            if self.is_talk(parked):
-                parked.apply(TurnEvent.ANSWERED)
-                await self._close(parked, _talked)
-
-    def is_talk(self, turn: Turn) -> bool:
-        """Whether a turn waits for nothing but words, so that a message of a person answers it."""
-        return turn.status is TurnStatus.PARKED and all(map(self._is_talk, self._waiting_calls(turn)))
-
-    def _is_talk(self, part: Part) -> bool:
-        if part.get("state") == "approval-requested":
-            return False
-        new, problem = tried_now(lambda: self._state.agent.repair_interrupted_tool_part(part))
-        return problem is None and isinstance(new, dict) and new != default_repair(part)
-
-    def _waits_for(self, turn: Turn, event: Event) -> bool:
-        """Whether a turn waits for this answer. An approved call waits for its result, and for no second approval; one whose result
-        comes from elsewhere has begun, and waits for none."""
-        waiting = [part for part in self._waiting_calls(turn) if part["toolCallId"] == event["toolCallId"]]
-        if event["type"] != "tool-approval-response":
-            return bool(waiting)
-        elsewhere = deferred_ids(self._state.stream_of(turn).parts)
-        return any(part["state"] != "approval-responded" and part["toolCallId"] not in elsewhere for part in waiting)
-
-    def _waiting_calls(self, turn: Turn) -> list[Part]:
-        if turn.request_id not in self._state.open:
-            return []
-        brought = {tool.name for tool in self._state.client_tools(turn)}
-        return waiting_calls(self._state.stream_of(turn).parts, self._state.toolset().client_names | brought)
-
-    # deadlines
-
-    def watch(self, turn: Turn) -> None:
-        if math.isfinite(self._left_ms(turn)):
-            self._watched[turn.request_id] = turn
-            asyncio.get_running_loop().call_soon(self._look)
-
-    def _look(self) -> None:
-        # By the wall clock of this moment, which may have been set since the alarm was.
-        if self._state.tenant.is_leaving:
-            return
-        for key, turn in list(self._watched.items()):
-            left_ms = self._left_ms(turn)
-            if left_ms <= 0:
-                self._state.tenant.spawn(self._close(turn, self._unanswered))
-            if left_ms <= 0 or math.isinf(left_ms):
-                del self._watched[key]
-        left_ms = min(map(self._left_ms, self._watched.values()), default=math.inf)
-        at_ms = math.ceil(self._state.tenant.now_ms() + left_ms) if math.isfinite(left_ms) else None
-        self._state.tenant.alarms.set(PART, at_ms, self._look, wakes=False)
-
-    def _left_ms(self, turn: Turn) -> float:
-        """How long the turn still waits. Below 0 it is too late for an answer."""
-        if turn.status is not TurnStatus.PARKED or self._state.open.get(turn.request_id) is not turn:
-            return math.inf
-        config, _ = tried_now(lambda: ChatRecovery.of(self._state.agent.chat_recovery))
-        if config is None:
-            return math.inf
-        return turn.parked_at_ms + config.parked_deadline_ms - self._state.tenant.now_ms()
-
-    async def _unanswered(self, live: LiveTurn) -> TurnOutcome:
-        outcome = TurnOutcome(TurnEvent.FAILED, UNANSWERED, "awaiting_client_deadline", stage="recovery")
-        return await reported(self._state, live.turn, outcome)
-
-
-def _words(part: Part) -> str:
-    verb = "respond_to_approval" if part.get("state") == ToolState.APPROVAL_REQUESTED else "resolve_tool_call"
-    return f"call {part['toolCallId']} of {tool_name(part)} is answered by {verb}"
-
-
-async def _talked(_live: LiveTurn) -> TurnOutcome:
-    return TurnOutcome(TurnEvent.COMPLETED, reason="answered_by_message")
 
 
 # ---------------------------------------------------------------- turn views
@@ -428,6 +272,7 @@ class Turns:
             self.state.open.setdefault(turn.request_id, turn)
             self._number = max(self._number, turn.number)
             self.answers.watch(turn)
+        self.answers.wake()
         self.kick()
 
     # messages of people by which they steer the turn under way
@@ -615,6 +460,7 @@ class Turns:
             self.state.spans.ended(turn)
             self._release(turn)
             self._response_hook.ended(turn, placed[0][1] if placed else None)
+        self.answers.look()
 
     def _commit_end(
         self, turn: Turn, outcome: TurnOutcome

@@ -319,8 +319,11 @@ def _approval_requested(part: Part, state: str, chunk: Chunk) -> Part:
 
 def _approval_answered(part: Part, state: str, chunk: Chunk) -> Part:
     known = part.get("approval") or {"id": chunk.get("toolCallId")}
-    approval = {**known, "approved": bool(chunk.get("approved")), **_kept(chunk, "reason")}
-    return _moved(part, state if chunk.get("approved") else _OD.value, {"approval": approval})
+    approval = {**known, "approved": bool(chunk.get("approved")), **_kept(chunk, "reason", "by")}
+    if "input" not in chunk:
+        return _moved(part, state if chunk.get("approved") else _OD.value, {"approval": approval})
+    approval["proposed"] = part.get("input")  # whoever approved has changed the arguments
+    return _moved(part, state if chunk.get("approved") else _OD.value, {"approval": approval, "input": chunk["input"]})
 
 
 def _returned(part: Part, state: str, chunk: Chunk) -> Part:

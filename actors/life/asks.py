@@ -21,10 +21,17 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic_core import to_jsonable_python
 
 from perdure.actors.code.schema import Shape
+from perdure.actors.link.direct_calls import split_route
+from perdure.actors.link.messages import Call, Fields
+from perdure.actors.link.questions import about_ask, question_of
+from perdure.actors.link.supervisor_client import SupervisorClient
+from perdure.actors.telemetry.telemetry import carried
 from perdure.ledger import (
     ANSWER,
+    AnswerAsk,
     AskExpired,
     BadRequest,
+    Kept,
     OpenAsk,
     check_bool,
     check_id,
@@ -32,14 +39,18 @@ from perdure.ledger import (
     check_whole,
     checked,
     digest_of,
+    is_call_ask,
+    named_ask,
     pack,
     pack_value,
     unpack,
     unpack_value,
 )
-from perdure.policies import Limits, duration_ms
+from perdure.policies import Answerer, Limits, duration_ms
 
 PEOPLE_MAX: Final = 100
+ANSWERING: Final = "_perdure_answer_call"
+"""The method of a chat that takes an answer to a question about one of its calls."""
 Addressees: TypeAlias = str | Sequence[str | tuple[str, float | timedelta]] | None
 
 
@@ -164,7 +175,7 @@ def wanted_answer(
         shape,
         described,
         proposed,
-        _addressees(to, limits),
+        addressees(to, limits),
         check_whole("people", people, 1, PEOPLE_MAX),
         check_bool("self_answer", self_answer),
         expires_ms,
@@ -212,8 +223,8 @@ def _plain_args(args: object, most: int) -> bytes:
     return pack_value("args", as_json("args", dict(args)), most)
 
 
-def _addressees(to: object, limits: Limits) -> list[tuple[str, float]]:
-    # Each with the time after which its turn comes.
+def addressees(to: object, limits: Limits) -> list[tuple[str, float]]:
+    """Those who are asked, each with the milliseconds after which its turn comes. Raises `BadRequest`."""
     given = [] if to is None else [to] if isinstance(to, str) else to
     if not isinstance(given, list | tuple):
         raise BadRequest("to", f"{to!r:.200} is neither the name of a group or a person, nor a list of them")
@@ -228,6 +239,61 @@ def _addressees(to: object, limits: Limits) -> list[tuple[str, float]]:
     if len(found) > PEOPLE_MAX:
         raise BadRequest("to", f"names {len(found)}; the limit is {PEOPLE_MAX}")
     return found
+
+
+class Answering(NamedTuple):
+    """An answer of somebody to a question of the ledger's list, as it was given.
+
+    Attributes:
+        ask_id: which question.
+        channel: by what it came.
+        args: the arguments that were changed, if any.
+        digest: that of what was shown, or None.
+        answer_id: the same one again is the same answer.
+    """
+
+    ask_id: str
+    value: object
+    by: Answerer
+    channel: str
+    answer_id: str
+    args: object = None
+    digest: str | None = None
+
+    async def give(self, supervisor: SupervisorClient, limits: Limits) -> Fields:
+        """Have it count, durably, and return the question as it stands then. Raises what says why it does not count."""
+        said = self.said(limits)
+        if is_call_ask(self.ask_id):
+            return await self._given_to_agent(supervisor, said)
+        await supervisor.ask(said)
+        return cast("Fields", await supervisor.ask(question_of(*about_ask(self.ask_id))))
+
+    def said(self, limits: Limits) -> AnswerAsk:
+        """The answer in the words of the ledger. Raises `BadRequest` and `TooLarge`, which name the argument."""
+        most, id_max = limits.input_bytes_max, limits.id_max
+        return AnswerAsk(
+            *(("", 0) if is_call_ask(self.ask_id) else named_ask(self.ask_id)),
+            check_id("answer_id", self.answer_id, id_max),
+            "" if self.digest is None else check_id("digest", self.digest, id_max),
+            check_id("who", self.by.name, id_max),
+            sorted(self.by.groups),
+            self.by.is_operator,
+            self.by.is_admin,
+            check_id("channel", self.channel, id_max),
+            pack_value("value", as_json("value", self.value), most),
+            None if self.args is None else pack_value("args", as_json("args", self.args), most),
+        )
+
+    async def _given_to_agent(self, supervisor: SupervisorClient, said: AnswerAsk) -> Fields:
+        # As if by the agent itself: who may answer is decided by the question, and by no hook of its ancestors.
+        agent, home = cast("list[Any]", await supervisor.ask(question_of("answers_to", self.ask_id)))
+        args = [Kept(pack_value("ask_id", self.ask_id)), Kept(pack_value("said", pack([*said])))]
+        heard = supervisor.peer.heard
+        call = Call(
+            agent, ANSWERING, pack([args, {}]), home, True, agent, heard, again=False, standalone="", **carried()
+        )
+        reply, _ = split_route(cast("bytes", await supervisor.ask(call)))
+        return cast("Fields", unpack_value(reply))
 
 
 def user_name() -> str:

@@ -24,6 +24,7 @@ from perdure.actors.tasks import AGENT, RANK, Pending, Tasks, failure_or_itself
 from perdure.actors.threads import awaitable, has_loop, wait_for
 from perdure.ledger import (
     Alarm,
+    AskCalls,
     BadRequest,
     Ended,
     Handled,
@@ -45,7 +46,7 @@ Part = TypeVar("Part")
 Ready = Callable[[], Awaitable[None]]
 """Brings the agent up, once; whoever calls it waits until it is up. Raises what `on_start` raised."""
 
-_OF_DURABLE_WORK: Final = (Progress, Milestone, Ended, Undoing, Waiting, Took, Handled, Alarm, Released)
+_OF_DURABLE_WORK: Final = (Progress, Milestone, Ended, Undoing, Waiting, Took, Handled, Alarm, AskCalls, Released)
 
 
 class Life:

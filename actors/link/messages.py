@@ -21,6 +21,7 @@ from perdure.actors.link.questions import Query, Steering
 from perdure.ledger import (
     Adopt,
     Alarm,
+    AskCalls,
     Awake,
     Chunk,
     Ended,
@@ -430,6 +431,7 @@ Report: TypeAlias = (
     | Released
     | Awake
     | Alarm
+    | AskCalls
     | Handled
 )
 """The stimuli that hosts report."""

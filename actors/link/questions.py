@@ -15,6 +15,7 @@ from perdure import ledger
 from perdure.ledger import (
     HARD,
     AnswerAsk,
+    AskClosed,
     BadRequest,
     Cancel,
     Clear,
@@ -32,6 +33,8 @@ from perdure.ledger import (
     check_id,
     check_word,
     digest_of,
+    is_call_ask,
+    named_ask,
     pack,
     pack_value,
     parent_of,
@@ -292,7 +295,7 @@ class ListAsks(NamedTuple):
     limit: int = 1_000
 
     def __call__(self, books: Books) -> list[Told]:
-        return ledger.list_asks(books.view, self.to, self.limit, closed=self.closed)
+        return ledger.list_asks(books.view, self.to, self.limit, books.now_ms(), closed=self.closed)
 
 
 class ShowAsk(NamedTuple):
@@ -308,6 +311,38 @@ class ShowAsk(NamedTuple):
             named = ledger.ask_id(self.run_id, self.number)
             raise UnknownAsk("ask_id", f"no question {named!r} is known; `perdure asks` lists the open ones")
         return ledger.ask_told(run, ask)
+
+
+class ShowCallAsk(NamedTuple):
+    """An open question about a call of a chat. Refused if it is closed, or there is none."""
+
+    ask_id: str
+
+    def __call__(self, books: Books) -> Told:
+        agent, _ = AnswersTo(self.ask_id)(books)
+        if self.ask_id not in books.view.asked_calls:
+            raise AskClosed("ask_id", f"{self.ask_id} is closed: it was answered, or its turn waits for it no more")
+        return ledger.call_told(agent, self.ask_id, ledger.asked_call(books.view, self.ask_id), books.now_ms())
+
+
+class AnswersTo(NamedTuple):
+    """Who takes the answer to a question about a call, which may be closed: the agent, and what its class asks of its host. Refused if
+    there is no such question, or it was closed long ago."""
+
+    ask_id: str
+
+    def __call__(self, books: Books) -> list[Any]:
+        view = books.view
+        agent = view.asked_calls.get(self.ask_id) or view.closed_calls.get(self.ask_id)
+        if agent is None:
+            words = f"no question {self.ask_id!r:.200} is known; `perdure asks` lists the open ones"
+            raise UnknownAsk("ask_id", words)
+        return [agent, view.home_of(agent)]
+
+
+def about_ask(ask_id: str) -> tuple[Any, ...]:
+    """By which question, with what, a question to people is shown. Raises `UnknownAsk` for what is no id of one."""
+    return ("call_ask", ask_id) if is_call_ask(ask_id) else ("ask", *named_ask(ask_id))
 
 
 # ---------------------------------------------------------------- the directory
@@ -394,7 +429,7 @@ class LogsOf(NamedTuple):
 
 Query: TypeAlias = (
     WhichExist | Inspect | Show | Receipt | Explain | Frames | KeptFrames | ListRuns | PageOfRuns | ChosenRuns | CountAtStake
-    | ListAsks | ShowAsk | Overview | Audit | ShowLimits | ShowAgent | Upgrade
+    | ListAsks | ShowAsk | ShowCallAsk | AnswersTo | Overview | Audit | ShowLimits | ShowAgent | Upgrade
     | WindDown | Keep | ChangedRuns | LogMachines | LogsOf
 )  # fmt: skip
 """What is answered without a new fact."""
@@ -432,6 +467,8 @@ QUESTIONS: Final[dict[str, type[Query | Steering]]] = {
     "steer": Steer,
     "asks": ListAsks,
     "ask": ShowAsk,
+    "call_ask": ShowCallAsk,
+    "answers_to": AnswersTo,
     "answer": AnswerAsk,
 }
 """By their names, for `ask`."""

@@ -378,14 +378,19 @@ class AnswerTold(BaseModel):
 
 
 class AskTold(BaseModel):
-    """A question that a run asks people. `schema` is the JSON schema of its answer, `to` are those who may answer by now (everybody, if it
-    is empty), and `digest` is that of all that is shown."""
+    """A question to people: of a run, or about a call of a chat that waits. `kind` says whether a run asks, whether a call may be made, or
+    what a call of a client's tool came to; `tool` and `call_id` are that call's. `schema` is the JSON schema of its answer, `to` are those
+    who may answer by now (everybody, if it is empty), and `digest` is that of all that is shown."""
 
     model_config = ConfigDict(protected_namespaces=())
 
     ask_id: str
-    run_id: str
+    run_id: str | None
+    agent: str
     agent_type: str
+    kind: Literal["question", "approval", "client-tool"]
+    tool: str | None
+    call_id: str | None
     status: AskStatus
     question: str
     schema_: Annotated[JsonObject, Field(alias="schema")]
@@ -405,7 +410,7 @@ class AskTold(BaseModel):
 
 
 class AsksTold(BaseModel):
-    """Questions that runs ask people, those that wait for longest first."""
+    """Questions to people, those that wait for longest first."""
 
     asks: list[AskTold]
 

@@ -15,10 +15,11 @@ from perdure.actors.gateway.backend import Backend
 from perdure.actors.gateway.plain_json import json_bytes
 from perdure.actors.gateway.shared import Shared, Watched
 from perdure.actors.gateway.streaming import event, event_stream
+from perdure.actors.link.questions import about_ask
 from perdure.actors.rest import models
 from perdure.actors.rest.table import ApiRequest, Handlers, Operation
 from perdure.actors.tasks import Pending, awaited
-from perdure.ledger import BadRequest, LedgerError, SupervisorUnreachable, named_ask
+from perdure.ledger import BadRequest, LedgerError, SupervisorUnreachable
 from perdure.policies import JsonObject
 
 EVENTS = "text/event-stream"
@@ -215,7 +216,7 @@ class ReadingHandlers(Handlers):
     @Operation("GET", "/api/asks/{ask_id}", models.AskTold, of=models.OfAsk)
     async def show_ask(self, asked: ApiRequest) -> object:
         """A question that a run asks people."""
-        return await self._backend.ask("ask", *named_ask(asked.path.ask_id))
+        return await self._backend.ask(*about_ask(asked.path.ask_id))
 
     @Operation("GET", "/api/audit", models.Audited)
     async def audit(self, asked: ApiRequest) -> object:

@@ -15,7 +15,7 @@ from perdure.actors.agent.agent import Agent
 from perdure.actors.code.carried_code import CarriedCode
 from perdure.actors.code.naming import type_name
 from perdure.actors.events.observability import Callback, Channels, EventType
-from perdure.actors.life.asks import as_json
+from perdure.actors.life.asks import Answering
 from perdure.actors.life.class_checks import check_class
 from perdure.actors.life.class_options import class_options
 from perdure.actors.life.conditions import After, condition_options
@@ -50,7 +50,6 @@ from perdure.ledger import (
     BY_OPERATOR,
     LAST_EVENTS,
     Adopt,
-    AnswerAsk,
     BadRequest,
     LedgerError,
     Request,
@@ -60,8 +59,6 @@ from perdure.ledger import (
     check_id,
     check_text,
     digest_of,
-    named_ask,
-    pack_value,
     sub_agent_id,
     unchecked,
 )
@@ -329,24 +326,10 @@ class Client:
         digest: str | None = None,
         answer_id: str | None = None,
     ) -> Fields:
-        """Answer a question of a run to people; durable on return. Returns the question as it stands then."""
-        run_id, number = named_ask(ask_id)
-        most, id_max = self.limits.input_bytes_max, self.limits.id_max
-        said = AnswerAsk(
-            run_id,
-            number,
-            self.world.dice.token() if answer_id is None else check_id("answer_id", answer_id, id_max),
-            "" if digest is None else check_id("digest", digest, id_max),
-            check_id("who", by.name, id_max),
-            sorted(by.groups),
-            by.is_operator,
-            by.is_admin,
-            channel,
-            pack_value("value", as_json("value", value), most),
-            None if args is None else pack_value("args", as_json("args", args), most),
-        )
-        await self.supervisor.ask(said)
-        return cast("Fields", await self.ask("ask", run_id, number))
+        """Answer a question to people; durable on return. Returns the question as it stands then."""
+        answer_id = self.world.dice.token() if answer_id is None else answer_id
+        given = Answering(ask_id, value, by, channel, answer_id, args, digest)
+        return await given.give(self.supervisor, self.limits)
 
     async def make_pass(self, job: BulkPass, within_s: float = math.inf) -> BulkReport:
         """Steer many runs, or count them. After so long it ends at the end of a page, and its report says where the rest begins."""

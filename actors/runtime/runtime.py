@@ -543,8 +543,9 @@ class Runtime:
         return cast("None", self._settle(self.client.send(run_id, event, value, event_id)))
 
     def asks(self, *, to: str | None = None, closed: bool = False, limit: int = 1000) -> Sequence[Fields]:
-        """The open questions that runs ask people, those that wait for longest first: all, or those that have come to a group or a person.
-        With `closed` also those that are answered, expired or withdrawn, of runs that are live or have ended lately."""
+        """The open questions to people, those that wait for longest first: all, or those that have come to a group or a person. They are
+        those of runs, and about calls of chats that wait. With `closed` also those that are answered, expired or withdrawn, of runs that
+        are live or have ended lately."""
         asked = None if to is None else check_id("to", to, self.limits.id_max), check_bool("closed", closed)
         return cast("Sequence[Fields]", self.ask("asks", *asked, check_whole("limit", limit)))
 
@@ -556,8 +557,9 @@ class Runtime:
         who: str | None = None,
         args: Mapping[str, object] | None = None,
         digest: str | None = None,
+        channel: str = "runtime",
     ) -> Fields:
-        """Answer a question that a run asks people (`asks`), and return it as it stands then. Durable on return.
+        """Answer a question to people (`asks`), and return it as it stands then. Durable on return.
 
         Whoever has the directory may answer everything, and is recorded.
 
@@ -566,12 +568,13 @@ class Runtime:
             who: the name of the one who answers; by default that of the user of this machine.
             args: arguments that are to be used in place of the proposed ones of these names.
             digest: that of the question that was looked at; one that has changed since is not answered.
+            channel: by what the answer came, for the record.
 
         Raises `AlreadyAnswered`, `AskClosed`, `UnknownAsk`, `AnswerRefused` for another `digest`, and `BadRequest` that names the place
         for an answer that does not fit.
         """
         by = Answerer(user_name() if who is None else who, is_operator=True)
-        return cast("Fields", self._settle(self.client.answer(ask_id, value, by, "runtime", args=args, digest=digest)))
+        return cast("Fields", self._settle(self.client.answer(ask_id, value, by, channel, args=args, digest=digest)))
 
     def pause(self, run_id: str) -> Plain:
         """Pause a live run: it gives up its place at its next step at which nothing else of it is at work, and is not entered again until

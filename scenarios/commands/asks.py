@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 import shlex
 import time
 from typing import Annotated, Any
@@ -11,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from perdure import actors
-from perdure.ledger import BadRequest, check_id, lasting, named_ask, pack_value
+from perdure.ledger import AskClosed, BadRequest, check_id, lasting
 from perdure.scenarios.commands.opening import opened
 from perdure.scenarios.commands.options import HERE, AsJson, Data
 from perdure.scenarios.commands.shown import instant, json_of, print_pairs, print_table, shortened
@@ -57,7 +56,7 @@ def asks(
     if found:
         print(f"\n`perdure answer {shlex.quote(found[0]['ask_id'])} VALUE` answers the first of them.")
     else:
-        print("No run asks anything.")
+        print("Nobody asks anything.")
 
 
 def _wanted(schema: dict[str, Any]) -> str:
@@ -85,7 +84,7 @@ def answer(
     data: Data = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Answer a question that a run asks people. The first answer that fits counts, by whatever way it comes.
+    """Answer a question to people: of a run, or about a call of a chat. The first answer that fits counts, by whatever way it comes.
 
     Whoever has the directory may answer everything, and is recorded.
 
@@ -95,22 +94,25 @@ def answer(
         perdure answer ship-42:2 express --as ada
         perdure answer ship-42:3 yes --edit '{"customers": 12}'
     """
-    place = named_ask(ask)
+    about = actors.about_ask(ask)
+    name = None if who is None else check_id("as", who, 256)
+    args = None if edit is None else _object("edit", edit)
     with opened(data) as ledger:
-        asked: dict[str, Any] = ledger.ask("ask", *place)
-        if value is not None:
-            name = actors.user_name() if who is None else check_id("as", who, 256)
-            given = pack_value("value", value_of(asked["schema"], value))
-            edited = None if edit is None else pack_value("args", _json("edit", edit))
-            by = name, list[str](), True, False
-            ledger.ask("answer", *place, secrets.token_hex(8), asked["digest"], *by, "cli", given, edited)
-            asked = ledger.ask("ask", *place)
+        asked: dict[str, Any] = {}
+        try:
+            asked = ledger.ask(*about)
+        except AskClosed:
+            if value is None:
+                raise
+        if value is not None:  # whoever takes the answer knows best why a question is closed
+            given, digest = value_of(asked.get("schema", {}), value), asked.get("digest")
+            asked = {**ledger.answer(ask, given, who=name, args=args, digest=digest, channel="cli")}
     if as_json:
         print(json_of(asked))
     elif value is None:
         print_pairs({name: each for name, each in asked.items() if each not in (None, [])})
     elif asked["status"] == "answered":
-        print(f"{ask} is answered, and its run goes on.")
+        print(f"{ask} is answered, and {'its run' if asked['kind'] == 'question' else 'its turn'} goes on.")
     else:
         print(f"{ask} has {len(asked['answers'])} answers; {asked['people']} people have to agree.")
 
@@ -127,8 +129,11 @@ def value_of(schema: dict[str, Any], text: str) -> object:
         return text
 
 
-def _json(field: str, text: str) -> object:
+def _object(field: str, text: str) -> dict[str, object]:
     try:
-        return json.loads(text)
+        found = json.loads(text)
     except ValueError as problem:
         raise BadRequest(field, f"{text!r:.200} is no JSON: {problem}") from None
+    if not isinstance(found, dict):
+        raise BadRequest(field, f"{text!r:.200} is no object of arguments by their names")
+    return found

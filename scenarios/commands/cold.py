@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from secrets import token_hex
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Self
 
@@ -31,6 +32,7 @@ from perdure.ledger import (
     apply_fact,
     bucket_of,
     decide,
+    is_call_ask,
     pack,
     restore,
     run_from,
@@ -40,7 +42,7 @@ from perdure.ledger import (
 from perdure.ledger.maintenance.storage_sources import BucketSource, DirectorySource, StorageSource
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.ledger.store.integrity import is_begun
-from perdure.policies import Limits
+from perdure.policies import Answerer, Limits
 
 FAMILY_MAX: Final = 100_000
 
@@ -94,6 +96,17 @@ class ColdLedger:
             raise BadRequest("question", f"only a supervisor answers {name!r}, and none serves this directory")
         answer = question(self._books)
         return unpack_opened(pack(answer.read() if isinstance(answer, actors.Later) else answer))
+
+    def answer(self, ask_id: str, value: object, *, who: str | None, channel: str, **more: Any) -> dict[str, Any]:
+        """Answer a question to people, as `Runtime.answer` does. Raises `BadRequest` for one about a call, which only its chat can take."""
+        if is_call_ask(ask_id):
+            words = f"nothing serves this directory, and the chat that asks {ask_id} has to take the answer itself"
+            raise BadRequest("ask_id", f"{words}; start what serves it, and answer then")
+        by = Answerer(actors.user_name() if who is None else who, is_operator=True)
+        given = actors.Answering(ask_id, value, by, channel, token_hex(8), **more)
+        self.ask("answer", *given.said(self._books.limits))
+        told: dict[str, Any] = self.ask(*actors.about_ask(ask_id))
+        return told
 
     def _recall(self, question: Any) -> None:
         # Runs may be in the snapshot alone; so may what agents that go, and their children, had asked for.

@@ -195,7 +195,7 @@ def _is_leaving(view: View, shadow: View, run_id: str) -> bool:
 
 def _owes(activation: Activation | None) -> bool:
     return activation is not None and bool(
-        activation.host_id or activation.unclean or activation.alarm_at_ms or activation.doomed
+        activation.host_id or activation.unclean or activation.alarm_at_ms or activation.calls or activation.doomed
     )
 
 
@@ -240,8 +240,9 @@ def unfinished(view: View) -> Iterator[str]:
         if mail.state is MailState.PENDING:
             yield f"mail {mail.mail_id} to {mail.recipient} is pending"
     for activation in view.agents.values():
-        if activation.alarm_at_ms > view.at_ms and not (activation.host_id or activation.unclean):
-            continue  # it sleeps until then
+        is_asleep = not (activation.host_id or activation.unclean)
+        if is_asleep and (activation.alarm_at_ms > view.at_ms or (activation.calls and not activation.alarm_at_ms)):
+            continue  # it sleeps until then, or until people have answered
         yield f"agent {activation.agent_id} is on host {activation.host_id!r}, unclean {activation.unclean}"
 
 
@@ -474,6 +475,7 @@ def _holdings(view: View) -> Iterator[str]:
         ),
         "awake": (set(view.awake), awake),
         "alarmed": (set(view.alarmed), alarmed),
+        "asked_calls": (view.asked_calls, {key: each.agent_id for each in agents for key in each.calls or ()}),
         "parked_mail": ({key for keys in view.parked_mail.values() for key in keys}, parked),
         "families": (
             {(above, each) for each in families for above in ancestors(each) if each in view.families.of(above)},

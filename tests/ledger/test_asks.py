@@ -14,14 +14,19 @@ from perdure.ledger import (
     AnswerAsk,
     AnswerForbidden,
     AnswerRefused,
+    AskCalls,
     AskClosed,
+    AskedCall,
+    AskRecord,
     AskRefused,
     BadRequest,
     Cancel,
     Clear,
     Ended,
+    Forget,
     Handled,
     OpenAsk,
+    Released,
     Tick,
     UnknownAsk,
     WithdrawAsk,
@@ -30,22 +35,28 @@ from perdure.ledger import (
     list_asks,
     named_ask,
     pack,
+    pack_value,
+    restore,
     unpack,
 )
 from perdure.ledger.facts import (
+    AgentActivated,
     AskAnswered,
     AskEscalated,
     AskLapsed,
     AskOpened,
     AskWithdrawn,
+    CallsAsked,
     MailDelivered,
     RunWaiting,
     UndoBegan,
     UndoPromised,
 )
 from perdure.ledger.mail import ANSWER, EVENT
+from perdure.ledger.snapshot import dirty_records, meta_of
+from perdure.ledger.store.store import Boot
 from perdure.policies import Limits
-from tests.kit import NOW_MS, Ledger, asked, begun, child, placed
+from tests.kit import NOW_MS, PARENT, Ledger, asked, begun, child, placed
 
 BOOL = pack({"type": "boolean"})
 ANSWERED = f"{EVENT}{ANSWER}1:d"
@@ -219,7 +230,7 @@ def test_edited_arguments_are_kept_beside_the_proposed_ones() -> None:
     ledger.when(answer(edited=pack({"count": 3})))
     (said,) = told(ledger)
     assert (unpack(said["args"]), said["edited"]) == ({"count": 3, "to": "all"}, True)
-    (shown,) = list_asks(ledger.view, None, 10, closed=True)
+    (shown,) = list_asks(ledger.view, None, 10, NOW_MS, closed=True)
     assert (shown["args"]["count"], shown["answers"][0]["args"]["count"]) == (40, 3)
 
 
@@ -236,11 +247,13 @@ def test_only_those_who_are_asked_may_answer_and_it_comes_to_the_next_when_their
     managers = answer(who="max", groups=["managers"])
     with pytest.raises(AnswerForbidden, match="ops may answer"):
         ledger.when(managers)
-    assert [each["to"] for each in list_asks(ledger.view, "ops", 10, closed=False)] == [["ops"]]
-    assert list_asks(ledger.view, "managers", 10, closed=False) == []
+    assert [each["to"] for each in list_asks(ledger.view, "ops", 10, NOW_MS, closed=False)] == [["ops"]]
+    assert list_asks(ledger.view, "managers", 10, NOW_MS, closed=False) == []
     assert ledger.later(999).when(Tick()) == []
     assert ledger.later(1).when(Tick()) == [AskEscalated("r", 1, 2)]
-    assert [each["to"] for each in list_asks(ledger.view, "managers", 10, closed=False)] == [["ops", "managers"]]
+    assert [each["to"] for each in list_asks(ledger.view, "managers", 10, NOW_MS, closed=False)] == [
+        ["ops", "managers"]
+    ]
     assert kinds(ledger.when(managers)) == [AskAnswered]
 
 
@@ -371,3 +384,55 @@ def test_a_run_that_is_being_undone_asks_nothing_any_more() -> None:
     assert ALARM_OF_ASKS + "r" not in ledger.view.alarms.armed
     with pytest.raises(AskClosed, match="waits for the answer no more"):
         ledger.when(answer())
+
+
+# ---------------------------------------------------------------- calls of chats
+
+
+HOME: list[object] = [2.0, [], "", False]
+
+
+def chat() -> Ledger:
+    """A chat that is awake, in its third life."""
+    return Ledger().given(AgentActivated(PARENT, 3, "h1", HOME))
+
+
+def said(*names: str, life: int = 3) -> AskCalls:
+    """Its calls that wait."""
+    return AskCalls(PARENT, life, {f"call-{name}": about(name) for name in names}, HOME)
+
+
+def about(name: str) -> bytes:
+    """A question about a call."""
+    ask = AskRecord(
+        0, "d", "May it?", pack_value("schema", {"type": "boolean"}), None, [], 0, 1, True, "", 0, None, "", 0, NOW_MS
+    )
+    return AskedCall(name, "approval", "risky", "", ask).body()
+
+
+def test_the_calls_that_wait_are_kept_while_their_chat_sleeps_and_a_boot_knows_them() -> None:
+    ledger = chat()
+    assert ledger.when(said("a", life=2)) == [], "said by an earlier life"
+    (fact,) = ledger.when(said("a", "b"))
+    assert isinstance(fact, CallsAsked)
+    assert ledger.when(said("b", "a")) == [], "said twice"
+    ledger.when(Released(PARENT, 3))
+    assert [each["ask_id"] for each in list_asks(ledger.view, None, 10, NOW_MS, closed=False)] == ["call-a", "call-b"]
+    booted = restore(Boot(meta_of(ledger.view), dirty_records(ledger.view), [], []))
+    assert booted.asked_calls == ledger.view.asked_calls
+    ledger.given(AgentActivated(PARENT, 4, "h1", HOME))
+    ledger.when(said("b", life=4))
+    assert (list(ledger.view.asked_calls), ledger.view.closed_calls) == (["call-b"], {"call-a": PARENT})
+    ledger.when(said(life=4))
+    ledger.when(Released(PARENT, 4))
+    assert PARENT not in ledger.view.agents, "nothing keeps it"
+
+
+def test_an_agent_that_is_deleted_asks_nobody_anything_and_takes_no_answer() -> None:
+    ledger = chat()
+    ledger.when(said("a", "b"))
+    ledger.when(said("b"))
+    ledger.when(Forget(PARENT))
+    assert not ledger.view.asked_calls
+    assert not ledger.view.closed_calls
+    assert ledger.when(said("b")) == []

@@ -178,6 +178,7 @@ def known(view: View) -> dict[str, Any]:
         "parked mail": view.parked_mail,
         "live": view.live,
         "alarmed": view.alarmed,
+        "calls": (view.asked_calls, view.closed_calls, [a.calls for a in view.agents.values() if a.calls]),
         "placed": view.placed,
         "awaiting": view.awaiting,
         "parked": view.parked,

@@ -69,7 +69,8 @@ class Room:
     async def sleep(self) -> None:
         """Let the agent fall asleep; what it is asked next, its next life is asked."""
         await asyncio.sleep(SLEEP_S)
-        assert address(self.agent, "somebody") not in self.view.agents
+        activation = self.view.agents.get(address(self.agent, "somebody"))
+        assert activation is None or not activation.host_id
 
 
 Story = Callable[[Room], Awaitable[Any]]

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from perdure.actors import client_tool, exposed, tool
-from perdure.actors.chat.turns import UNANSWERED
+from perdure.actors.chat.client_answers import UNANSWERED
 from perdure.actors.sim_world.simulation import Overdue
 from perdure.scenarios.provider.script import Question, Script, ScriptedCall
 from perdure.scenarios.testing.laboratory import Laboratory
