@@ -38,6 +38,8 @@ from perdure.ledger.wording import lasting
 from perdure.policies import Answerer, Limits, Vote, answer_refusal, is_decided, with_vote
 
 NO: Final = pack(False)
+YES_OR_NO: Final = pack({"type": "boolean"})
+"""The schema of an answer that is yes or no."""
 ALARM_OF_ASKS: Final = "\0asks "
 """As `ALARM_OF_RUN`, before the id of a run whose questions go on to others, or expire."""
 _CALL: Final = "call-"

@@ -25,6 +25,7 @@ from perdure.actors.life.host_options import pool_spec
 from perdure.ledger import (
     APPROVAL,
     CLIENT_TOOL,
+    YES_OR_NO,
     AnswerAsk,
     AskCalls,
     AskClosed,
@@ -213,7 +214,7 @@ class ClientAnswers:
         call_id, tool = part["toolCallId"], tool_name(part)
         known = turn.asks.get(f"{kind} {call_id}")
         ask = AskRecord.from_plain(known) if known else ANYBODY.asked(turn.parked_at_ms or turn.attempt_at_ms)
-        question, schema = (_MAY_IT.format(tool), _YES_OR_NO) if kind == APPROVAL else (_WHAT_IS_IT.format(tool), _ANY)
+        question, schema = (_MAY_IT.format(tool), YES_OR_NO) if kind == APPROVAL else (_WHAT_IS_IT.format(tool), _ANY)
         args, note = None, _words_of(part.get("approval", {}).get("descriptor", {}))
         try:
             args = pack_value("args", part.get("input"), self._state.tenant.limits.progress_bytes_max)
@@ -322,7 +323,7 @@ class ClientAnswers:
 CHAT: Final = "chat"
 """The channel of an answer that comes by the agent's own methods."""
 _MAY_IT, _WHAT_IS_IT = "May {} be called like this?", "What did {} come to?"
-_YES_OR_NO, _ANY = pack_value("schema", {"type": "boolean"}), pack_value("schema", {})
+_ANY: Final = pack_value("schema", {})
 _NOTHING: Final = pack_value("value", None)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from perdure.actors import ChatAgent, tool
+from perdure.actors import Approval, ChatAgent, tool
 from perdure.policies import ChatRecovery
 from perdure.scenarios.cast.environment import model_here, outside
 from perdure.scenarios.provider.script import Question, Round, ScriptedCall, conclusion
@@ -25,7 +25,13 @@ def _question(topic: int) -> Question:
     )
 
 
+def _expense(amount: int) -> Question:
+    call = ScriptedCall(name="spend", arguments={"amount": amount})
+    return Question(asks=f"expense {amount}.", rounds=(Round(says="May I? ", calls=(call,)),))
+
+
 QUESTIONS: Final = tuple(_question(topic) for topic in range(TOPICS))
+EXPENSES: Final = tuple(_expense(amount) for amount in range(TOPICS))
 
 
 @tool
@@ -36,8 +42,16 @@ async def add(a: int, b: int) -> str:
     return str(a + b)
 
 
+@tool(needs_approval=Approval(to="purse"))
+async def spend(amount: int) -> str:
+    """Spend money, in a run of its own, if somebody allows it."""
+    outside().effects[f"spend {amount}"] += 1
+    await asyncio.sleep(0.1)
+    return f"spent {amount}"
+
+
 class Calculator(ChatAgent):
-    """Adds in runs of their own, and doubles in its own process."""
+    """Adds in runs of their own, doubles in its own process, and spends what people allow."""
 
     chat_recovery = ChatRecovery(max_attempts=100, no_progress_timeout_ms=3_600_000)
     chat_stream_stall_timeout_ms = 2_000
@@ -47,7 +61,7 @@ class Calculator(ChatAgent):
 
     def tools(self) -> list[Any]:
         # The method `double` is found by its mark.
-        return [add]
+        return [add, spend]
 
     @tool
     async def double(self, a: int) -> str:

@@ -1,4 +1,4 @@
-"""The commands on questions that runs ask people: `asks` lists them, and `answer` answers one."""
+"""The commands on questions to people: `asks` lists them, and `answer` answers one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def asks(
     data: Data = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """List the questions that runs ask people, those that wait for longest first.
+    """List the questions to people, those that wait for longest first: of runs, and about calls of chats that wait.
 
     Examples:
         perdure asks

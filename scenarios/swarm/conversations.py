@@ -16,8 +16,9 @@ from random import Random
 from typing import Any, Final
 
 from perdure.actors import TurnResult, Webhook
-from perdure.policies import steered_message
-from perdure.scenarios.cast.calculator import QUESTIONS, TOPICS, Calculator, answer_about
+from perdure.ledger import AskClosed
+from perdure.policies import TURN_ENDED, Answerer, steered_message
+from perdure.scenarios.cast.calculator import EXPENSES, QUESTIONS, TOPICS, Calculator, answer_about
 from perdure.scenarios.cast.clerk import Reception, clerk_environment, clerk_of, script_of, update_of
 from perdure.scenarios.cast.environment import SIMULATED, outside, with_environment
 from perdure.scenarios.cast.outside import Outside, simulated
@@ -25,7 +26,7 @@ from perdure.scenarios.provider.events import dumped
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace, Rule
 from perdure.scenarios.provider.script import Script
 from perdure.scenarios.stories.messenger_checks import Seen
-from perdure.scenarios.swarm.play_context import OFTEN, PlayContext
+from perdure.scenarios.swarm.play_context import OFTEN, TRIES_MAX, PlayContext
 from perdure.scenarios.telegram.bot_api import BotFault
 
 UNKNOWN: Final = ("OUTCOME UNKNOWN", "whose outcome is still unknown")  # of a call, or of one that it would repeat
@@ -48,7 +49,7 @@ BREAKS_OF_LETTERS: Final = (
 )
 LOOK_S: Final = 0.5
 
-around_chats = partial(simulated, Script(questions=QUESTIONS))
+around_chats = partial(simulated, Script(questions=(*QUESTIONS, *EXPENSES)))
 """What chats need outside of the simulated processes."""
 
 
@@ -119,6 +120,55 @@ async def _steer(context: PlayContext, name: str, topic: int, pause_s: float) ->
         (ended.reason == "steered") is (receipt["message_id"] not in {each["id"] for each in messages}),
         f"what was said about {topic} was not read where it stands; its turn is {ended}",
     )
+
+
+async def approvals(context: PlayContext) -> None:
+    """Calls that wait for people, of whom several answer each at the same time, by the list of questions."""
+    die = context.die
+    amounts = die.sample(range(TOPICS), die.randint(1, 3))
+    outside().provider.set_plan(FaultPlan())
+    outside().provider.open_door()
+    plans = [
+        [(die.choice((True, True, False)), die.choice((0.0, 0.0, 0.01, 0.5, 8.0))) for _ in range(3)] for _ in amounts
+    ]
+    await asyncio.gather(*(_expense(context, *each) for each in zip(amounts, plans, strict=True)))
+
+
+async def _expense(context: PlayContext, amount: int, plan: Sequence[tuple[bool, float]]) -> None:
+    name = f"{context.tag}purse-{amount % 2}"
+    request_id, call = f"{name}-{amount}", partial(context.client.call, Calculator, name)
+    await context.persist(partial(call, "submit_messages", (f"Please: expense {amount}.",), {"request_id": request_id}))
+    ask_id = ""
+    for _ in range(TRIES_MAX):
+        rows = await context.persist(partial(context.client.ask, "asks", "purse"))
+        mine = [each["ask_id"] for each in rows or () if each["args"] == {"amount": amount}]
+        context.expect(len(mine) <= 1, f"expense {amount} is asked for {len(mine)} times")
+        turn = await context.persist(partial(call, "inspect_turn", (request_id,), {}))
+        if mine or (turn is not None and turn["status"] in TURN_ENDED):  # or another play has answered
+            ask_id = "".join(mine)
+            break
+        await asyncio.sleep(LOOK_S)
+    said = await asyncio.gather(*(_allow(context, ask_id, number, *each) for number, each in enumerate(plan)))
+    ended = await context.persist(partial(call, "attach", (request_id,), {"follow": True}))
+    counted = [approved for (approved, _), counts in zip(plan, said, strict=True) if counts]
+    context.expect(len(counted) <= 1, f"{len(counted)} answers to expense {amount} counted")
+    spent = outside().effects[f"spend {amount}"]
+    context.expect(spent <= 1, f"expense {amount} was made {spent} times")
+    if counted and ended is not None:
+        context.expect(counted[0] or not spent, f"expense {amount} was made though it was denied")
+    rows = await context.persist(partial(context.client.ask, "asks", "purse"))
+    left = [each for each in rows or () if each["ask_id"] == ask_id]
+    context.expect(not left or ended is None, f"expense {amount} is asked for though its turn has ended")
+
+
+async def _allow(context: PlayContext, ask_id: str, number: int, approved: bool, pause_s: float) -> bool:
+    await asyncio.sleep(pause_s)
+    by, answer_id = Answerer(f"person {number}", ["purse"]), f"{context.tag}{ask_id}-{number}"
+    give = partial(context.client.answer, ask_id, approved, by, "swarm", answer_id=answer_id)
+    try:
+        return bool(ask_id) and await context.persist(give) is not None
+    except AskClosed:  # somebody else was first
+        return False
 
 
 async def letters(context: PlayContext) -> None:

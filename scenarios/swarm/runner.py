@@ -29,7 +29,7 @@ from perdure.actors.sim_world.simulation import Span
 from perdure.ledger import BucketUnreachable
 from perdure.policies import Limits
 from perdure.scenarios.cast.outside import Outside
-from perdure.scenarios.swarm.conversations import around_chats, around_letters, chats, letters
+from perdure.scenarios.swarm.conversations import approvals, around_chats, around_letters, chats, letters
 from perdure.scenarios.swarm.play_context import Part, PlayContext
 from perdure.scenarios.swarm.stories import STORIES, play_parts, tallies
 from perdure.scenarios.testing.laboratory import Laboratory, Story, Violation, Weather, finding, weathered
@@ -48,6 +48,7 @@ MIXTURE = (
     "meddling",
     "everything",
     "chats",
+    "approvals",
     "offices",
     "desks",
     "families",
@@ -56,7 +57,11 @@ MIXTURE = (
     "waits",
 )
 
-AROUND: dict[Part, Callable[[], AbstractContextManager[Outside]]] = {chats: around_chats, letters: around_letters}
+AROUND: dict[Part, Callable[[], AbstractContextManager[Outside]]] = {
+    chats: around_chats,
+    approvals: around_chats,
+    letters: around_letters,
+}
 """What a part of a story needs outside of the simulated processes."""
 
 SWIFT = Limits(

@@ -41,7 +41,7 @@ from perdure.scenarios.cast.workers import (
     Task,
     Worker,
 )
-from perdure.scenarios.swarm.conversations import chats, letters
+from perdure.scenarios.swarm.conversations import approvals, chats, letters
 from perdure.scenarios.swarm.play_context import OFTEN, SELDOM, Part, PlayContext
 
 LOOKS_MAX: Final = 600
@@ -366,6 +366,7 @@ STORIES: dict[str, tuple[Part, ...]] = {
     "meddling": (trees, batches, meddling),
     "everything": (trees, batches, budgets, twins, meddling, joins),
     "chats": (chats,),
+    "approvals": (approvals,),
     "offices": (chats, batches),
     "desks": (desks,),
     "families": (families, batches),
