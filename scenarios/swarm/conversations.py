@@ -26,7 +26,7 @@ from perdure.scenarios.provider.events import dumped
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace, Rule
 from perdure.scenarios.provider.script import Script
 from perdure.scenarios.stories.messenger_checks import Seen
-from perdure.scenarios.swarm.play_context import OFTEN, TRIES_MAX, PlayContext
+from perdure.scenarios.swarm.play_context import OFTEN, PlayContext
 from perdure.scenarios.telegram.bot_api import BotFault
 
 UNKNOWN: Final = ("OUTCOME UNKNOWN", "whose outcome is still unknown")  # of a call, or of one that it would repeat
@@ -138,16 +138,14 @@ async def _expense(context: PlayContext, amount: int, plan: Sequence[tuple[bool,
     name = f"{context.tag}purse-{amount % 2}"
     request_id, call = f"{name}-{amount}", partial(context.client.call, Calculator, name)
     await context.persist(partial(call, "submit_messages", (f"Please: expense {amount}.",), {"request_id": request_id}))
-    ask_id = ""
-    for _ in range(TRIES_MAX):
+    ask_id, turn = "", None
+    while not ask_id and (turn is None or turn["status"] not in TURN_ENDED):  # or another play has answered
         rows = await context.persist(partial(context.client.ask, "asks", "purse"))
         mine = [each["ask_id"] for each in rows or () if each["args"] == {"amount": amount}]
         context.expect(len(mine) <= 1, f"expense {amount} is asked for {len(mine)} times")
+        ask_id = "".join(mine[:1])
         turn = await context.persist(partial(call, "inspect_turn", (request_id,), {}))
-        if mine or (turn is not None and turn["status"] in TURN_ENDED):  # or another play has answered
-            ask_id = "".join(mine)
-            break
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(0 if ask_id else LOOK_S)
     said = await asyncio.gather(*(_allow(context, ask_id, number, *each) for number, each in enumerate(plan)))
     ended = await context.persist(partial(call, "attach", (request_id,), {"follow": True}))
     counted = [approved for (approved, _), counts in zip(plan, said, strict=True) if counts]
