@@ -12,11 +12,17 @@ from perdure.actors import Agent, ChatAgent, RunContext, exposed
 from perdure.actors.gateway.security import Principal, Scope, bearer
 from perdure.scenarios.provider.faults import Pace
 from tests.actors.chat.desk import SCRIPT, Adder, Outside
+from tests.actors.chat.test_people_waited_for import ASK
 
 
 def script(first_ms: float = 0, between_ms: float = 0) -> None:
     """Give the provider the script of the chat agents' tests, at this pace."""
     Outside.begin(SCRIPT, pace=Pace(first_ms=first_ms, between_ms=between_ms))
+
+
+def script_of_asker() -> None:
+    """Give the provider the script of the chat agent whose calls wait for people."""
+    Outside.begin(ASK)
 
 
 class Talker(Adder):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -267,3 +268,19 @@ def test_one_who_may_only_look_or_is_not_asked_sees_why_instead_of_buttons(
         expect(page.get_by_label("Your name")).to_be_hidden()
         card(page, "for-ops:1").get_by_role("button", name="Yes").click()
         expect(page.get_by_role("status").filter(has_text="for-ops:1 is answered")).to_be_visible()
+
+
+def test_a_chat_shows_the_call_that_waits_for_approval_and_goes_on_when_it_is_answered(
+    tmp_path: Path, browser: Browser
+) -> None:
+    agent, setup = "tests.actors.chat.test_people_waited_for:Asker", {"setup": "tests.gateway.cast:script_of_asker"}
+    with real_gateway(tmp_path, [agent], **setup) as gateway, browser_page(browser) as page:
+        page.goto(f"{gateway.url}/#/agents/{quote(f'default@{agent}', safe='')}")
+        page.get_by_label("Message").fill("risk")
+        page.get_by_role("button", name="Send").click()
+        expect(page.locator("article.ask")).to_contain_text("approval of a call")
+        expect(page.locator("article.ask")).to_contain_text("risky")
+        expect(page.locator("#asks")).to_have_text("1")
+        page.locator("article.ask").get_by_role("button", name="Yes").click()
+        expect(page.locator("article.ask")).to_have_count(0)
+        expect(page.locator(".call .chip")).to_have_text("output-available")
