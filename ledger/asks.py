@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
+from zlib import crc32
 
 from perdure.ledger.activation import Activation
 from perdure.ledger.codec import pack, unpack
@@ -279,13 +280,20 @@ def ring(view: View, run_id: str, wall_ms: float) -> Iterator[Fact]:
 # ---------------------------------------------------------------- what is told
 
 
-def list_asks(view: View, to: str | None, limit: int, now_ms: int, *, closed: bool) -> list[dict[str, Any]]:
-    """Open questions, those that wait for longest first; of one group or person; or besides, the closed ones of runs that are in memory."""
+def list_asks(
+    view: View, to: str | None, limit: int, now_ms: int, *, closed: bool, asked_by: str | None = None
+) -> list[dict[str, Any]]:
+    """Open questions, those that wait for longest first; of one group or person, or asked by one run or agent; or besides, the closed ones
+    of runs that are in memory."""
     runs = list(view.runs.values()) if closed else [view.runs[run_id] for run_id in view.asks]
+    if asked_by is not None:
+        runs = [run for run in runs if asked_by in (run.run_id, run.child)]
     found: list[tuple[AskRecord, Run | str]] = [
         (ask, run) for run in runs if not run.cleared for ask in run.asks if closed or ask.is_open
     ]
     calls = {key: asked_call(view, key) for key in view.asked_calls}
+    if asked_by is not None:
+        calls = {key: call for key, call in calls.items() if asked_by in (call.run_id, view.asked_calls[key])}
     found += [(call.ask.by_now(now_ms), key) for key, call in calls.items()]
     asked = [each for each in found if to is None or to in [name for name, _ in each[0].to[: each[0].level]]]
     asked.sort(key=lambda each: (not each[0].is_open, each[0].opened_at_ms, each[0].seq))
@@ -293,6 +301,15 @@ def list_asks(view: View, to: str | None, limit: int, now_ms: int, *, closed: bo
         call_told(view.asked_calls[of], of, calls[of], now_ms) if isinstance(of, str) else ask_told(of, ask)
         for ask, of in asked[:limit]
     ]
+
+
+def asks_stand(view: View) -> dict[str, Any]:
+    """How many questions are open, and a mark that is another one when any of them has changed."""
+    asks = [ask for run_id in view.asks for ask in view.runs[run_id].open_asks]
+    calls = [(view.agents[agent].calls or {})[key] for key, agent in view.asked_calls.items()]
+    marks = [(ask.seq, ask.level, ask.answers[-1].at_ms if ask.answers else 0) for ask in asks]
+    mark = hash((*marks, *map(crc32, calls)))  # numbers have the same hash in each process
+    return {"open": len(asks) + len(calls), "mark": f"{mark & 2**64 - 1:016x}"}
 
 
 def ask_told(run: Run, ask: AskRecord) -> dict[str, Any]:

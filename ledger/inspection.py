@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from perdure.ledger.activation import Activation, blind, drained
-from perdure.ledger.asks import ask_id
+from perdure.ledger.asks import ask_id, asks_stand
 from perdure.ledger.codec import unpack
 from perdure.ledger.effects import about
 from perdure.ledger.facts import MailSuppressed, RunCleared, UndoBegan
@@ -181,6 +181,7 @@ def overview(view: View, live_max: int, *, served: bool = True) -> dict[str, Any
         "agents": [[a.agent_id, a.host_id, a.incarnation] for a in islice(awake, 1000)],
         "alarms": len(view.alarmed),
         "waiting": len(view.queues),
+        "asks": asks_stand(view),
         "audit": audit(view),
         "code": code_counts(view, served=served),
         "kept": {name: view.limits.get(name, INFINITY) for name in ("ended_kept_ms", "ended_kept_max")},

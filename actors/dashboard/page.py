@@ -57,14 +57,16 @@ def routes(backend: Backend) -> list[BaseRoute]:
         return _answer(request, request.path_params["name"])
 
     async def served(request: Request) -> Response:
-        """What this gateway serves: the chat agents that have an address, and whether a process may be killed."""
+        """What this gateway serves: the chat agents that have an address, whether a process may be killed, and whether whoever answers
+        questions is to say who that is, because the token does not."""
         who = backend.principal(request, Scope.READ)
         client = await backend.client()
         chat = [
             {"class": name, "type": type_name(each, client.code_dir)}
             for name, each in backend.registry.chat_roots().items()
         ]
-        return JSONResponse({"chat": chat, "may_kill": backend.striker is not None and Scope.ADMIN in who.scopes})
+        may_kill = backend.striker is not None and Scope.ADMIN in who.scopes
+        return JSONResponse({"chat": chat, "may_kill": may_kill, "person": who.name if who.is_person else None})
 
     return [Route("/", page), Route("/dashboard/served", served), Route("/dashboard/{name}", asset)]
 

@@ -21,6 +21,7 @@ from starlette.requests import HTTPConnection
 
 from perdure.actors.gateway.refusals import Forbidden, Unauthenticated
 from perdure.ledger import BadRequest
+from perdure.policies import Answerer
 
 PUBLIC: Final = ("/dashboard/", "/healthz", "/readyz")
 """Where files are that hold no data. Who asks for them may be nobody, who has no scope."""
@@ -58,6 +59,15 @@ class Principal:
     def check(self, scope: Scope) -> None:
         if scope not in self.scopes:
             raise Forbidden(f"{self.name} has not the scope {scope.value!r}")
+
+    def answerer(self, named: str | None = None) -> Answerer:
+        """Who this is where people are asked something. One whose name is nobody's may answer everything, and says who answers (`named`).
+        Raises `BadRequest` for one who answers for somebody else."""
+        if not self.is_person:
+            return Answerer(named or self.name, is_operator=True)
+        if named not in (None, self.name):
+            raise BadRequest("who", f"{self.name} answers for nobody else; leave it out")
+        return Answerer(self.name, self.groups, is_admin=Scope.ADMIN in self.scopes)
 
 
 Authenticate = Callable[[HTTPConnection], Principal | Awaitable[Principal | None] | None]

@@ -288,14 +288,18 @@ class CountAtStake(NamedTuple):
 
 
 class ListAsks(NamedTuple):
-    """The open questions to people (`ledger.list_asks`), of a group or person or all; with `closed`, those that runs in memory had too."""
+    """The open questions to people (`ledger.list_asks`), of a group or person or all, or asked by a run or agent; with `closed`, those that
+    runs in memory had too."""
 
     to: str | None = None
     closed: bool = False
     limit: int = 1_000
+    asked_by: str | None = None
 
     def __call__(self, books: Books) -> list[Told]:
-        return ledger.list_asks(books.view, self.to, self.limit, books.now_ms(), closed=self.closed)
+        return ledger.list_asks(
+            books.view, self.to, self.limit, books.now_ms(), closed=self.closed, asked_by=self.asked_by
+        )
 
 
 class ShowAsk(NamedTuple):

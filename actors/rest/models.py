@@ -238,6 +238,13 @@ class Draining(BaseModel):
     until_ms: int | None
 
 
+class AsksStand(BaseModel):
+    """The questions to people in all."""
+
+    open: Annotated[int, Field(description="How many are open.")]
+    mark: Annotated[str, Field(description="Another one when any of them has changed.")]
+
+
 class OverviewTold(BaseModel):
     """What `perdure ps` tells."""
 
@@ -254,6 +261,7 @@ class OverviewTold(BaseModel):
     ]
     alarms: int
     waiting: int
+    asks: AsksStand
     audit: JsonObject
     code: JsonObject
     kept: dict[str, float | None]
@@ -356,6 +364,9 @@ class AsksAsked(Taken):
     """Which questions."""
 
     to: Annotated[Id | None, Field(description="Only questions that have come to this group or person.")] = None
+    asked_by: Annotated[
+        Id | None, Field(description="Only questions of this run, or of this agent, as name@module:Class.")
+    ] = None
     closed: Annotated[bool, Field(description="Closed ones too, of runs that are live or have ended lately.")] = False
     limit: Annotated[int, Field(ge=1, le=1000, description="Number of questions.")] = 100
 
@@ -380,7 +391,8 @@ class AnswerTold(BaseModel):
 class AskTold(BaseModel):
     """A question to people: of a run, or about a call of a chat that waits. `kind` says whether a run asks, whether a call may be made, or
     what a call of a client's tool came to; `tool` and `call_id` are that call's. `schema` is the JSON schema of its answer, `to` are those
-    who may answer by now (everybody, if it is empty), and `digest` is that of all that is shown."""
+    who may answer by now (everybody, if it is empty), `digest` is that of all that is shown, and `refusal` says
+    why whoever looks at it may not answer it; null if they may."""
 
     model_config = ConfigDict(protected_namespaces=())
 
@@ -407,6 +419,7 @@ class AskTold(BaseModel):
     digest: str
     closed_at_ms: int | None
     answers: list[AnswerTold]
+    refusal: str | None
 
 
 class AsksTold(BaseModel):

@@ -13,14 +13,16 @@ from starlette.responses import Response
 
 from perdure.actors.gateway.backend import Backend
 from perdure.actors.gateway.plain_json import json_bytes
+from perdure.actors.gateway.security import Principal, Scope
 from perdure.actors.gateway.shared import Shared, Watched
 from perdure.actors.gateway.streaming import event, event_stream
+from perdure.actors.link.messages import Fields
 from perdure.actors.link.questions import about_ask
 from perdure.actors.rest import models
 from perdure.actors.rest.table import ApiRequest, Handlers, Operation
 from perdure.actors.tasks import Pending, awaited
 from perdure.ledger import BadRequest, LedgerError, SupervisorUnreachable
-from perdure.policies import JsonObject
+from perdure.policies import JsonObject, answer_refusal
 
 EVENTS = "text/event-stream"
 
@@ -211,12 +213,14 @@ class ReadingHandlers(Handlers):
     @Operation("GET", "/api/asks", models.AsksTold, query=models.AsksAsked)
     async def list_asks(self, asked: ApiRequest) -> object:
         """The questions that runs ask people, those that wait for longest first."""
-        return {"asks": await self._backend.ask("asks", asked.query.to, asked.query.closed, asked.query.limit)}
+        which: models.AsksAsked = asked.query
+        found = await self._backend.ask("asks", which.to, which.closed, which.limit, which.asked_by)
+        return {"asks": [seen_by(asked.who, each) for each in found]}
 
     @Operation("GET", "/api/asks/{ask_id}", models.AskTold, of=models.OfAsk)
     async def show_ask(self, asked: ApiRequest) -> object:
         """A question that a run asks people."""
-        return await self._backend.ask(*about_ask(asked.path.ask_id))
+        return seen_by(asked.who, await self._backend.ask(*about_ask(asked.path.ask_id)))
 
     @Operation("GET", "/api/audit", models.Audited)
     async def audit(self, asked: ApiRequest) -> object:
@@ -268,6 +272,15 @@ class ReadingHandlers(Handlers):
             yield event(b"{}", name="end")
 
         return event_stream(pieces())
+
+
+def seen_by(who: Principal, ask: Fields) -> Fields:
+    """A question as it is told to someone: with why this one may not answer it, if so."""
+    refusal = f"{who.name} may only look, without the scope {Scope.CHAT.value!r}"
+    if Scope.CHAT in who.scopes:
+        began_by = str(ask["began_by"] or "")
+        refusal = answer_refusal(who.answerer(), ask["to"], began_by, self_answer=ask["self_answer"])
+    return {**ask, "refusal": refusal or None}
 
 
 def after(asked: ApiRequest) -> int | None:

@@ -10,13 +10,13 @@ from pydantic import BaseModel, Field
 from perdure.actors.code.known_types import by_type
 from perdure.actors.code.naming import type_name
 from perdure.actors.gateway.refusals import Forbidden
-from perdure.actors.gateway.security import Principal, Scope
+from perdure.actors.gateway.security import Scope
 from perdure.actors.rest import models
 from perdure.actors.rest.models import Id
+from perdure.actors.rest.reading import seen_by
 from perdure.actors.rest.table import ApiRequest, Handlers, Operation, Taken
 from perdure.actors.runtime.bulk import BulkPass, chosen_by
 from perdure.ledger import BadRequest, UnknownAgentType, name_of, type_of
-from perdure.policies import Answerer
 
 SUPERVISOR: Final = "supervisor"
 WITHIN_S: Final = 10.0
@@ -157,15 +157,16 @@ class SteeringHandlers(Handlers):
         """
         given: models.AnswerGiven = asked.body
         client = await self._backend.client()
-        return await client.answer(
+        told = await client.answer(
             asked.path.ask_id,
             given.value,
-            _answerer(asked.who, given.who),
+            asked.who.answerer(given.who),
             given.channel,
             args=given.args,
             digest=given.digest,
             answer_id=given.answer_id,
         )
+        return seen_by(asked.who, told)
 
     @Operation("GET", "/api/upgrade", models.CodeTold)
     async def code(self, asked: ApiRequest) -> object:
@@ -208,14 +209,6 @@ class SteeringHandlers(Handlers):
         if how is None:
             raise BadRequest("process", f"{name} ended by itself before it could be killed")
         return {"process": name, "pid": pid, "told": f"{name} (process {pid}) was ended by {how}. {_next(name)}"}
-
-
-def _answerer(who: Principal, named: str | None) -> Answerer:
-    if not who.is_person:
-        return Answerer(named or who.name, is_operator=True)
-    if named not in (None, who.name):
-        raise BadRequest("who", f"{who.name} answers for nobody else; leave it out")
-    return Answerer(who.name, who.groups, is_admin=Scope.ADMIN in who.scopes)
 
 
 def _next(name: str) -> str:

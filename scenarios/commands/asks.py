@@ -14,6 +14,7 @@ from perdure.ledger import AskClosed, BadRequest, check_id, lasting
 from perdure.scenarios.commands.opening import opened
 from perdure.scenarios.commands.options import HERE, AsJson, Data
 from perdure.scenarios.commands.shown import instant, json_of, print_pairs, print_table, shortened
+from perdure.scenarios.live_view import plural
 
 YES, NO = ("yes", "y", "true"), ("no", "n", "false")
 
@@ -34,7 +35,8 @@ def asks(
         perdure asks --to ops
     """
     with opened(data) as ledger:
-        found: list[dict[str, Any]] = ledger.ask("asks", to, everything, limit)
+        found: list[dict[str, Any]] = ledger.ask("asks", to, everything, limit + 1)
+    is_cut, found = len(found) > limit, found[:limit]
     if as_json:
         print(json_of(found))
         return
@@ -44,7 +46,7 @@ def asks(
         (
             each["ask_id"],
             shortened(each["question"]),
-            _wanted(each["schema"]),
+            shortened(_wanted(each["schema"])),
             " or ".join(each["to"]) or "anybody",
             lasting(max(0, now_ms - each["opened_at_ms"])),
             instant(each["expires_at_ms"]) if each["expires_at_ms"] else "",
@@ -53,6 +55,10 @@ def asks(
         for each in found
     ]
     print_table(titles, cells)
+    if is_cut:
+        print(
+            f"\nThere are more than these {limit:,}; `--limit` lists more of them, and `--to` those of a group or person."
+        )
     if found:
         print(f"\n`perdure answer {shlex.quote(found[0]['ask_id'])} VALUE` answers the first of them.")
     else:
@@ -114,7 +120,7 @@ def answer(
     elif asked["status"] == "answered":
         print(f"{ask} is answered, and {'its run' if asked['kind'] == 'question' else 'its turn'} goes on.")
     else:
-        print(f"{ask} has {len(asked['answers'])} answers; {asked['people']} people have to agree.")
+        print(f"{ask} has {plural(len(asked['answers']), 'answer')}; {asked['people']} people have to agree.")
 
 
 def value_of(schema: dict[str, Any], text: str) -> object:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
@@ -19,6 +20,7 @@ from perdure.policies import is_number
 WAYS: Final = ("delivered", "superseded", "suppressed", "parked", "pending")
 PIPE_COLUMNS: Final = 100_000  # a program that reads a pipe wants whole ids
 OUTCOME_MAX: Final = 60
+LEAST_COLUMN: Final = 5
 _MORE: Final = "…"
 
 
@@ -38,7 +40,7 @@ def _value(name: str, value: object) -> str:
         return instant(value) if value else "–"
     if is_number(value) and name.endswith("_ms"):
         return lasting(value) if not math.isfinite(value) else f"{value} ({lasting(value)})"
-    return value if isinstance(value, str) else json_of(value)
+    return harmless(value) if isinstance(value, str) else json_of(value)
 
 
 def instant(at_ms: float) -> str:
@@ -84,8 +86,13 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     )  # fmt: skip
 
 
+def harmless(text: str) -> str:
+    """A text without what a terminal would obey; its lines stay lines."""
+    return "".join(each if each.isprintable() or each in "\n\t" else "�" for each in text)
+
+
 def shortened(text: str) -> str:
-    words = " ".join(text.split())
+    words = harmless(" ".join(text.split()))
     return words if len(words) <= OUTCOME_MAX else words[: OUTCOME_MAX - 1] + _MORE
 
 
@@ -103,16 +110,26 @@ def _progress(row: dict[str, Any]) -> str:
 
 
 def print_table(titles: Iterable[str], rows: Iterable[tuple[str, ...]]) -> None:
-    """A table that never cuts its first column: ids are copied from it."""
+    """A table that never cuts its first column: ids are copied from it. On a narrow terminal the widest of the others are cut."""
+    console = Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS, highlight=False, markup=False)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for place, title in enumerate(titles):
-        table.add_column(title, no_wrap=place > 0, overflow="ellipsis" if place else "fold")
-    for row in rows:
+    heads, cells = list(titles), list(rows)
+    for place, (title, width) in enumerate(zip(heads, _widths([tuple(heads), *cells], console.width), strict=True)):
+        table.add_column(title, no_wrap=place > 0, overflow="ellipsis" if place else "fold", width=width)
+    for row in cells:
         table.add_row(*row)
     if table.row_count:
-        console = Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS, highlight=False, markup=False)
         console.print()
         console.print(table)
+
+
+def _widths(rows: list[tuple[str, ...]], most: int) -> list[int]:
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    excess = sum(widths) + 2 * len(widths) - most
+    while excess > 0 and max(widths[1:], default=0) > LEAST_COLUMN:
+        widths[widths.index(max(widths[1:]), 1)] -= 1
+        excess -= 1
+    return widths
 
 
 def in_words(counts: Mapping[str, int]) -> str:

@@ -15,6 +15,7 @@ from perdure.actors.rest import models
 from perdure.ledger import AlreadyAnswered, BadRequest
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.gateway.door import Answer, Door
+from tests.gateway.test_live import told
 from tests.gateway.test_rest_reading import client_of
 from tests.gateway.world import visit
 
@@ -34,7 +35,8 @@ class Shipper(Agent):
 
     async def run(self, input: str, run: RunContext) -> list[Any]:
         to, may = (None, True) if input == "anybody" else ("ops", False)
-        answer = await run.ask("Ship to 40 customers?", to=to, args={"count": 40}, self_answer=may)
+        people = 2 if input == "twice" else 1
+        answer = await run.ask("Ship to 40 customers?", to=to, args={"count": 40}, self_answer=may, people=people)
         return [answer.value, answer.who, answer.channel, answer.args]
 
 
@@ -71,8 +73,8 @@ def test_one_inbox_is_listed_and_an_answer_closes_it_for_all() -> None:
         assert (await door.get("/api/asks?to=nobody")).json()["asks"] == []
         assert (await door.get("/api/asks/a%2Fb%3A1")).json() == ask
         said = {"value": True, "digest": ask["digest"], "args": {"count": 3}, "who": "ada", "channel": "dashboard"}
-        told = await answered(door, "a/b:1", {**said, "answer_id": "mine"})
-        assert (told.status, told.json()["status"]) == (200, "answered")
+        first = await answered(door, "a/b:1", {**said, "answer_id": "mine"})
+        assert (first.status, first.json()["status"]) == (200, "answered")
         assert (await answered(door, "a/b:1", {**said, "answer_id": "mine"})).status == 200
         again = await answered(door, "a/b:1", said)
         assert (again.status, again.json()["error"]["type"]) == (409, "AlreadyAnswered")
@@ -139,6 +141,63 @@ def test_an_answer_that_is_refused_names_the_field_and_the_run_hears_nothing(
         assert isinstance(error_of(refused.status, refused.json()), BadRequest)
         assert [each["ask_id"] for each in (await door.get("/api/asks")).json()["asks"]] == ["r:1"]
         assert (await answered(door, "r:1", {"value": True})).status == 200
+
+    visit([Shipper], story)
+
+
+def test_the_questions_of_one_run_or_agent_are_found_and_each_reader_is_told_whether_it_may_answer() -> None:
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        ask = await begun(door, "one", **by("b"))
+        await begun(door, "two", "anybody", **by("a"))
+        for asked_by in ("one", f"one@{ask['agent_type']}"):
+            found = (await door.get(f"/api/asks?asked_by={quote(asked_by)}", headers=by("a"))).json()["asks"]
+            assert [each["ask_id"] for each in found] == ["one:1"]
+        assert (await door.get("/api/asks?asked_by=nobody", headers=by("a"))).json()["asks"] == []
+        expected = {
+            "a": ["ada is not asked; ops may answer", None],
+            "b": ["bob began the run, and somebody else is to answer what it asks", None],
+            "r": [None, None],
+            "l": ["lea may only look, without the scope 'chat'"] * 2,
+        }
+        for token, refusals in expected.items():
+            found = (await door.get("/api/asks", headers=by(token))).json()["asks"]
+            assert [each["refusal"] for each in found] == refusals
+            assert (await door.get("/api/asks/one%3A1", headers=by(token))).json()["refusal"] == refusals[0]
+        assert (await answered(door, "one:1", {"value": False}, **by("r"))).json()["refusal"] is None
+        assert (await answered(door, "two:1", {"value": False}, **by("r"))).status == 200
+
+    visit([Shipper], story, gateway_options={"authenticate": BY_TOKEN})
+
+
+def test_how_many_are_open_is_told_with_a_mark_that_changes_with_any_of_them() -> None:
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        marks = list[str]()
+
+        async def stand() -> int:
+            now = (await door.get("/api/overview?live=0")).json()["asks"]
+            marks.append(now["mark"])
+            return int(now["open"])
+
+        assert await stand() == 0
+        await begun(door, "one", "twice")
+        assert await stand() == 1
+        assert await stand() == 1
+        assert marks[1] == marks[2]
+        await answered(door, "one:1", {"value": True, "who": "ada"})
+        assert await stand() == 1
+        await answered(door, "one:1", {"value": False, "who": "bob"})
+        assert await stand() == 0
+        assert len({*marks}) == 3, "none, one, one with an answer, and none again"
+        async with door.stream("GET", "/api/live") as (_, pieces):
+            events = told(pieces)
+            await begun(door, "two")
+            async for each in events:
+                if each.name == "counts" and each.data["asks"]["open"]:
+                    break
+            await answered(door, "two:1", {"value": True})
+            async for each in events:
+                if each.name == "counts" and not each.data["asks"]["open"]:
+                    return
 
     visit([Shipper], story)
 

@@ -247,7 +247,7 @@ def test_every_page_has_a_heading_and_fits_on_a_narrow_screen(
     gateway: RealGateway, browser: Browser, scheme: Any
 ) -> None:
     with browser_page(browser, color_scheme=scheme, viewport={"width": 360, "height": 700}) as page:
-        for name in ("runs", "agents", "hosts", "figures"):
+        for name in ("runs", "asks", "agents", "hosts", "figures"):
             page.goto(f"{gateway.url}/#/{name}")
             expect(page.locator("h1")).to_contain_text(name.title())
             assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), name

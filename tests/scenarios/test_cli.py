@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 from typer.testing import CliRunner, Result
 
 from perdure.actors import Runtime
@@ -51,6 +52,7 @@ from perdure.ledger import (
 from perdure.ledger.directory_format import MIGRATIONS
 from perdure.ledger.errors import LedgerLocked
 from perdure.ledger.facts import (
+    AskOpened,
     AttemptStarted,
     MailFailed,
     MailPosted,
@@ -70,6 +72,7 @@ from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.policies import Limits
 from perdure.scenarios.cli import app, main
 from perdure.scenarios.commands.cold import ColdLedger
+from perdure.scenarios.commands.shown import print_table
 from perdure.scenarios.exits import Terminated
 from perdure.scenarios.stories import fan_out
 from perdure.scenarios.stories.engine import playing
@@ -389,6 +392,54 @@ def test_a_directory_that_is_not_served_answers_all_but_what_only_a_supervisor_c
     assert (told["chosen"]["statuses"], len(told["chosen"]["runs"])) == ({"aborted": 5}, 2)
     assert told["at_stake"] == {"runs": 2, "live": 0, "sub_agents": 0, "mail": 0}
     assert (told["ps"]["supervisor"], told["ps"]["runs"]["aborted"], told["agent"]) == (None, 6, None)
+
+
+@pytest.fixture
+def asking(data: Path) -> Path:
+    """A directory with runs that ask something: in several lines, with what a terminal would obey, and with many choices."""
+    with closing(DuckDBStore(data / "ledger", fsync=False)) as store:
+        view = restore(store.boot())
+        schemas: list[dict[str, Any]] = [
+            {"type": "boolean"},
+            {"type": "boolean"},
+            {"enum": [f"choice {n}" for n in range(30)]},
+        ]
+        for number, schema in enumerate(schemas):
+            run_id, digest = f"it's-{number}", f"digest-{number}"
+            asked = AskOpened(run_id, 1, digest, "Ship?\n\x1b[31mNow?", pack(schema), None, [], 0, 2, True, "", 0, None)
+            begun = RunRequested(run_id, "Reader", "", "", "digest", b"\x01", {}, 0)
+            store.append([record_fact(view, begun, 1_000), record_fact(view, asked, 2_000)], [])
+        store.checkpoint(meta_of(view), view.seq, dirty_records(view), [])
+    return data
+
+
+def test_what_runs_ask_is_listed_a_line_each_and_without_what_a_terminal_would_obey(asking: Path) -> None:
+    listed = perdure("asks", "--data", asking).stdout
+    rows = [line.split("  ")[0] for line in listed.splitlines() if line.startswith("it's")]
+    assert rows == ["it's-0:1", "it's-1:1", "it's-2:1"]
+    assert "Ship? �[31mNow?" in listed
+    assert max(map(len, listed.splitlines())) < 200, "many choices are cut"
+    assert f"`perdure answer {shlex.quote(rows[0])} VALUE`" in listed
+    assert "There are more" not in listed
+    assert "There are more than these 2" in perdure("asks", "--limit", "2", "--data", asking).stdout
+    assert len(json.loads(perdure("asks", "--limit", "2", "--json", "--data", asking).stdout)) == 2
+    shown = perdure("answer", "it's-0:1", "--data", asking).stdout
+    assert "\x1b" not in shown
+    assert "Ship?\n�[31mNow?" in shown
+    first = perdure("answer", "it's-0:1", "yes", "--as", "ada", "--data", asking)
+    assert first.stdout == "it's-0:1 has 1 answer; 2 people have to agree.\n"
+
+
+@pytest.mark.parametrize("columns", [30, 70, 300])
+def test_a_narrow_terminal_cuts_other_columns_than_the_ids(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.scenarios.commands.shown.PIPE_COLUMNS", columns)
+    print_table(("id", "what", "of"), [("a-long-id:1", "word " * 20, "me"), ("b:1", "日本" * 20, "you")])
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert [line.split()[0] for line in lines] == ["id", "a-long-id:1", "b:1"]
+    assert [line.split()[-1] for line in lines] == ["of", "me", "you"]
+    assert max(map(cell_len, lines)) <= columns
 
 
 def listed(*words: str | Path) -> list[str]:

@@ -1,6 +1,7 @@
 // One agent: what it keeps and what it does, and a conversation with it if it is a chat agent.
 
 import { ask, query } from "./api.js";
+import { questions } from "./asks.js";
 import { talk } from "./chat.js";
 import { clock, h, say, shown } from "./dom.js";
 import { row } from "./runs.js";
@@ -21,8 +22,8 @@ const records = (value) => (Array.isArray(value) ? value.map((each) => (each && 
 
 export function show(main, agent) {
   const trouble = h("p.notice.bad", { role: "alert", hidden: true }), body = h("div"), runs = h("ul.rows"), runsBox = h("section", { hidden: true }, h("h2", {}, "Runs that it asked for"), h("div.group", {}, runs));
-  const conversation = h("section");
-  main.append(h("p", {}, h("a", { href: "#/agents" }, "← Agents")), h("h1", {}, agent.split("@")[0], " ", h("small.mono", {}, agent.slice(agent.indexOf("@") + 1))), trouble, conversation, body, runsBox,
+  const conversation = h("section"), asked = h("section");
+  main.append(h("p", {}, h("a", { href: "#/agents" }, "← Agents")), h("h1", {}, agent.split("@")[0], " ", h("small.mono", {}, agent.slice(agent.indexOf("@") + 1))), trouble, conversation, asked, body, runsBox,
     h("div.tools", {}, h("button", { onclick: load }, "Look again")));
 
   async function load() {
@@ -58,7 +59,8 @@ export function show(main, agent) {
   (async () => {
     const served = await ask("dashboard/served").catch(() => ({ chat: [] }));
     const mine = served.chat.find((each) => agent.endsWith(`@${each.type}`));
-    if (mine) leave = talk(conversation, mine.class, agent.slice(0, -mine.type.length - 1));
+    if (mine) leave = talk(conversation, mine.class, agent.slice(0, -mine.type.length - 1), agent);
+    else leave = questions(asked, agent);
     await load();
   })();
   return () => leave();

@@ -22,6 +22,7 @@ export class Refused extends Error {
     super(told?.message ?? `the gateway answered ${status}`);
     this.status = status;
     this.type = told?.type ?? "";
+    this.field = told?.field ?? "";
   }
 }
 

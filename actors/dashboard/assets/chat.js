@@ -1,17 +1,19 @@
 // A conversation with a chat agent, over the same routes as the AI SDK's `useChat`.
 
 import { ask } from "./api.js";
+import { questions } from "./asks.js";
 import { h, say, shown, sync } from "./dom.js";
 import { blank, take } from "./fold.js";
 
-/** Show a conversation in an element. Returns the way to leave it. */
-export function talk(box, className, name) {
+/** Show a conversation in an element, with what its agent asks people. Returns the way to leave it. */
+export function talk(box, className, name, agent) {
   const list = h("div", { role: "log", "aria-label": "Conversation" }), input = h("input", { "aria-label": "Message", placeholder: "Write a message", autocomplete: "off" });
   const trouble = h("p.notice.bad", { role: "alert", hidden: true }), stop = h("button", { type: "button", hidden: true, onclick: cancel }, "Stop");
   const form = h("form.talk", { onsubmit: send }, input, h("button", {}, "Send"), stop);
-  box.append(h("h2", {}, "Conversation"), list, trouble, form);
+  const asked = h("section");
+  box.append(h("h2", {}, "Conversation"), list, asked, trouble, form);
   const path = `chat/${className}`, here = `${path}/${encodeURIComponent(name)}`;
-  let messages = [], answer = null, number = 0, leave = new AbortController(), left = false;
+  let messages = [], answer = null, number = 0, leave = new AbortController(), left = false, isReading = false;
 
   function fail(problem) {
     if (problem.name === "AbortError" || left) return;
@@ -40,6 +42,7 @@ export function talk(box, className, name) {
 
   /** Read an answer to its end. A lost line is asked for again, and told from its beginning. */
   async function read(target, options = {}) {
+    isReading = true;
     for (let tries = 0; tries < 40 && !left; tries += 1) {
       try {
         if (await readOnce(tries === 0 ? target : `${here}/stream`, tries === 0 ? options : {})) break;
@@ -49,6 +52,7 @@ export function talk(box, className, name) {
       }
       await new Promise((ready) => setTimeout(ready, Math.min(2000, 200 * (tries + 1))));
     }
+    isReading = false;
     answer = null;
     stop.hidden = true;
     await load().catch(fail);
@@ -106,5 +110,7 @@ export function talk(box, className, name) {
       await read(`${here}/stream`);
     } catch (problem) { fail(problem); }
   })();
-  return () => { left = true; leave.abort(); };
+  // What was asked is answered, by whomever: the turn goes on.
+  const leaveQuestions = questions(asked, agent, () => { if (!isReading && !left) read(`${here}/stream`); });
+  return () => { left = true; leave.abort(); leaveQuestions(); };
 }

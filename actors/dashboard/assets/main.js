@@ -9,6 +9,7 @@ takeToken();
 const VIEWS = {
   runs: () => import("./runs.js"),
   run: () => import("./run.js"),
+  asks: () => import("./asks.js"),
   agents: () => import("./agents.js"),
   agent: () => import("./agent.js"),
   hosts: () => import("./hosts.js"),
@@ -45,6 +46,9 @@ async function enter() {
 const COUNTED = [["live", ["starting", "running"]], ["interrupted", ["interrupted"]], ["completed", ["completed"]], ["failed", ["error", "aborted"]]];
 
 function counts() {
+  const open = state.overview?.asks?.open ?? 0, asked = document.getElementById("asks");
+  asked.hidden = open === 0;
+  say(asked, open.toLocaleString());
   const runs = state.overview?.runs;
   if (!runs) return;
   const found = COUNTED.map(([name, statuses]) => [name, statuses.reduce((sum, status) => sum + (runs[status] ?? 0), 0)]).filter(([name, count]) => count || name !== "interrupted");
@@ -55,8 +59,8 @@ function counts() {
 
 function keys(event) {
   if (event.target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
-  const rows = [...main.querySelectorAll("a.row")], at = rows.indexOf(document.activeElement);
-  const go = { 1: "#/runs", 2: "#/agents", 3: "#/hosts", 4: "#/figures" }[event.key];
+  const rows = [...main.querySelectorAll("a.row, article.ask")], at = rows.findIndex((each) => each.contains(document.activeElement));
+  const go = { 1: "#/runs", 2: "#/asks", 3: "#/agents", 4: "#/hosts", 5: "#/figures" }[event.key];
   if (go) location.hash = go;
   else if (event.key === "j") rows[Math.min(at + 1, rows.length - 1)]?.focus();
   else if (event.key === "k") rows[Math.max(at - 1, 0)]?.focus();

@@ -2,6 +2,7 @@
 
 import { ask, follow, query } from "./api.js";
 import { clock, confirmed, h, say, short, shown, some, span, sync, tell } from "./dom.js";
+import { questions } from "./asks.js";
 import { blank, take } from "./fold.js";
 import { row, update } from "./runs.js";
 
@@ -34,13 +35,13 @@ export function show(main, runId) {
   const run = blank();
   const head = h("h1", {}, runId), facts = h("dl.facts"), bar = h("progress", { max: "1", "aria-label": "progress", hidden: true }), marks = h("p");
   const notice = h("p.notice", { hidden: true }), why = h("div");
-  const timeline = h("ol.timeline", { "aria-label": "Timeline" }), result = h("div"), children = h("ul.rows"), childrenBox = h("section", { hidden: true }, h("h2", {}, "Its children"), h("div.group", {}, children));
+  const timeline = h("ol.timeline", { "aria-label": "Timeline" }), result = h("div"), asked = h("section"), children = h("ul.rows"), childrenBox = h("section", { hidden: true }, h("h2", {}, "Its children"), h("div.group", {}, children));
   const button = (name, job, kind = "") => h(`button${kind}`, { onclick: () => act(job) }, name);
   const cancel = button("Cancel", cancelled, ".danger");
   const retry = button("Try again", async () => { await ask(`${path}/retry`, { method: "POST", body: {} }); return "It is tried again."; });
   const clear = button("Clear", cleared, ".danger");
   const explain = button("Explain", explained);
-  main.append(h("p", {}, h("a", { href: "#/runs" }, "← Runs")), head, h("div.tools", {}, cancel, retry, clear, explain), notice, why, bar, marks, facts, result, h("h2", {}, "Timeline"), timeline, childrenBox);
+  main.append(h("p", {}, h("a", { href: "#/runs" }, "← Runs")), head, h("div.tools", {}, cancel, retry, clear, explain), notice, why, bar, marks, facts, result, asked, h("h2", {}, "Timeline"), timeline, childrenBox);
   let number = 0, waiting = false, shownFacts = {}, left = false, isGone = false;
 
   /** Do something, and tell the words that it gives. */
@@ -125,5 +126,6 @@ export function show(main, runId) {
     refused(problem) { if (!isGone) tell(notice, problem.message, false); },
   });
   act(async () => {});
-  return () => { left = true; following.close(); };
+  const leaveQuestions = questions(asked, runId);
+  return () => { left = true; following.close(); leaveQuestions(); };
 }
