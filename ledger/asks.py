@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
-from zlib import crc32
 
 from perdure.ledger.activation import Activation
 from perdure.ledger.codec import pack, unpack
@@ -102,7 +101,7 @@ def named_ask(asked: object) -> tuple[str, int]:
 
 def note_asks(view: View, run: Run) -> None:
     """Keep the indexes of the view with the questions of a run."""
-    key = ALARM_OF_ASKS + run.run_id
+    key, view.asks_stand = ALARM_OF_ASKS + run.run_id, None
     if view.asks.pop(run.run_id, 0) is None:
         view.alarms.disarm(key)
     due_ms = min((ask.next_at_ms for ask in run.open_asks), default=None)
@@ -115,7 +114,7 @@ def note_asks(view: View, run: Run) -> None:
 
 def note_calls(view: View, activation: Activation, calls: dict[str, bytes]) -> None:
     """These calls of a chat wait for people, and no others of it."""
-    agent = activation.agent_id
+    agent, view.asks_stand = activation.agent_id, None
     for ask_id in activation.calls or ():
         del view.asked_calls[ask_id]
         if ask_id not in calls:
@@ -305,11 +304,10 @@ def list_asks(
 
 def asks_stand(view: View) -> dict[str, Any]:
     """How many questions are open, and a mark that is another one when any of them has changed."""
-    asks = [ask for run_id in view.asks for ask in view.runs[run_id].open_asks]
-    calls = [(view.agents[agent].calls or {})[key] for key, agent in view.asked_calls.items()]
-    marks = [(ask.seq, ask.level, ask.answers[-1].at_ms if ask.answers else 0) for ask in asks]
-    mark = hash((*marks, *map(crc32, calls)))  # numbers have the same hash in each process
-    return {"open": len(asks) + len(calls), "mark": f"{mark & 2**64 - 1:016x}"}
+    if view.asks_stand is None:  # counted once after each change: lists that look each second cost nothing
+        view.asks_stand = sum(len(view.runs[key].open_asks) for key in view.asks) + len(view.asked_calls), view.seq
+    count, seq = view.asks_stand
+    return {"open": count, "mark": str(seq)}
 
 
 def ask_told(run: Run, ask: AskRecord) -> dict[str, Any]:

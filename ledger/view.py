@@ -100,6 +100,7 @@ class View:
         self.waiting: dict[str, None] = {}  # runs that wait without a process or are paused, until they are queued
         self.events: dict[str, PendingMail] = {}  # by run
         self.asks: dict[str, None] = {}  # runs that ask people something
+        self.asks_stand: tuple[int, int] | None = None  # how many questions are open, as of which fact
         self.asked_calls: dict[str, str] = {}  # questions about calls of chats, each with its agent
         self.begins_anew: dict[str, None] = {}  # runs that were tried again, and have begun no attempt since
         self.doomed: dict[str, None] = {}
@@ -219,6 +220,7 @@ class View:
         self.alarms.disarm(agent)
         for ask_id in () if gone is None else gone.calls or ():
             del self.asked_calls[ask_id]
+            self.asks_stand = None
         # Mailboxes, wanted agents and runs of that name are armed under the same key.
         if not (agent in self.mailbox or agent in self.wanted or agent in self.runs):
             self.timers.disarm(agent)
@@ -594,9 +596,8 @@ class View:
             activation.forgive(self.at_ms)
         else:
             gone = self.remove_agent(agent)
-            if (
-                gone is not None and gone.reported is not None and not parent_of(agent)
-            ):  # those below go with the file of another
+            # those below another one go with its file
+            if gone is not None and gone.reported is not None and not parent_of(agent):
                 self.asleep[agent] = gone.at_rest()
         self.dirty_agents[agent] = None
         if agent in self.mailbox and self.mailbox[agent].is_outstanding(self.at_ms):
@@ -635,9 +636,8 @@ class View:
 
     def origin_of_code(self, run: Run) -> str:
         mine = origin_of(run.agent_type)
-        return (
-            mine if mine in self.code.newest else origin_of(type_of(run.parent))
-        )  # a tool's run has its parent's code
+        # a tool's run has its parent's code
+        return mine if mine in self.code.newest else origin_of(type_of(run.parent))
 
     def count_live(self, run: Run) -> None:
         """Update the indexes of its parent after a run became live or ended."""

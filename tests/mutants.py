@@ -215,7 +215,7 @@ MUTANTS = (
            "test_one_inbox_is_listed_and_an_answer_closes_it_for_all"),
     Mutant("actors.gateway.security:Principal.answerer", "never", "named",
            "test_who_may_answer_is_said_by_the_question_and_the_token"),
-    Mutant("ledger.asks:asks_stand", "never", "answers",
+    Mutant("ledger.asks:asks_stand", "never", "asks_stand",
            "test_how_many_are_open_is_told_with_a_mark_that_changes_with_any_of_them"),
     Mutant("ledger.requests:abort_awaited", "always", "is_awaited",
            "test_a_cancel_goes_down_to_awaited_children_and_leaves_detached_ones"),

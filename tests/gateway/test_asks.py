@@ -187,7 +187,7 @@ def test_how_many_are_open_is_told_with_a_mark_that_changes_with_any_of_them() -
         assert await stand() == 1
         await answered(door, "one:1", {"value": False, "who": "bob"})
         assert await stand() == 0
-        assert len({*marks}) == 3, "none, one, one with an answer, and none again"
+        assert len({*marks}) == 4, "none, one, one with an answer, and none again"
         async with door.stream("GET", "/api/live") as (_, pieces):
             events = told(pieces)
             await begun(door, "two")
