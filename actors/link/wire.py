@@ -263,13 +263,20 @@ def content_of(request: Request) -> list[Plain]:
     return [request.agent_type, request.parent, request.digest, request.wait]
 
 
+_EVERYWHERE: Final = ("perdure.ledger.", f"{__name__}")
+"""Where errors are defined that every process knows."""
+
+
 def error_to_plain(problem: BaseException, trace_chars_max: int = 0) -> list[Plain]:
-    """An error as plain data, whatever it is. One of ours: the name of its class, and its fields. An author's: the name of its class, its
-    words, the traceback, the place of its class, the errors that it was raised from, and those that it holds."""
+    """An error as plain data, whatever it is. One of ours: the name of its class, and its fields; if not every process loads the class,
+    also the one that it is a kind of and every process has, and its words. An author's: the name of its class, its words, the traceback,
+    the place of its class, the errors that it was raised from, and those that it holds."""
     raised = raised_by(problem)
     fields = _fields(raised) if _known_error(kind_of(raised)) is type(raised) else None
     if fields is not None:
-        return [kind_of(raised), fields]
+        everywhere = next(kind for kind in type(raised).__mro__ if kind.__module__.startswith(_EVERYWHERE))
+        more = [] if everywhere is type(raised) else [everywhere.__name__, text_of(raised)]
+        return [kind_of(raised), fields, *more]
     kind, words, place, members = _summary(raised)
     trace = traced(raised, trace_chars_max) if trace_chars_max else ""
     return [kind, [words], trace, place, [_summary(each) for each in _causes(raised)], members]
@@ -305,8 +312,13 @@ def error_from_plain(plain: list[Plain]) -> PerdureError:
     """The error again; one that is not ours becomes a `RemoteError` with the same words."""
     name, args, *of_author = plain
     kind = _known_error(name)
-    if kind is not None and not of_author:
-        return kind(*args)
+    if len(of_author) <= len(("everywhere", "words")):
+        if kind is not None:
+            return kind(*args)
+        everywhere, words = of_author
+        base = None if everywhere == PerdureError.__name__ else _known_error(everywhere)
+        made = None if base is None else tried_now(lambda: base(*args))[0]
+        return remote_error(name, words) if made is None else made
     trace, place, causes, *members = of_author
     error = raised = remote_error(name, ": ".join(map(str, args)), place, *members)
     if trace:

@@ -382,7 +382,19 @@ def test_a_directory_that_is_not_served_answers_all_but_what_only_a_supervisor_c
                 ledger.ask(name, *given)
         with pytest.raises(BadRequest, match="'weather' is not one"):
             ledger.ask("weather")
-    steering = {"answer", "answers_to", "ask", "call_ask", "cancel", "clear", "forget", "pause", "retry", "send", "steer"}
+    steering = {
+        "answer",
+        "answers_to",
+        "ask",
+        "call_ask",
+        "cancel",
+        "clear",
+        "forget",
+        "pause",
+        "retry",
+        "send",
+        "steer",
+    }
     assert {*ASKED, *live, *steering} == {*QUESTIONS}
     assert told["receipt"]["status"] == "withdrawn"
     assert (told["inspect"]["error"], told["show"]["status"]) == ("it\nbroke", "error")

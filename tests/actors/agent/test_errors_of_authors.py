@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from perdure.actors import Agent, RemoteError, RunContext, exposed
+from perdure.actors.chat.tool_schema import BadToolInput
 from perdure.actors.code.author_call import tried
 from perdure.actors.link.wire import error_from_plain, error_to_plain
 from perdure.actors.tasks import NotAnException
@@ -273,3 +274,13 @@ def test_a_coroutine_that_is_closed_goes_on_closing_and_one_that_raises_its_like
     assert outcomes == []
     assert isinstance(problem, NotAnException)
     assert isinstance(problem.raised, GeneratorExit)
+
+
+def test_an_error_of_ours_whose_class_the_receiver_has_not_loaded_arrives_as_what_it_is_a_kind_of() -> None:
+    plain = unpack(pack(error_to_plain(BadToolInput("cents", "is no number"))))
+    assert isinstance(error_from_plain(plain), BadToolInput)
+    heard = error_from_plain(["Unheard", *plain[1:]])
+    assert (type(heard), getattr(heard, "field", ""), str(heard)) == (BadRequest, "cents", "cents: is no number")
+    heard = error_from_plain(["Unheard", ["a", 1], "PerdureError", "it is odd"])
+    assert (type(heard), str(heard)) == (RemoteError, "Unheard: it is odd")
+    assert error_to_plain(BadRequest("cents", "is no number")) == ["BadRequest", ["cents", "is no number"]]
