@@ -53,13 +53,15 @@ class StartBatch(NamedTuple):
 
 
 class WakeAgent(NamedTuple):
-    """Tell a host to wake an agent. `cause` says how its last life was lost, if it was."""
+    """Tell a host to wake an agent. `cause` says how its last life was lost, if it was; `asks` whether the ledger knows of calls of it that
+    wait for people."""
 
     host_id: str
     agent_id: str
     incarnation: int
     reported: int = 0
     cause: str = ""
+    asks: bool = False
 
 
 class DeliverMail(NamedTuple):
@@ -257,7 +259,8 @@ def _for_agent(view: View, activation: Activation, at_ms: int) -> Iterator[Effec
         return  # its start is an effect of the run
     if not activation.confirmed and run is None:
         reported, cause = activation.reported or 0, activation.cause
-        yield WakeAgent(activation.host_id, activation.agent_id, activation.incarnation, reported, cause)
+        asks = activation.calls is not None
+        yield WakeAgent(activation.host_id, activation.agent_id, activation.incarnation, reported, cause, asks)
     box = view.mailbox.get(activation.agent_id)
     if box is not None and box.is_outstanding(at_ms):
         yield DeliverMail(activation.host_id, activation.agent_id, activation.incarnation)

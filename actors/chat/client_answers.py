@@ -85,7 +85,8 @@ class ClientAnswers:
     ) -> None:
         self._state, self._close, self._play = state, close, play
         self._watched: dict[str, Turn] = {}
-        self._said: dict[str, bytes] | None = None  # to the ledger, in this life
+        # To the ledger. An earlier life may have died before it had said that calls wait no more.
+        self._said: dict[str, bytes] | None = None if state.tenant.has_asked else {}
         state.asks_changed = self.look
 
     # answers
@@ -169,12 +170,6 @@ class ClientAnswers:
 
     # what the ledger is told of
 
-    def wake(self) -> None:
-        """Tell the ledger which calls wait, in case an earlier life died before it had said so."""
-        if not self._state.tenant.has_storage:
-            self._said = {}
-        self.look()
-
     def look(self) -> None:
         """Tell the ledger which calls wait now, if these are others than before, and deny those whose time is over. What is looked at
         is durable."""
@@ -186,7 +181,7 @@ class ClientAnswers:
         tenant.alarms.set(EXPIRY, min(ends, default=None), self._expire)
         said = {ask_id: call.body() for ask_id, call in asked.items()}
         if said != self._said:
-            self._said = said
+            self._said, tenant.has_asked = said, True
             home = pool_spec(type(tenant.agent), tenant.services.package)
             tenant.push(AskCalls(tenant.agent_id, tenant.incarnation, said, home))
 

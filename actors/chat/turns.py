@@ -272,7 +272,7 @@ class Turns:
             self.state.open.setdefault(turn.request_id, turn)
             self._number = max(self._number, turn.number)
             self.answers.watch(turn)
-        self.answers.wake()
+        self.answers.look()
         self.kick()
 
     # messages of people by which they steer the turn under way

@@ -303,12 +303,13 @@ class Host:
             return
         tenant = self._open(agent_id, incarnation, reported)
         if tenant is not None:
+            tenant.has_asked = attempt > 1  # perhaps
             tenant.begin_run(run_id, attempt, body, options, collect=collect, after=after, over_ms=over_ms, undo=undo)
 
     def _wake(self, said: Wake) -> None:
         tenant = self._open(said.agent_id, said.incarnation, said.reported)
         if tenant is not None:
-            tenant.lost_by = said.cause
+            tenant.lost_by, tenant.has_asked = said.cause, said.asks
             tenant.spawn(tenant.wake())
 
     def _code(self, said: CodeFiles) -> None:

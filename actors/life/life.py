@@ -59,6 +59,7 @@ class Life:
         has_place: whether its host counts it among its tenants; an older life that is only being ended is not.
         idle_since_s: when it was last seen at work, by the clock of the loop.
         lost_by: how the agent's last life was lost, if it was.
+        has_asked: whether the ledger may know of calls of an earlier life that wait for people.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Life:
         self.is_up = self.is_leaving = False
         self.has_place = True
         self.idle_since_s = 0.0
-        self.lost_by = ""
+        self.lost_by, self.has_asked = "", False
         self._storage: Storage | None = None
         self._reported = reported  # what the storage must have
         self._watch: Callable[[State], None] | None = None  # is given the state whenever the storage is opened

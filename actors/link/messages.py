@@ -225,12 +225,14 @@ class Starts(NamedTuple):
 
 
 class Wake(NamedTuple):
-    """Bring an agent up. `cause` says how its last life was lost, if it was."""
+    """Bring an agent up. `cause` says how its last life was lost, if it was; `asks` whether the ledger knows of calls of it that wait for
+    people."""
 
     agent_id: str
     incarnation: int
     reported: int = 0
     cause: str = ""
+    asks: bool = False
 
 
 class Deliver(NamedTuple):

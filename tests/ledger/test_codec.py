@@ -33,6 +33,7 @@ BY_HINT: dict[Any, Any] = {
     dict[str, Any]: st.dictionaries(TEXT, PLAIN, max_size=4),
     dict[str, float]: st.dictionaries(TEXT, st.floats(allow_nan=False), max_size=4),
     dict[str, str]: st.dictionaries(TEXT, TEXT, max_size=4),
+    dict[str, bytes]: st.dictionaries(TEXT, st.binary(max_size=8), max_size=4),
     list[int]: st.lists(st.integers(0, 2**60), max_size=4),
     list[str]: st.lists(TEXT, max_size=4),
     list[Any] | None: st.none() | st.lists(PLAIN, max_size=4),
