@@ -28,7 +28,7 @@ from perdure.ledger.errors import (
 )
 from perdure.ledger.facts import AskAnswered, AskEscalated, AskLapsed, AskOpened, AskWithdrawn, Fact
 from perdure.ledger.ids import digest_of, name_of, root_of, type_of
-from perdure.ledger.run import AskRecord, Run
+from perdure.ledger.run import AskRecord, GivenAnswer, Run
 from perdure.ledger.status import AskStatus
 from perdure.ledger.stimulus import AnswerAsk, OpenAsk, WithdrawAsk
 from perdure.ledger.transitions import permits
@@ -343,14 +343,15 @@ def _told(key: str, ask: AskRecord, of: dict[str, Any]) -> dict[str, Any]:
         "note": ask.note or None,
         "digest": ask.digest,
         "closed_at_ms": ask.closed_at_ms or None,
-        "answers": [
-            {
-                "who": each.who,
-                "channel": each.channel,
-                "at_ms": each.at_ms,
-                "value": unpack_value(each.value),
-                "args": None if each.edited is None else unpack_value(each.edited),
-            }
-            for each in ask.answers
-        ],
+        "answers": [answer_told(each) for each in ask.answers],
+    }
+
+
+def answer_told(given: GivenAnswer) -> dict[str, Any]:
+    return {
+        "who": given.who,
+        "channel": given.channel,
+        "at_ms": given.at_ms,
+        "value": unpack_value(given.value),
+        "args": None if given.edited is None else unpack_value(given.edited),
     }

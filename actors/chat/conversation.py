@@ -19,10 +19,12 @@ from perdure.actors.life.results import RunInfo
 from perdure.actors.tasks import awaited
 from perdure.actors.telemetry.telemetry import CARRIED, carried
 from perdure.ledger import (
+    BEGAN_BY,
     BadRequest,
     ConflictingRequest,
     check_id,
     check_number,
+    check_text,
     check_whole,
     check_words,
     digest_of,
@@ -84,7 +86,8 @@ class Conversation:
         """The turn for a request, not accepted yet. An agent whose class has bounds that are none takes no turn."""
         ChatRecovery.of(self.agent.chat_recovery)
         ContextOverflow.of(self.agent.context_overflow)
-        unknown = options.keys() - (STEERS_BY if trigger == STEER else OPTIONS)
+        # A gateway says who asks, beside the options of authors. The same content is the same turn, whoever asks again.
+        unknown = options.keys() - (STEERS_BY if trigger == STEER else OPTIONS) - {BEGAN_BY}
         if unknown:
             named = STEERS_BY | {"request_id"} if trigger == STEER else NAMED
             raise BadRequest(min(unknown), f"is not an option; there are {', '.join(sorted(named))}")
@@ -124,6 +127,7 @@ class Conversation:
             metadata=metadata,
             idempotency_key=key,
             trace=carried().get(CARRIED, ""),
+            began_by=check_text(BEGAN_BY, options.get(BEGAN_BY, "")),
         )
 
     def _check_roles(self, messages: Sequence[Message]) -> None:

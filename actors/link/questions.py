@@ -164,11 +164,10 @@ class Frames(NamedTuple):
 
     def __call__(self, books: Books) -> Later[list[Told]]:
         run = books.run(self.run_id)
-        call = run.options.get("tool_call")
 
         def read() -> list[Told]:
             rows = books.store.facts(run.run_id, self.after, frames_only=True)
-            return [frame for row in rows if (frame := ledger.frame_of(row, call, replay=True)) is not None]
+            return [frame for row in rows if (frame := ledger.frame_of(row, run, replay=True)) is not None]
 
         return Later(read)
 
@@ -197,7 +196,7 @@ class KeptFrames(NamedTuple):
 
         def read() -> list[list[Told] | None]:
             for row in books.store.frames(list(ended), *span):
-                frame = ledger.frame_of(row, ended[row.subject].options.get("tool_call"), replay=True)
+                frame = ledger.frame_of(row, ended[row.subject], replay=True)
                 frames[row.subject] += [frame] if frame is not None else []
             return [None if run is None else frames[run.run_id] for run in told]
 

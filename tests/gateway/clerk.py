@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.requests import HTTPConnection
 
-from perdure.actors import Agent, agent_tool, client_tool, tool
+from perdure.actors import Agent, RunContext, agent_tool, client_tool, tool
 from perdure.actors.gateway.security import Principal
 from perdure.scenarios.provider.faults import Pace
 from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
@@ -20,6 +20,7 @@ ANSWERED = {
     "front": (ScriptedCall(name="paint", arguments={"colour": "red"}),),
     "walk": (ScriptedCall(name="walker", arguments={"input": 3}),),
     "talk": (ScriptedCall(name="speaker", arguments={"message": "words"}),),
+    "inquire": (ScriptedCall(name="asker", arguments={"input": "Open the gate?"}),),
     "note": (ScriptedCall(name="note", arguments={"text": "milk"}),),
 }
 CLERK = Script(
@@ -65,6 +66,14 @@ class Strider(Agent):
         return "arrived"
 
 
+class Asker(Agent):
+    """Asks people before it does what it is told."""
+
+    async def run(self, input: str, run: RunContext) -> str:
+        answer = await run.ask(input, to="ops", args={"gate": 1})
+        return f"{answer.value} by {answer.who}"
+
+
 class Speaker(Adder):
     """A chat that is asked by another one."""
 
@@ -80,6 +89,7 @@ class Clerk(Adder):
             client_tool("ask_user", "Ask the user.", NOTHING),
             agent_tool(Strider, name="walker", description="Walk."),
             agent_tool(Speaker, name="speaker", description="Talk."),
+            agent_tool(Asker, name="asker", description="Ask people."),
         ]
 
     @tool
