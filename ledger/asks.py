@@ -158,16 +158,18 @@ def _is_to_be_asked_again(view: View, run: Run, known: AskRecord, said: OpenAsk)
 
 
 def _began_by(view: View, run: Run) -> str:
-    # Who began the first run of all that led to this one, as far as they are in memory: what waits for a result is.
+    return next((str(each.options[BEGAN_BY]) for each in _lineage(view, run) if each.options.get(BEGAN_BY)), "")
+
+
+def _lineage(view: View, run: Run) -> Iterator[Run]:
+    # A run and all that led to it, as far as they are in memory: what waits for a result is.
     seen: set[str] = set()
     found: Run | None = run
     while found is not None and found.run_id not in seen:
         seen.add(found.run_id)
-        if found.options.get(BEGAN_BY):
-            return str(found.options[BEGAN_BY])
+        yield found
         above = view.runs.get(name_of(root_of(found.parent))) if found.parent else None
         found = above if above is not None and above.child == root_of(found.parent) else None
-    return ""
 
 
 def withdraw_ask(run: Run | None, said: WithdrawAsk) -> Iterator[Fact]:
@@ -308,6 +310,14 @@ def asks_stand(view: View) -> dict[str, Any]:
         view.asks_stand = sum(len(view.runs[key].open_asks) for key in view.asks) + len(view.asked_calls), view.seq
     count, seq = view.asks_stand
     return {"open": count, "mark": str(seq)}
+
+
+def asks_below(view: View, run_id: str) -> list[dict[str, Any]]:
+    """The open questions of a run and of those that it has led to, those that wait for longest first."""
+    asking = [view.runs[each] for each in view.asks]
+    below = [run for run in asking if not run.cleared and any(each.run_id == run_id for each in _lineage(view, run))]
+    found = sorted(((run, ask) for run in below for ask in run.open_asks), key=lambda each: each[1].seq)
+    return [ask_told(run, ask) for run, ask in found]
 
 
 def ask_told(run: Run, ask: AskRecord) -> dict[str, Any]:

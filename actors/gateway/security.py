@@ -63,15 +63,6 @@ class Principal:
         """Who begins what this one asks for, as runs are told it; empty if nobody knows."""
         return self.name if self.is_person else ""
 
-    def answerer(self, named: str | None = None) -> Answerer:
-        """Who answers a question. Where the principal is nobody in particular, `named` says who. Raises `BadRequest` if a person answers
-        for another."""
-        if not self.is_person:
-            return Answerer(named or self.name, is_operator=True)
-        if named not in (None, self.name):
-            raise BadRequest("who", f"{self.name} answers for nobody else; leave it out")
-        return Answerer(self.name, self.groups, is_admin=Scope.ADMIN in self.scopes)
-
     def check(self, scope: Scope) -> None:
         if scope not in self.scopes:
             raise Forbidden(f"{self.name} has not the scope {scope.value!r}")

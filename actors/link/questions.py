@@ -301,6 +301,15 @@ class ListAsks(NamedTuple):
         )
 
 
+class AsksBelow(NamedTuple):
+    """The open questions of a run and of those that it has led to (`ledger.asks_below`)."""
+
+    run_id: str
+
+    def __call__(self, books: Books) -> list[Told]:
+        return ledger.asks_below(books.view, self.run_id)
+
+
 class ShowAsk(NamedTuple):
     """A question to people. Refused if there is none."""
 
@@ -432,7 +441,7 @@ class LogsOf(NamedTuple):
 
 Query: TypeAlias = (
     WhichExist | Inspect | Show | Receipt | Explain | Frames | KeptFrames | ListRuns | PageOfRuns | ChosenRuns | CountAtStake
-    | ListAsks | ShowAsk | ShowCallAsk | AnswersTo | Overview | Audit | ShowLimits | ShowAgent | Upgrade
+    | ListAsks | AsksBelow | ShowAsk | ShowCallAsk | AnswersTo | Overview | Audit | ShowLimits | ShowAgent | Upgrade
     | WindDown | Keep | ChangedRuns | LogMachines | LogsOf
 )  # fmt: skip
 """What is answered without a new fact."""
@@ -469,6 +478,7 @@ QUESTIONS: Final[dict[str, type[Query | Steering]]] = {
     "send": Send,
     "steer": Steer,
     "asks": ListAsks,
+    "asks_below": AsksBelow,
     "ask": ShowAsk,
     "call_ask": ShowCallAsk,
     "answers_to": AnswersTo,
