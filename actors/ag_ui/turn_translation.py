@@ -228,7 +228,7 @@ def encoded(events: Iterable[BaseEvent]) -> bytes:
 class _Serving:
     def __init__(self, backend: Backend, reached: Reached, who: Principal, given: RunAgentInput, run: AgUiRun) -> None:
         self._backend, self._reached, self._given, self._run = backend, reached, given, run
-        self._call, self._turns = reached.caller.call, ChatTurns(reached.caller, who)
+        self._call, self._turns = reached.caller.call, ChatTurns(reached.caller, who, "ag-ui")
 
     async def events(self) -> AsyncGenerator[list[BaseEvent], None]:
         yield await self._state()

@@ -198,7 +198,7 @@ class ChatDesk:
 
     def __init__(self, line: ClientSocket, who: Principal, talk: WatchedChat, attendance: Attendance) -> None:
         self._line, self._talk, self._attendance = line, talk, attendance
-        self._call, self._turns = talk.caller.call, ChatTurns(talk.caller, who)
+        self._call, self._turns = talk.caller.call, ChatTurns(talk.caller, who, "agents-client")
 
     async def take(self, frame: dict[str, Any]) -> None:
         taking = self._taking.get(frame["type"])

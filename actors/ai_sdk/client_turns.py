@@ -115,7 +115,11 @@ class ClientTurns:
 
     def __init__(self, backend: Backend, reached: Reached, who: Principal, major: int) -> None:
         self._backend, self._reached, self._major = backend, reached, major
-        self._call, self._new_id, self.turns = reached.caller.call, reached.caller.token, ChatTurns(reached.caller, who)
+        self._call, self._new_id, self.turns = (
+            reached.caller.call,
+            reached.caller.token,
+            ChatTurns(reached.caller, who, "ai-sdk"),
+        )
 
     async def begin(self, request: TurnRequest) -> Following:
         """The turn that does what is wished. Raises a `PerdureError` if there can be none."""

@@ -8,6 +8,7 @@ from itertools import count
 from typing import cast
 
 from perdure.actors.chat.chat_messages import MESSAGES_MAX, METADATA_BYTES_MAX, as_messages, checked_data, for_storage
+from perdure.actors.chat.client_answers import CHAT, OF_CHAT
 from perdure.actors.chat.conversation_state import ChatAuthor, ConversationState
 from perdure.actors.chat.delegated_tools import client_tools
 from perdure.actors.chat.feed import PER_ROW, Feed
@@ -30,7 +31,17 @@ from perdure.ledger import (
     digest_of,
     pack,
 )
-from perdure.policies import TURN_ENDED, ChatRecovery, ContextOverflow, Event, JsonObject, Message, Role, TurnStatus
+from perdure.policies import (
+    TURN_ENDED,
+    Answerer,
+    ChatRecovery,
+    ContextOverflow,
+    Event,
+    JsonObject,
+    Message,
+    Role,
+    TurnStatus,
+)
 
 TRIGGERS = frozenset({"chat", "save", "submission", "continue", "regenerate", STEER})
 OPTIONS = frozenset(
@@ -265,15 +276,17 @@ class Conversation:
             raise BadRequest(method, f"{words}; use submit_messages")
         return self
 
-    def answer(self, event: Event) -> bool:
+    def answer(self, event: Event, who: Answerer = OF_CHAT, channel: str = CHAT) -> bool:
         """Take in a client's answer to a call. One that answers an imported call begins a turn, which continues its message."""
         answers, call_id = self.turns.answers, event["toolCallId"]
-        if answers.answer(event):
+        if answers.answer(event, who, channel):
             return True
         if not any(part["toolCallId"] == call_id for part in answers.imported()):
             return False
         request_id = f"answer-{digest_of(call_id.encode())}-{self.state.tenant.dice.token()}"
-        self.turns.accept(Turn(request_id, 0, "continue", f"{request_id}-answer", options={"answer": event}))
+        began_by = "" if who.is_operator else who.name
+        turn = Turn(request_id, 0, "continue", f"{request_id}-answer", options={"answer": event}, began_by=began_by)
+        self.turns.accept(turn)
         return True
 
     # notifications

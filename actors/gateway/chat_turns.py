@@ -49,9 +49,10 @@ def turn_id(agent_id: str, given: str) -> str:
 
 
 class ChatTurns:
-    """The turns of one chat agent. `who` asks for them; what only looks at them needs nobody."""
+    """The turns of one chat agent. `who` asks for them, and answers in them, by this channel; what only looks at them needs nobody."""
 
-    def __init__(self, caller: Caller, who: Principal | None = None) -> None:
+    def __init__(self, caller: Caller, who: Principal | None = None, channel: str = "") -> None:
+        self._who, self._channel = who or Principal(), channel
         self._call, self._new_id = caller.call, caller.token
         self._asker = {} if who is None or not who.began_by else {BEGAN_BY: who.began_by}
 
@@ -161,10 +162,10 @@ class ChatTurns:
 
     async def answer(self, given: CallAnswer) -> bool:
         """Answer a call. Returns whether it waited for that: the first answer counts."""
-        if given.approved is None:
-            was_waited_for: bool = await self._call("resolve_tool_call", given.call_id, given.output, given.error)
-        else:
-            was_waited_for = await self._call("respond_to_approval", given.call_id, given.approved, given.reason)
+        who = self._who.answerer()
+        by = [who.name, sorted(who.groups), who.is_operator, who.is_admin]
+        answer = [given.approved, given.reason, given.output, given.error]
+        was_waited_for: bool = await self._call("_perdure_answered_by", by, self._channel, given.call_id, answer)
         return was_waited_for
 
     async def answer_in(self, message: Message, given: Iterable[CallAnswer]) -> list[CallAnswer]:

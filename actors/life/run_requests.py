@@ -199,8 +199,8 @@ class RunRequests:
         behalf = ([life.agent_id] if tool_call else []) + list(run.behalf if run is not None else ())
         if behalf:
             options["behalf"] = behalf[:BEHALF_MAX]
-        if activity is not None and activity.began_by:
-            options[BEGAN_BY] = activity.began_by
+        if began_by := (activity.began_by if activity is not None else "") or (run.began_by if run is not None else ""):
+            options[BEGAN_BY] = began_by
         return ClassRequest(takes, agent_type, options, activity, not detached)
 
     def _request(

@@ -12,9 +12,11 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Final, NamedTuple, cast
 
 from perdure.actors.gateway.backend import Backend, asked
+from perdure.actors.gateway.chat_turns import CallAnswer, ChatTurns
 from perdure.actors.gateway.plain_json import json_text
 from perdure.actors.gateway.security import Principal, Scope
-from perdure.actors.life.handle import Handle
+from perdure.actors.life.handle import Handle, address_of
+from perdure.actors.link.caller import CallerSide
 from perdure.actors.mcp_server.offers import Offer
 from perdure.ledger import AlreadyAnswered, AskClosed, BadRequest, UnknownAsk
 from perdure.policies import JsonObject, Part, TurnStatus, answer_refusal, open_calls, tool_name
@@ -265,14 +267,15 @@ class Questions:
                 await self.fill_in(who, asks[key], response)
             if key not in waiting:
                 continue
-            handle = await self._chat(offer, known)
             if waiting[key].get("state") == "approval-requested":
-                approved = is_yes and content.get("approved", True) is True
-                await asked(handle.respond_to_approval(key, approved))
+                given = CallAnswer(key, approved=is_yes and content.get("approved", True) is True)
             elif is_yes:
-                await asked(handle.resolve_tool_call(key, content.get("result", content)))
+                given = CallAnswer(key, content.get("result", content))
             else:
-                await asked(handle.resolve_tool_call(key, error="The user did not answer."))
+                given = CallAnswer(key, error="The user did not answer.")
+            client, address = await self._backend.client(), address_of(await self._chat(offer, known))
+            assert address is not None
+            await ChatTurns(CallerSide(client.caller, address), who, CHANNEL).answer(given)
 
     async def _waiting(self, offer: Offer, known: Mapping[str, object]) -> dict[str, Part]:
         handle = await self._chat(offer, known)

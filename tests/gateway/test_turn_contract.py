@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from perdure.actors.gateway.security import Principal
-from perdure.ledger import AnswerForbidden, AskClosed
+from perdure.actors.gateway.security import Principal, Scope
+from perdure.ledger import AlreadyAnswered, AnswerForbidden, AskClosed
 from perdure.policies import Answerer
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import WHOLE, Outside, in_third_answer
 from tests.gateway.clerk import CLERK, Clerk, script
 from tests.gateway.door import Door
-from tests.gateway.front_ends import FRONT_ENDS, AgUi, FrontEnd, Heard
+from tests.gateway.front_ends import FRONT_ENDS, AgentsClient, AgUi, AiSdk, FrontEnd, Heard
 from tests.gateway.tabs import texts
 from tests.gateway.world import visit
 
@@ -227,6 +229,38 @@ def test_whoever_began_a_turn_began_the_runs_of_its_calls_through_deaths(kind: K
         assert len(await agent.list_turns()) == 1
 
     play(kind, story, between_ms=100, gateway_options={"authenticate": lambda _: Principal("bob")})
+
+
+CHANNELS = {AiSdk: "ai-sdk", AgUi: "ag-ui", AgentsClient: "agents-client"}
+
+
+def test_an_answer_to_a_call_is_told_by_who_gave_it_and_the_way_that_it_came(kind: Kind) -> None:
+    async def story(front: FrontEnd, _: Any, laboratory: Laboratory) -> None:
+        asked = await hear(front, "please risk")
+        (row,) = await laboratory._client.ask("asks")  # type: ignore[union-attr]  # noqa: SLF001
+        rest = await front.answer(asked, approved=True)
+        assert (rest.end, rest.outputs) == ("completed", ["done"])
+        with pytest.raises(AlreadyAnswered, match=rf"by bob \({CHANNELS[kind]}\)"):
+            await answerer(laboratory, row["ask_id"], False)
+
+    play(kind, story, gateway_options={"authenticate": lambda _: Principal("bob")})
+
+
+def test_a_call_that_others_are_asked_about_is_not_approved_by_whoever_talks(kind: Kind) -> None:
+    async def story(front: FrontEnd, _: Any, laboratory: Laboratory) -> None:
+        asked = await hear(front, "please pay")
+        assert len(asked.open_calls) == 1
+        (row,) = await laboratory._client.ask("asks")  # type: ignore[union-attr]  # noqa: SLF001
+        assert (row["to"], row["began_by"], row["tool"]) == (["board"], "bob", "pay")
+        # Each front end tells a refusal in its own way, and none of them an answer that counts.
+        with suppress(AssertionError, TimeoutError):
+            async with asyncio.timeout(30):
+                await front.answer(asked, approved=True)
+        assert await laboratory._client.ask("asks") == [row]  # type: ignore[union-attr]  # noqa: SLF001
+        await answerer(laboratory, row["ask_id"], True, Answerer("eve", ("board",)))
+        assert await laboratory._client.ask("asks") == []  # type: ignore[union-attr]  # noqa: SLF001
+
+    play(kind, story, gateway_options={"authenticate": lambda _: Principal("bob", frozenset(Scope) - {Scope.ADMIN})})
 
 
 def test_what_a_run_asks_people_is_withdrawn_with_its_turn(kind: Kind) -> None:
