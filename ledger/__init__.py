@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         ask_id,
         ask_told,
         asked_call,
+        asks_below,
         asks_stand,
         call_ask_id,
         call_told,

@@ -28,7 +28,7 @@ from perdure.ledger.errors import (
 )
 from perdure.ledger.facts import AskAnswered, AskEscalated, AskLapsed, AskOpened, AskWithdrawn, Fact
 from perdure.ledger.ids import digest_of, name_of, root_of, type_of
-from perdure.ledger.run import AskRecord, Run
+from perdure.ledger.run import AskRecord, GivenAnswer, Run
 from perdure.ledger.status import AskStatus
 from perdure.ledger.stimulus import AnswerAsk, OpenAsk, WithdrawAsk
 from perdure.ledger.transitions import permits
@@ -158,16 +158,18 @@ def _is_to_be_asked_again(view: View, run: Run, known: AskRecord, said: OpenAsk)
 
 
 def _began_by(view: View, run: Run) -> str:
-    # Who began the first run of all that led to this one, as far as they are in memory: what waits for a result is.
+    return next((str(each.options[BEGAN_BY]) for each in _lineage(view, run) if each.options.get(BEGAN_BY)), "")
+
+
+def _lineage(view: View, run: Run) -> Iterator[Run]:
+    # A run and all that led to it, as far as they are in memory: what waits for a result is.
     seen: set[str] = set()
     found: Run | None = run
     while found is not None and found.run_id not in seen:
         seen.add(found.run_id)
-        if found.options.get(BEGAN_BY):
-            return str(found.options[BEGAN_BY])
+        yield found
         above = view.runs.get(name_of(root_of(found.parent))) if found.parent else None
         found = above if above is not None and above.child == root_of(found.parent) else None
-    return ""
 
 
 def withdraw_ask(run: Run | None, said: WithdrawAsk) -> Iterator[Fact]:
@@ -310,6 +312,14 @@ def asks_stand(view: View) -> dict[str, Any]:
     return {"open": count, "mark": str(seq)}
 
 
+def asks_below(view: View, run_id: str) -> list[dict[str, Any]]:
+    """The open questions of a run and of those that it has led to, those that wait for longest first."""
+    asking = [view.runs[each] for each in view.asks]
+    below = [run for run in asking if not run.cleared and any(each.run_id == run_id for each in _lineage(view, run))]
+    found = sorted(((run, ask) for run in below for ask in run.open_asks), key=lambda each: each[1].seq)
+    return [ask_told(run, ask) for run, ask in found]
+
+
 def ask_told(run: Run, ask: AskRecord) -> dict[str, Any]:
     """A question of a run for whoever is to answer it, as plain data. `to` are those who may answer by now, `later` those to whom it goes
     on."""
@@ -343,14 +353,15 @@ def _told(key: str, ask: AskRecord, of: dict[str, Any]) -> dict[str, Any]:
         "note": ask.note or None,
         "digest": ask.digest,
         "closed_at_ms": ask.closed_at_ms or None,
-        "answers": [
-            {
-                "who": each.who,
-                "channel": each.channel,
-                "at_ms": each.at_ms,
-                "value": unpack_value(each.value),
-                "args": None if each.edited is None else unpack_value(each.edited),
-            }
-            for each in ask.answers
-        ],
+        "answers": [answer_told(each) for each in ask.answers],
+    }
+
+
+def answer_told(given: GivenAnswer) -> dict[str, Any]:
+    return {
+        "who": given.who,
+        "channel": given.channel,
+        "at_ms": given.at_ms,
+        "value": unpack_value(given.value),
+        "args": None if given.edited is None else unpack_value(given.edited),
     }

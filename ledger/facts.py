@@ -505,6 +505,12 @@ FRAME_FACTS: frozenset[type[Fact]] = frozenset(
         RunInterrupted,
         RunReattached,
         RunCleared,
+        UndoBegan,
+        AskOpened,
+        AskAnswered,
+        AskLapsed,
+        AskEscalated,
+        AskWithdrawn,
         RunRetried,
     }
 )

@@ -9,8 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from perdure.ledger.asks import answer_told, ask_id, ask_told
 from perdure.ledger.codec import decode, unpack
 from perdure.ledger.facts import (
+    AskAnswered,
+    AskEscalated,
+    AskLapsed,
+    AskOpened,
+    AskWithdrawn,
     AttemptStarted,
     ChunkEmitted,
     Fact,
@@ -24,23 +30,30 @@ from perdure.ledger.facts import (
     RunReattached,
     RunRequested,
     RunRetried,
+    UndoBegan,
 )
 from perdure.ledger.preview import shown_input
+from perdure.ledger.run import GivenAnswer, Run, opened
+from perdure.ledger.status import AskStatus
 from perdure.ledger.store.store import FactRow
 from perdure.ledger.values import Kept
 
 
-def frame_of(row: FactRow, tool_call: str | None, *, replay: bool = False) -> dict[str, Any] | None:
-    """The frame of a fact's row, or None if the fact is no event."""
+def frame_of(row: FactRow, run: Run, *, replay: bool = False) -> dict[str, Any] | None:
+    """The frame of a fact's row, or None if the fact is no event. `run` is that of the fact, however it stands by now."""
     if row.frame is None:
         return None
-    fact = decode(row.kind, row.body)
+    fact, tool_call = decode(row.kind, row.body), run.options.get("tool_call")
     frame: dict[str, Any] = {"type": "agent-tool-event", "run_id": row.subject, "sequence": row.frame}
     if tool_call:
         frame["parent_tool_call_id"] = tool_call
     if replay:
         frame["replay"] = True
-    frame["event"] = event = _EVENTS[type(fact)](fact, row.at_ms)
+    if isinstance(fact, AskOpened):
+        event = {"kind": "asked", "ask": ask_told(run, opened(fact, row.seq, row.at_ms)), "at_ms": row.at_ms}
+    else:
+        event = _EVENTS[type(fact)](fact, row.at_ms)
+    frame["event"] = event
     if "live_data" in event:
         data = event.pop("live_data")
         event |= {} if replay else {"data": data}
@@ -82,6 +95,18 @@ def _interrupted(fact: RunInterrupted, at_ms: int) -> dict[str, Any]:
     return event
 
 
+def _answered(fact: AskAnswered, at_ms: int) -> dict[str, Any]:
+    given = GivenAnswer(fact.who, fact.value, fact.edited, fact.channel, at_ms, fact.answer_id)
+    closed = {"status": str(AskStatus.ANSWERED)} if fact.closes else {}
+    return _ask_changed(fact, at_ms, answer=answer_told(given), **closed)
+
+
+def _ask_changed(
+    fact: AskAnswered | AskLapsed | AskEscalated | AskWithdrawn, at_ms: int, **changes: object
+) -> dict[str, Any]:
+    return {"kind": "ask-changed", "ask_id": ask_id(fact.run_id, fact.number), **changes, "at_ms": at_ms}
+
+
 _EVENTS: dict[type[Fact], Callable[[Any, int], dict[str, Any]]] = {
     RunRequested: _started,
     AttemptStarted: lambda fact, at_ms: {"kind": "attempt", "attempt": fact.attempt, "at_ms": at_ms},
@@ -93,6 +118,11 @@ _EVENTS: dict[type[Fact], Callable[[Any, int], dict[str, Any]]] = {
     RunFailed: lambda fact, at_ms: {"kind": "error", "error": fact.error, "at_ms": at_ms},
     RunAborted: lambda fact, at_ms: {"kind": "aborted", "reason": fact.reason, "at_ms": at_ms},
     RunInterrupted: _interrupted,
+    UndoBegan: lambda fact, at_ms: {"kind": "undoing", "error": fact.error, "at_ms": at_ms},
+    AskAnswered: _answered,
+    AskLapsed: lambda fact, at_ms: _ask_changed(fact, at_ms, status=str(AskStatus.EXPIRED)),
+    AskEscalated: lambda fact, at_ms: _ask_changed(fact, at_ms, level=fact.level),
+    AskWithdrawn: lambda fact, at_ms: _ask_changed(fact, at_ms, status=str(AskStatus.WITHDRAWN)),
     RunRetried: lambda _fact, at_ms: {"kind": "retried", "at_ms": at_ms},
     RunCleared: lambda _fact, at_ms: {"kind": "cleared", "at_ms": at_ms},
 }

@@ -134,6 +134,12 @@ class AskRecord(NamedTuple):
         return ask._replace(to=to, status=AskStatus(ask.status), answers=answers)
 
 
+def opened(fact: AskOpened, seq: int, at_ms: int) -> AskRecord:
+    """The question as it stands once this fact has happened."""
+    to = [(name, begins_at_ms) for name, begins_at_ms in fact.to]
+    return AskRecord(*fact[1:], seq=seq, opened_at_ms=at_ms)._replace(to=to)
+
+
 @dataclass(slots=True)
 class Run:
     """One logical execution of a child, requested by a parent under a run id.
@@ -556,9 +562,7 @@ def _taken(run: Run, fact: EventTaken, at_ms: int) -> None:
 
 def _ask_opened(run: Run, fact: AskOpened, at_ms: int) -> None:
     _signalled(run, at_ms)
-    to = [(name, begins_at_ms) for name, begins_at_ms in fact.to]
-    asked = AskRecord(*fact[1:], seq=run.last_seq, opened_at_ms=at_ms)._replace(to=to)
-    run.asks = [*(ask for ask in run.asks if ask.number != fact.number), asked]
+    run.asks = [*(ask for ask in run.asks if ask.number != fact.number), opened(fact, run.last_seq, at_ms)]
 
 
 def _ask_answered(run: Run, fact: AskAnswered, at_ms: int) -> None:

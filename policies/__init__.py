@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         ProbeAnswer,
         Situation,
         TurnPlan,
+        ask_events,
         plan_request,
         probe_answer,
         run_events,

@@ -5,7 +5,7 @@ Tables and pure functions; `actors.agents_client` acts by them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
@@ -168,6 +168,13 @@ def run_events(frame: Mapping[str, Any]) -> list[tuple[int, dict[str, Any]]]:
         return [(at + n, {"kind": "chunk", "runId": run_id, "body": each}) for n, each in enumerate(shown)]
     told = _TOLD[kind](event, run_id, at) if kind in _TOLD else {}
     return [(at, {"runId": run_id, **told})] if told else []
+
+
+def ask_events(frame: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
+    """The events for questions of a run that a frame has changed, each with its number. Of parts with the same id the newest counts."""
+    at = frame["sequence"] * PER_FRAME
+    parts = ({"type": "data-ask", "id": row["ask_id"], "data": dict(row)} for row in rows)
+    return [(at + n, {"kind": "chunk", "runId": frame["run_id"], "body": part}) for n, part in enumerate(parts)]
 
 
 def _started(event: Mapping[str, Any], _run_id: str, _at: int) -> dict[str, Any]:

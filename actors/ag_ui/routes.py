@@ -42,7 +42,7 @@ class _AgUi:
         serving = import_module(SERVING)
         given = serving.input_of(body)
         reached, _ = await self._backend.reach(who, [request.path_params["agent"], given.thread_id])
-        return event_stream(serving.serve(self._backend, _chat(reached), given))
+        return event_stream(serving.serve(self._backend, _chat(reached), who, given))
 
     async def steer(self, request: Request) -> Response:
         # AG-UI has no word for this either, while a run is under way.
@@ -50,7 +50,7 @@ class _AgUi:
         message = import_module(SERVING).steering(await body_of(request))
         names = request.path_params
         reached, _ = await self._backend.reach(who, [names["agent"], names["thread_id"]])
-        return JSONResponse(await ChatTurns(_chat(reached).caller).steer(message))
+        return JSONResponse(await ChatTurns(_chat(reached).caller, who).steer(message))
 
     async def cancel(self, request: Request) -> Response:
         # AG-UI itself has no word for it, because closing a request ends the watching alone.

@@ -16,6 +16,7 @@ from urllib.parse import quote, unquote
 from ag_ui.core import (
     ActivitySnapshotEvent,
     BaseEvent,
+    CustomEvent,
     Interrupt,
     Message,
     MessagesSnapshotEvent,
@@ -39,13 +40,14 @@ from perdure.actors.ag_ui.speech import Speech
 from perdure.actors.chat.turn import TurnPage
 from perdure.actors.events.message_parts import CALL_ENDS, chunks_of
 from perdure.actors.events.reducer import FoldedEvent as RunEvent
-from perdure.actors.events.reducer import SentFrame
+from perdure.actors.events.reducer import RunAsks, SentFrame
 from perdure.ledger import LAST_EVENTS
 from perdure.policies import Part, TurnStatus, open_calls, tool_name
 
 ANSWERS: Final = CALL_ENDS | {"tool-approval-response"}
 VERSION: Final = "1.0"
 ACTIVITY: Final = "perdure.run"
+ASK: Final = "perdure.ask"
 APPROVAL: Final = {
     "type": "object",
     "properties": {"approved": {"type": "boolean"}, "reason": {"type": "string"}},
@@ -204,9 +206,18 @@ class _Child:
         self._speech: Speech | None = None
         self._milestones: list[dict[str, object]] = []
         self._content: dict[str, object] = {"runId": run_id, "milestones": self._milestones}
+        self._asks = RunAsks()
         self._is_over = False
 
     def told(self, event: RunEvent) -> list[BaseEvent]:
+        return [*self._asked(event), *self._said(event)]
+
+    def _asked(self, event: RunEvent) -> list[BaseEvent]:
+        # A question of its run, as a row of the inbox: the newest of each `ask_id` counts.
+        tag = self._tag if self._speech is not None else None
+        return [CustomEvent(name=ASK, value=row, subagent_run_id=tag) for row in self._asks.take(event)]
+
+    def _said(self, event: RunEvent) -> list[BaseEvent]:
         kind = event["kind"]
         if kind == "started":
             display = event.get("display") or {}

@@ -44,6 +44,7 @@ from perdure.actors.gateway.backend import Backend, Reached
 from perdure.actors.gateway.bodies import message_in, parsed_object
 from perdure.actors.gateway.chat_turns import CallAnswer, ChatTurns, TurnDropped, turn_id
 from perdure.actors.gateway.problems import is_known, told
+from perdure.actors.gateway.security import Principal
 from perdure.actors.gateway.turn_follower import Framed, TurnFollower
 from perdure.ledger import BadRequest, PerdureError, of_json
 from perdure.policies import (
@@ -203,12 +204,14 @@ class RunTarget(NamedTuple):
     opening: TurnPage | None = None
 
 
-async def serve(backend: Backend, reached: Reached, given: RunAgentInput) -> AsyncGenerator[bytes, None]:
+async def serve(
+    backend: Backend, reached: Reached, who: Principal, given: RunAgentInput
+) -> AsyncGenerator[bytes, None]:
     """The events of a run, encoded. Ends by a terminal event, or by the error of a bug, which cuts the line."""
     run = AgUiRun(given.thread_id, given.run_id, given.messages, (each.name for each in given.tools or ()))
     yield encoded(run.begin(given.parent_run_id))
     try:
-        async with aclosing(_Serving(backend, reached, given, run).events()) as batches:
+        async with aclosing(_Serving(backend, reached, who, given, run).events()) as batches:
             async for piece in (encoded(events) async for events in batches if events):
                 yield piece
     except PerdureError as problem:
@@ -223,9 +226,9 @@ def encoded(events: Iterable[BaseEvent]) -> bytes:
 
 
 class _Serving:
-    def __init__(self, backend: Backend, reached: Reached, given: RunAgentInput, run: AgUiRun) -> None:
+    def __init__(self, backend: Backend, reached: Reached, who: Principal, given: RunAgentInput, run: AgUiRun) -> None:
         self._backend, self._reached, self._given, self._run = backend, reached, given, run
-        self._call, self._turns = reached.caller.call, ChatTurns(reached.caller)
+        self._call, self._turns = reached.caller.call, ChatTurns(reached.caller, who, "ag-ui")
 
     async def events(self) -> AsyncGenerator[list[BaseEvent], None]:
         yield await self._state()

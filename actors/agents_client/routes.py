@@ -37,7 +37,7 @@ from perdure.actors.gateway.chat_turns import CallAnswer, ChatTurns, TurnDropped
 from perdure.actors.gateway.problems import close_code, problem_text
 from perdure.actors.gateway.refusals import NoSuchAgent
 from perdure.actors.gateway.registry import kebab
-from perdure.actors.gateway.security import Scope
+from perdure.actors.gateway.security import Principal, Scope
 from perdure.actors.gateway.shared import Shared
 from perdure.actors.gateway.state_feed import KnownState, WatchedState
 from perdure.actors.life.state_watch import version_of
@@ -196,9 +196,9 @@ logger = logging.getLogger("perdure.gateway")
 class ChatDesk:
     """Takes in the chat frames of one connection. What they cause is told to all connections by the feed of the conversation."""
 
-    def __init__(self, line: ClientSocket, talk: WatchedChat, attendance: Attendance) -> None:
+    def __init__(self, line: ClientSocket, who: Principal, talk: WatchedChat, attendance: Attendance) -> None:
         self._line, self._talk, self._attendance = line, talk, attendance
-        self._call, self._turns = talk.caller.call, talk.service
+        self._call, self._turns = talk.caller.call, ChatTurns(talk.caller, who, "agents-client")
 
     async def take(self, frame: dict[str, Any]) -> None:
         taking = self._taking.get(frame["type"])
@@ -394,7 +394,7 @@ class AgentsClients:
                 talk = await held.enter_async_context(self._talks.watched(key, lambda: WatchedChat(caller)))
                 attendance = await self._welcome(line, talk, key)
                 held.callback(self._part, line, attendance, key)
-                chat = ChatDesk(line, talk, attendance)
+                chat = ChatDesk(line, who, talk, attendance)
             calls = CallDesk(line, reached, caller, state, told)
             jobs = [self._read(line, calls, chat), calls.serve(), RunTeller(line, self._backend, runs).serve()]
             jobs += [attendance.serve(), attendance.remind()] if attendance is not None else []

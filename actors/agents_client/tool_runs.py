@@ -15,14 +15,14 @@ from io import SEEK_END, StringIO
 from typing import Any, Final
 
 from perdure.actors.agents_client.line import ClientSocket, encoded, json_text
-from perdure.actors.events.reducer import SentFrame
+from perdure.actors.events.reducer import RunAsks, SentFrame
 from perdure.actors.gateway.backend import Backend
 from perdure.actors.gateway.run_feed import Batch
 from perdure.actors.gateway.shared import Watched
 from perdure.actors.runtime.client import Client
 from perdure.actors.tasks import Pending, awaited
 from perdure.ledger import LAST_EVENTS, UnknownRun, digest_of
-from perdure.policies import PROGRESS_EVERY_S, JsonObject, run_events
+from perdure.policies import PROGRESS_EVERY_S, JsonObject, ask_events, run_events
 
 REPLAYED_MAX: Final = 1_000
 """How many retained runs are replayed to a new connection: the newest."""
@@ -81,10 +81,15 @@ class Retold:
         """How many pieces the present attempt has said, and how much of the next one."""
         self._again: list[Told] = []
         """What it has said again."""
+        self._asks = RunAsks()
 
     def events(self, frame: SentFrame) -> list[Told]:
         """The events to be told for a frame, each with its number."""
         event = frame["event"]
+        asked = ask_events(frame, self._asks.take(event))
+        if asked:
+            last = asked[-1][0] + 1
+            return asked + [(last + at, told) for at, (_, told) in enumerate(run_events(frame))]
         if event["kind"] == "attempt":
             if event["attempt"] > self._attempt:
                 self._attempt, self._step = event["attempt"], run_events(frame)

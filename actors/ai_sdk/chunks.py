@@ -25,7 +25,7 @@ from pydantic_core import to_json
 
 from perdure.actors.chat.plain_data import all_mended
 from perdure.actors.events.message_parts import CALL_ENDS, RETRACT, call_cell, events_of
-from perdure.actors.events.reducer import AgentToolEvents, RunState
+from perdure.actors.events.reducer import AgentToolEvents, RunAsks, RunState
 from perdure.actors.gateway.turn_follower import Framed
 from perdure.policies import PROGRESS_EVERY_S, Event, Part, ToolState
 
@@ -84,6 +84,7 @@ _KINDS: Final[dict[str, type]] = {"providerExecuted": bool, "preliminary": bool,
 """The kinds of fields that are sometimes there; the others are texts. One of another kind, in an imported message, is left out."""
 
 INTERRUPTED: Final = "data-interrupted"
+ASK: Final = "data-ask"
 UNDER_WAY: Final = frozenset({ToolState.INPUT_AVAILABLE, ToolState.APPROVAL_RESPONDED})
 _TEXTS, _LAST = frozenset({"text", "reasoning"}), frozenset({"finish", "error", "abort"})
 _WHOLE = frozenset({"file", "source-url", "source-document"})
@@ -170,6 +171,10 @@ class Translator:
         if call_id not in self.open_calls:
             return []
         return [chunk("tool-output-available", {"toolCallId": call_id, "output": output, "preliminary": True})]
+
+    def beside(self, kind: str, key: str, data: object) -> list[Chunk]:
+        """Data that is no part of our message: the client shows the newest of each key in its own."""
+        return [] if self.is_over or self._silent_steps else [{"type": kind, "id": key, "data": data}]
 
     def paused(self) -> list[Chunk]:
         """The turn waits for a person: this answer ends here, and the message goes on when the client has sent what is waited for."""
@@ -391,12 +396,31 @@ class Children:
 
     Each is the newest standing of one run, and takes the place of the one before; the result of the call takes the place of them all. A
     call that is over soon has none. They are told from now on, also to who comes later, and stand in no transcript.
+
+    What a run asks people is told at once, as `data-ask` with the id of the question, and again when that changes.
     """
 
     def __init__(self) -> None:
         self._seen = AgentToolEvents()
         self._changed: dict[str, str] = {}  # runs, with their calls
         self._due_s: float | None = None
+        self._asks: dict[tuple[str, str], RunAsks] = {}  # by calls and their runs
+        self._shown: set[str] = set()  # questions that the client was told of
+
+    def asks(self, framed: Framed, translator: Translator) -> list[Chunk]:
+        """What an event of a run changes in what that asks people."""
+        asks = self._asks.setdefault((framed.call_id, framed.frame["run_id"]), RunAsks())
+        told: list[Chunk] = []
+        for row in asks.take(framed.frame["event"]):
+            key = str(row["ask_id"])
+            # One whose call is over by now is told only if it is to be closed.
+            if key in self._shown or framed.call_id in translator.open_calls:
+                self._shown.add(key)
+                told += translator.beside(ASK, key, row)
+        return told
+
+    def is_asking(self, call_id: str) -> bool:
+        return any(asks.is_open for (call, _), asks in self._asks.items() if call == call_id)
 
     def take(self, framed: Framed, now_s: float) -> None:
         # A little later, so that much is told at once.

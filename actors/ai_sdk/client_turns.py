@@ -23,9 +23,11 @@ from perdure.actors.ai_sdk.chunks import Children, Chunk, Translator, settled
 from perdure.actors.chat.event_lists import merged
 from perdure.actors.chat.followers import is_last, is_newest
 from perdure.actors.chat.turn import TurnPage, TurnTold
+from perdure.actors.events.message_parts import CALL_ENDS
 from perdure.actors.gateway.backend import Backend, Reached
 from perdure.actors.gateway.chat_turns import UNDER_WAY, CallAnswer, ChatTurns
 from perdure.actors.gateway.problems import NotNow, problem_text
+from perdure.actors.gateway.security import Principal
 from perdure.actors.gateway.turn_follower import Framed, TurnFollower
 from perdure.actors.life.handle import address_of
 from perdure.ledger import (
@@ -109,11 +111,15 @@ class Following:
 
 
 class ClientTurns:
-    """The turns that one client, of one major, asks of one chat agent."""
+    """The turns that one client, of one principal and one major, asks of one chat agent."""
 
-    def __init__(self, backend: Backend, reached: Reached, major: int) -> None:
+    def __init__(self, backend: Backend, reached: Reached, who: Principal, major: int) -> None:
         self._backend, self._reached, self._major = backend, reached, major
-        self._call, self._new_id, self.turns = reached.caller.call, reached.caller.token, ChatTurns(reached.caller)
+        self._call, self._new_id, self.turns = (
+            reached.caller.call,
+            reached.caller.token,
+            ChatTurns(reached.caller, who, "ai-sdk"),
+        )
 
     async def begin(self, request: TurnRequest) -> Following:
         """The turn that does what is wished. Raises a `PerdureError` if there can be none."""
@@ -156,13 +162,26 @@ class ClientTurns:
             is_gone = isinstance(problem, BadRequest) and problem.field == "request_id"
             return following.translator.failed(FORGOTTEN if is_gone else CANNOT_FOLLOW.format(problem_text(problem)))
         if item is not None and not isinstance(item, Framed):
+            closed = await self._asks_before(item, following, follower)
             chunks = following.chunks(item)
             for call_id in following.translator.open_calls:
                 await follower.runs.follow(call_id)
-            return chunks
+            return closed + chunks
+        told: list[Chunk] = []
         if item is not None:
+            told = children.asks(item, following.translator)
             children.take(item, clock())
-        return children.chunks(following.translator) if children.due_in_s(clock()) == 0 else []
+        return told + (children.chunks(following.translator) if children.due_in_s(clock()) == 0 else [])
+
+    async def _asks_before(self, page: TurnPage, following: Following, follower: TurnFollower) -> list[Chunk]:
+        # What a run asked is closed before the result of its call: the answer may end with that, and nothing is told afterwards.
+        children, found = following.children, list[Chunk]()
+        for event in page["events"]:
+            call_id = str(event.get("toolCallId") or "")
+            if event["type"] in CALL_ENDS and children.is_asking(call_id):
+                while (framed := await follower.said_before(call_id)) is not None:
+                    found += children.asks(framed, following.translator)
+        return found
 
     async def messages(self, limit: int | None, before: str | None) -> list[Message]:
         """The conversation, without the answers that are being written: to resume tells these from their start."""

@@ -151,7 +151,7 @@ class ChatSocket:
         is_new = frame["type"] == "send"
         who = self._backend.principal(self._socket, Scope.CHAT if is_new else Scope.READ)
         reached, _ = await self._backend.reach(who, [self._class, _text_of(frame, "id")])
-        turns = ClientTurns(self._backend, reached, self._major)
+        turns = ClientTurns(self._backend, reached, who, self._major)
         if not is_new:
             return turns, await turns.resume()
         more = frame.get("body")
@@ -306,4 +306,4 @@ class _Chats:
     ) -> ClientTurns:
         who = self._backend.principal(connection, scope)
         reached, _ = await self._backend.reach(who, [name, chat_id])
-        return ClientTurns(self._backend, reached, major)
+        return ClientTurns(self._backend, reached, who, major)

@@ -49,7 +49,7 @@ from perdure.actors.jobs.fiber_context import CURRENT
 from perdure.actors.life.results import MilestoneInfo, RunInfo, RunResult
 from perdure.actors.life.run_context import RunContext
 from perdure.ledger import AnswerAsk, Secret, Status, pack, preview_of, unpack
-from perdure.policies import ChatRecovery, ContextOverflow, Event, Json, Message, Part, default_repair
+from perdure.policies import Answerer, ChatRecovery, ContextOverflow, Event, Json, Message, Part, default_repair
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent as LibraryAgent
@@ -380,21 +380,19 @@ class ChatAgent(Agent, Generic[Answer]):
     @steering
     async def resolve_tool_call(self, call_id: str, output: Json = None, error: str | None = None) -> bool:
         """Answer a call that the client executes. Returns whether the call waited for it: the first answer counts."""
-        if error is None:
-            shown = checked_data("output", output)
-            event: Event = {"type": "tool-output-available", "toolCallId": call_id, "output": shown}
-        else:
-            words = checked_text("error", error) or "The client did not execute this call, and gave no reason."
-            event = {"type": "tool-output-error", "toolCallId": call_id, "errorText": words}
-        return self._perdure_conversation.answer(event)
+        return self._perdure_conversation.answer(_resolved(call_id, output, error))
 
     @steering
     async def respond_to_approval(self, call_id: str, approved: bool, reason: str | None = None) -> bool:
         """Answer a call that needs approval. Returns whether the call waited for it: the first answer counts."""
-        event: Event = {"type": "tool-approval-response", "toolCallId": call_id, "approved": approved}
-        if reason is not None:
-            event["reason"] = reason
-        return self._perdure_conversation.answer(event)
+        return self._perdure_conversation.answer(_approved(call_id, approved, reason))
+
+    @steering
+    async def _perdure_answered_by(self, who: Json, channel: str, call_id: str, answer: Json) -> bool:
+        """The same by a gateway, which knows who answers and by what way: whether it is approved and why, or what it came to."""
+        approved, reason, output, error = cast("list[Any]", answer)
+        event = _resolved(call_id, output, error) if approved is None else _approved(call_id, approved, reason)
+        return self._perdure_conversation.answer(event, Answerer(*cast("list[Any]", who)), channel)
 
     @exposed(repeatable=True)
     def _perdure_answer_call(self, ask_id: str, said: bytes) -> Any:
@@ -470,7 +468,7 @@ class ChatAgent(Agent, Generic[Answer]):
         """A run of this agent is one turn of it, under the run's id."""
         conversation, message = self._perdure_conversation, self.format_agent_tool_input(input, run)
         turn = conversation.request("agent-tool", message, run.run_id, {})
-        turn.run_id = run.run_id
+        turn.run_id, turn.began_by = run.run_id, run.began_by
         ended = await conversation.turns.ended(conversation.turns.accept(turn, run=run).request_id)
         result = conversation.turns.views.result_of(ended)
         if not result.ok:
@@ -498,3 +496,15 @@ class ChatAgent(Agent, Generic[Answer]):
     def _perdure_restart_conversation(self) -> None:
         self._perdure.drop_part(Conversation)
         self._perdure_woken()
+
+
+def _approved(call_id: str, approved: bool, reason: str | None) -> Event:
+    event: Event = {"type": "tool-approval-response", "toolCallId": call_id, "approved": approved}
+    return event if reason is None else {**event, "reason": reason}
+
+
+def _resolved(call_id: str, output: Json, error: str | None) -> Event:
+    if error is None:
+        return {"type": "tool-output-available", "toolCallId": call_id, "output": checked_data("output", output)}
+    words = checked_text("error", error) or "The client did not execute this call, and gave no reason."
+    return {"type": "tool-output-error", "toolCallId": call_id, "errorText": words}

@@ -43,6 +43,7 @@ from perdure.ledger import (
     unpack_value,
 )
 from perdure.policies import (
+    Answerer,
     ChatRecovery,
     Event,
     JsonObject,
@@ -57,6 +58,10 @@ from perdure.policies import (
 )
 
 Ending = Callable[[LiveTurn], Awaitable[TurnOutcome]]
+CHAT: Final = "chat"
+"""The channel of an answer that comes by the agent's own methods."""
+OF_CHAT: Final = Answerer("", is_operator=True)
+"""Whoever answers so."""
 PART, EXPIRY = "questions", "approvals"
 NO_ANSWER_IN_TIME = "Nobody has answered in time, so the call is denied."
 UNANSWERED = "Nobody has answered in time, so the turn has ended."
@@ -91,8 +96,9 @@ class ClientAnswers:
 
     # answers
 
-    def answer(self, event: Event) -> bool:
-        """Take in an answer to a call. Returns whether the call waited for it: the first answer counts."""
+    def answer(self, event: Event, who: Answerer = OF_CHAT, channel: str = CHAT) -> bool:
+        """Take in an answer to a call. Returns whether the call waited for it: the first answer counts. Refused, typed, if this one may
+        not answer."""
         turn = next((each for each in self._state.open.values() if self._waits_for(each, event)), None)
         if turn is None or self._left_ms(turn) <= 0:
             return False
@@ -100,7 +106,8 @@ class ClientAnswers:
         part = next(part for part in self._waiting_calls(turn) if part["toolCallId"] == event["toolCallId"])
         asked = self._asked(turn, part, APPROVAL if is_approval else CLIENT_TOOL)
         value = pack_value("value", event["approved"] if is_approval else None)
-        said = AnswerAsk("", 0, self._state.tenant.dice.token(), "", "", [], True, True, CHAT, value, None)
+        by = who.name, sorted(who.groups), who.is_operator, who.is_admin
+        said = AnswerAsk("", 0, self._state.tenant.dice.token(), "", *by, channel, value, None)
         self._take(asked, said, event)
         return True
 
@@ -315,8 +322,6 @@ class ClientAnswers:
         return await reported(self._state, live.turn, outcome)
 
 
-CHAT: Final = "chat"
-"""The channel of an answer that comes by the agent's own methods."""
 _MAY_IT, _WHAT_IS_IT = "May {} be called like this?", "What did {} come to?"
 _ANY: Final = pack_value("schema", {})
 _NOTHING: Final = pack_value("value", None)

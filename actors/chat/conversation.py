@@ -8,6 +8,7 @@ from itertools import count
 from typing import cast
 
 from perdure.actors.chat.chat_messages import MESSAGES_MAX, METADATA_BYTES_MAX, as_messages, checked_data, for_storage
+from perdure.actors.chat.client_answers import CHAT, OF_CHAT
 from perdure.actors.chat.conversation_state import ChatAuthor, ConversationState
 from perdure.actors.chat.delegated_tools import client_tools
 from perdure.actors.chat.feed import PER_ROW, Feed
@@ -19,16 +20,28 @@ from perdure.actors.life.results import RunInfo
 from perdure.actors.tasks import awaited
 from perdure.actors.telemetry.telemetry import CARRIED, carried
 from perdure.ledger import (
+    BEGAN_BY,
     BadRequest,
     ConflictingRequest,
     check_id,
     check_number,
+    check_text,
     check_whole,
     check_words,
     digest_of,
     pack,
 )
-from perdure.policies import TURN_ENDED, ChatRecovery, ContextOverflow, Event, JsonObject, Message, Role, TurnStatus
+from perdure.policies import (
+    TURN_ENDED,
+    Answerer,
+    ChatRecovery,
+    ContextOverflow,
+    Event,
+    JsonObject,
+    Message,
+    Role,
+    TurnStatus,
+)
 
 TRIGGERS = frozenset({"chat", "save", "submission", "continue", "regenerate", STEER})
 OPTIONS = frozenset(
@@ -84,7 +97,8 @@ class Conversation:
         """The turn for a request, not accepted yet. An agent whose class has bounds that are none takes no turn."""
         ChatRecovery.of(self.agent.chat_recovery)
         ContextOverflow.of(self.agent.context_overflow)
-        unknown = options.keys() - (STEERS_BY if trigger == STEER else OPTIONS)
+        # A gateway says who asks, beside the options of authors. The same content is the same turn, whoever asks again.
+        unknown = options.keys() - (STEERS_BY if trigger == STEER else OPTIONS) - {BEGAN_BY}
         if unknown:
             named = STEERS_BY | {"request_id"} if trigger == STEER else NAMED
             raise BadRequest(min(unknown), f"is not an option; there are {', '.join(sorted(named))}")
@@ -124,6 +138,7 @@ class Conversation:
             metadata=metadata,
             idempotency_key=key,
             trace=carried().get(CARRIED, ""),
+            began_by=check_text(BEGAN_BY, options.get(BEGAN_BY, "")),
         )
 
     def _check_roles(self, messages: Sequence[Message]) -> None:
@@ -261,15 +276,17 @@ class Conversation:
             raise BadRequest(method, f"{words}; use submit_messages")
         return self
 
-    def answer(self, event: Event) -> bool:
+    def answer(self, event: Event, who: Answerer = OF_CHAT, channel: str = CHAT) -> bool:
         """Take in a client's answer to a call. One that answers an imported call begins a turn, which continues its message."""
         answers, call_id = self.turns.answers, event["toolCallId"]
-        if answers.answer(event):
+        if answers.answer(event, who, channel):
             return True
         if not any(part["toolCallId"] == call_id for part in answers.imported()):
             return False
         request_id = f"answer-{digest_of(call_id.encode())}-{self.state.tenant.dice.token()}"
-        self.turns.accept(Turn(request_id, 0, "continue", f"{request_id}-answer", options={"answer": event}))
+        began_by = "" if who.is_operator else who.name
+        turn = Turn(request_id, 0, "continue", f"{request_id}-answer", options={"answer": event}, began_by=began_by)
+        self.turns.accept(turn)
         return True
 
     # notifications

@@ -268,7 +268,7 @@ class LiveTurn:
             return False
         call_id, about = part["toolCallId"], {} if problem is None else {"problem": in_words(problem)}
         if isinstance(wanted, Approval):
-            self.turn.asks[f"{APPROVAL} {call_id}"] = [*wanted.asked(self._tenant.now_ms())]
+            self.turn.asks[f"{APPROVAL} {call_id}"] = [*wanted.asked(self._tenant.now_ms(), self.turn.began_by)]
         self.stream.add(approval_request(call_id, call_id, about))
         self.stream.flush(then=self._state.asks_changed)
         return True

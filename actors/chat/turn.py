@@ -81,6 +81,7 @@ class Turn(StoredRow):
         steers: the turn that its messages were meant for, until it begins as a turn of its own.
         asks: what is asked of people about its calls, beside what the calls say, as far as it is no matter of course: by the ids of
             the calls, as fields of an `AskRecord`.
+        began_by: who asked for it, where a gateway knows that; runs of its calls are begun in that name.
     """
 
     request_id: str
@@ -124,6 +125,7 @@ class Turn(StoredRow):
     was_entered: bool = False
     steers: str = ""
     asks: dict[str, list[Any]] = field(default_factory=dict)
+    began_by: str = ""
 
     @property
     def is_over(self) -> bool:

@@ -398,7 +398,7 @@ class Turns:
 
     async def _play(self, turn: Turn) -> None:
         run = self._run_of(turn)
-        ACTIVITY.set(Activity(f"turn/{turn.request_id}", run_id=turn.run_id, run=run))
+        ACTIVITY.set(Activity(f"turn/{turn.request_id}", run_id=turn.run_id, run=run, began_by=turn.began_by))
         self.state.spans.enter(turn)
         live = LiveTurn(self.state, turn)
         play = self.playing = Play(self.state, live, self.history, self._recovery, self.read_steers)

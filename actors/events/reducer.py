@@ -13,6 +13,9 @@ The ledger numbers the frames of each run from 0, without holes. Replay and live
     error        the child raised, or could not be carried to an end
     aborted      somebody cancelled the run
     interrupted  the parent stopped waiting; `reason` is typed, `error` is prose
+    asked        the child asks people something; `ask` is the question as a row of the inbox
+    ask-changed  it has come to others (`level` of those that it names), somebody has given an `answer`, or it is closed (`status`)
+    undoing      the child fails, or was cancelled, and its steps are undone first: what it asks is withdrawn
     cleared      the run was forgotten
 
 The reducer keeps these rules:
@@ -40,7 +43,7 @@ from math import isfinite
 from typing import Any, Literal, NamedTuple, NotRequired, TypedDict, cast
 
 from perdure.actors.events.message_parts import apply_chunk, chunks_of
-from perdure.ledger import HARD
+from perdure.ledger import HARD, LAST_EVENTS, AskStatus
 from perdure.policies import Json, JsonObject, Part
 
 FRAME_TYPE = "agent-tool-event"
@@ -79,6 +82,11 @@ class FoldedEvent(ProgressSignal, total=False):
     error: str
     reason: str
     child_still_running: bool
+    ask: JsonObject
+    ask_id: str
+    answer: JsonObject
+    level: int
+    status: str
 
 
 class SentFrame(TypedDict):
@@ -108,6 +116,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "fraction": (int, float),
     "display": (dict,),
     "child_still_running": (bool,),
+    "ask_id": (str,),
+    **dict.fromkeys(("ask", "answer"), (dict,)),
 }
 _REQUIRED: dict[str, set[str]] = {
     "started": {"agent_type", "order"},
@@ -118,6 +128,8 @@ _REQUIRED: dict[str, set[str]] = {
     "finished": {"summary"},
     "error": {"error"},
     "interrupted": {"error"},
+    "asked": {"ask"},
+    "ask-changed": {"ask_id"},
 }
 
 
@@ -173,6 +185,43 @@ class RunState:
     child_still_running: bool | None = None
     progress: ProgressSignal | None = None
     milestones: list[ProgressSignal] = field(default_factory=list)
+
+
+class RunAsks:
+    """What one run asks people, as its events tell it in their order: rows of the inbox, as `Runtime.asks` gives them."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, JsonObject] = {}
+
+    @property
+    def is_open(self) -> bool:
+        return any(row["status"] == AskStatus.OPEN for row in self._rows.values())
+
+    def take(self, event: FoldedEvent) -> list[JsonObject]:
+        """The rows that an event changes, as they are then."""
+        changed: list[JsonObject] = []
+        if event["kind"] == "asked":
+            changed = [event["ask"]]
+        elif event["kind"] == "ask-changed":
+            changed = [_changed(self._rows[event["ask_id"]], event)] if event["ask_id"] in self._rows else []
+        elif event["kind"] in LAST_EVENTS or event["kind"] == "undoing":  # nobody is left to take an answer
+            closed: JsonObject = {"status": str(AskStatus.WITHDRAWN), "closed_at_ms": event.get("at_ms")}
+            changed = [row | closed for row in self._rows.values() if row["status"] == AskStatus.OPEN]
+        self._rows |= {str(row["ask_id"]): row for row in changed}
+        return changed
+
+
+def _changed(row: JsonObject, event: FoldedEvent) -> JsonObject:
+    to, later = cast("list[Json]", row["to"]), cast("list[JsonObject]", row["later"])
+    if "answer" in event:  # the latest word of each person counts
+        others = [each for each in cast("list[JsonObject]", row["answers"]) if each["who"] != event["answer"]["who"]]
+        row = row | {"answers": [*others, event["answer"]]}
+    if "level" in event:
+        reached = max(0, event["level"] - len(to))
+        row = row | {"to": [*to, *(each["to"] for each in later[:reached])], "later": [*later[reached:]]}
+    if "status" in event:
+        row = row | {"status": event["status"], "closed_at_ms": event.get("at_ms")}
+    return row
 
 
 class AgentToolEvents:

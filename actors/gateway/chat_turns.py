@@ -12,9 +12,10 @@ from typing import Any, Final, NamedTuple
 
 from perdure.actors.chat.conversation import TRIGGERS
 from perdure.actors.chat.followers import Caller
-from perdure.actors.chat.turn import SteerReceipt, TurnPage, TurnTold
+from perdure.actors.chat.turn import STEER, SteerReceipt, TurnPage, TurnTold
 from perdure.actors.gateway.problems import NotNow
-from perdure.ledger import BadRequest, TooLarge, request_of
+from perdure.actors.gateway.security import Principal
+from perdure.ledger import BEGAN_BY, BadRequest, TooLarge, request_of
 from perdure.policies import Message, Part, ToolState, TurnPlan, TurnStatus, is_settled, is_tool_part
 
 LOOK: Final = 20
@@ -48,10 +49,12 @@ def turn_id(agent_id: str, given: str) -> str:
 
 
 class ChatTurns:
-    """The turns of one chat agent."""
+    """The turns of one chat agent. `who` asks for them, and answers in them, by this channel; what only looks at them needs nobody."""
 
-    def __init__(self, caller: Caller) -> None:
-        self._call = caller.call
+    def __init__(self, caller: Caller, who: Principal | None = None, channel: str = "") -> None:
+        self._who, self._channel = who or Principal(), channel
+        self._call, self._new_id = caller.call, caller.token
+        self._asker = {} if who is None or not who.began_by else {BEGAN_BY: who.began_by}
 
     # asking for them
 
@@ -78,7 +81,9 @@ class ChatTurns:
 
     async def _accepted(self, method: str, plan: TurnPlan, request_id: str, options: Mapping[str, object]) -> Any:
         replaced = {"instead_of": plan.instead_of} if plan.instead_of else {}
-        told = await self._call(method, plan.trigger, plan.messages or None, request_id, {**options, **replaced})
+        told = await self._call(
+            method, plan.trigger, plan.messages or None, request_id, {**options, **replaced, **self._asker}
+        )
         if told["reason"] == "dropped":
             raise TurnDropped(told["error"])
         return told
@@ -103,8 +108,8 @@ class ChatTurns:
     async def steer(self, message: object) -> SteerReceipt:
         """Say something to the turn under way. A message with an id is known by it: sent again, it is the same."""
         given = message.get("id") if isinstance(message, Mapping) else None
-        request_id = request_of(given) if isinstance(given, str) and given else None
-        told: SteerReceipt = await self._call("steer", message, request_id=request_id)
+        request_id = request_of(given) if isinstance(given, str) and given else self._new_id()
+        told: SteerReceipt = await self._call("_perdure_accept_turn", STEER, message, request_id, self._asker)
         return told
 
     async def cancel(self, request_id: str, reason: str = "cancelled") -> bool:
@@ -157,10 +162,10 @@ class ChatTurns:
 
     async def answer(self, given: CallAnswer) -> bool:
         """Answer a call. Returns whether it waited for that: the first answer counts."""
-        if given.approved is None:
-            was_waited_for: bool = await self._call("resolve_tool_call", given.call_id, given.output, given.error)
-        else:
-            was_waited_for = await self._call("respond_to_approval", given.call_id, given.approved, given.reason)
+        who = self._who.answerer()
+        by = [who.name, sorted(who.groups), who.is_operator, who.is_admin]
+        answer = [given.approved, given.reason, given.output, given.error]
+        was_waited_for: bool = await self._call("_perdure_answered_by", by, self._channel, given.call_id, answer)
         return was_waited_for
 
     async def answer_in(self, message: Message, given: Iterable[CallAnswer]) -> list[CallAnswer]:

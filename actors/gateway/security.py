@@ -30,6 +30,8 @@ ANYONE: Final = "anyone"
 """The name of whoever reaches a gateway that asks for none."""
 BEARER: Final = "token"
 """The name of whoever has the one token of a gateway."""
+STDIO: Final = "stdio"
+"""The name of whoever has started `perdure mcp`, and so has the directory."""
 IN_QUERY: Final = "token"
 """The name of the token in a query."""
 
@@ -54,7 +56,12 @@ class Principal:
     @property
     def is_person(self) -> bool:
         """Whether the name is that of somebody, rather than of all who reach the gateway."""
-        return self.name not in (ANYONE, BEARER)
+        return self.name not in (ANYONE, BEARER, STDIO)
+
+    @property
+    def began_by(self) -> str:
+        """Who begins what this one asks for, as runs are told it; empty if nobody knows."""
+        return self.name if self.is_person else ""
 
     def check(self, scope: Scope) -> None:
         if scope not in self.scopes:

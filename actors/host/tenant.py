@@ -42,6 +42,7 @@ from perdure.actors.link.wire import error_to_plain
 from perdure.actors.ports import KillPoint
 from perdure.actors.telemetry.telemetry import CARRIED
 from perdure.ledger import (
+    BEGAN_BY,
     COLLECTED_NOTHING,
     EVENT,
     Awake,
@@ -236,7 +237,16 @@ class Tenant(Life):
             options.get("behalf", ()),
             options.get("joined", ()),
         )
-        run = RunContext(self, run_id, attempt, self.incarnation, *asked, after=after, over_ms=over_ms)
+        run = RunContext(
+            self,
+            run_id,
+            attempt,
+            self.incarnation,
+            *asked,
+            began_by=options.get(BEGAN_BY, ""),
+            after=after,
+            over_ms=over_ms,
+        )
         run.count_handled = self._count_handled
         self._attempts[run_id] = run
         self.spawn(self._carry(run, body, after, undo, collect=collect), Rank.OPENING)

@@ -19,12 +19,14 @@ from perdure.ledger import derived_run_id
 @dataclass(slots=True)
 class Activity:
     """One piece of an agent's work. `run` is set inside a run: what is reported is reported of it. With `is_repeated`, the
-    runtime may break it off, and enters it again then. Without any activity, code does (`on_start`)."""
+    runtime may break it off, and enters it again then. `began_by` names the person who has it done, where that is known, for the runs that
+    it requests. Without any activity, code does (`on_start`)."""
 
     origin: str
     run_id: str = ""
     run: RunContext | None = None
     is_repeated: bool = False
+    began_by: str = ""
     # several threads may ask: each step of a count is taken once
     asked: dict[str, count[int]] = field(default_factory=dict)
 

@@ -67,6 +67,7 @@ class RunContext(RemembersSteps):
         attempt: 1, 2, …; above 1 the run was entered before, and `stashed` and `step` tell how far it had come.
         parent_tool_call_id: the model's tool call that asked for it, if one did.
         behalf: the agents whose models' tool calls it is done for, the nearest first.
+        began_by: the person who began it, or the first of all runs that led to it, where a gateway knows that; empty otherwise.
         joined: of a run with `after`, what the leaves of its condition came to, in their order: the `RunResult` of a run that has
             completed, its output as plain data; the `data` of a milestone; None for a leaf that had not come true when the run might
             begin. It is the same in every attempt.
@@ -85,6 +86,7 @@ class RunContext(RemembersSteps):
         behalf: Sequence[str] = (),
         joined: Sequence[Any] = (),
         *,
+        began_by: str = "",
         after: int = 0,
         over_ms: float = 0,
     ) -> None:
@@ -97,6 +99,7 @@ class RunContext(RemembersSteps):
         self._undo_number = 0
         self._after = after  # attempts up to this do not count: the run was tried again since
         self.run_id, self.attempt, self.parent_tool_call_id, self.behalf = run_id, attempt, tool_call, tuple(behalf)
+        self.began_by = began_by
         self.joined = [_joined(given) for given in joined]
         self._trace = trace  # what the request carried
         self._life, self._incarnation = life, incarnation

@@ -20,6 +20,7 @@ from perdure.actors.life.life import Life
 from perdure.actors.life.results import Detached
 from perdure.actors.telemetry.telemetry import carried_by_run
 from perdure.ledger import (
+    BEGAN_BY,
     BadRequest,
     Kept,
     Request,
@@ -198,6 +199,8 @@ class RunRequests:
         behalf = ([life.agent_id] if tool_call else []) + list(run.behalf if run is not None else ())
         if behalf:
             options["behalf"] = behalf[:BEHALF_MAX]
+        if began_by := (activity.began_by if activity is not None else "") or (run.began_by if run is not None else ""):
+            options[BEGAN_BY] = began_by
         return ClassRequest(takes, agent_type, options, activity, not detached)
 
     def _request(

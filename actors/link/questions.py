@@ -164,11 +164,10 @@ class Frames(NamedTuple):
 
     def __call__(self, books: Books) -> Later[list[Told]]:
         run = books.run(self.run_id)
-        call = run.options.get("tool_call")
 
         def read() -> list[Told]:
             rows = books.store.facts(run.run_id, self.after, frames_only=True)
-            return [frame for row in rows if (frame := ledger.frame_of(row, call, replay=True)) is not None]
+            return [frame for row in rows if (frame := ledger.frame_of(row, run, replay=True)) is not None]
 
         return Later(read)
 
@@ -197,7 +196,7 @@ class KeptFrames(NamedTuple):
 
         def read() -> list[list[Told] | None]:
             for row in books.store.frames(list(ended), *span):
-                frame = ledger.frame_of(row, ended[row.subject].options.get("tool_call"), replay=True)
+                frame = ledger.frame_of(row, ended[row.subject], replay=True)
                 frames[row.subject] += [frame] if frame is not None else []
             return [None if run is None else frames[run.run_id] for run in told]
 
@@ -300,6 +299,15 @@ class ListAsks(NamedTuple):
         return ledger.list_asks(
             books.view, self.to, self.limit, books.now_ms(), closed=self.closed, asked_by=self.asked_by
         )
+
+
+class AsksBelow(NamedTuple):
+    """The open questions of a run and of those that it has led to (`ledger.asks_below`)."""
+
+    run_id: str
+
+    def __call__(self, books: Books) -> list[Told]:
+        return ledger.asks_below(books.view, self.run_id)
 
 
 class ShowAsk(NamedTuple):
@@ -433,7 +441,7 @@ class LogsOf(NamedTuple):
 
 Query: TypeAlias = (
     WhichExist | Inspect | Show | Receipt | Explain | Frames | KeptFrames | ListRuns | PageOfRuns | ChosenRuns | CountAtStake
-    | ListAsks | ShowAsk | ShowCallAsk | AnswersTo | Overview | Audit | ShowLimits | ShowAgent | Upgrade
+    | ListAsks | AsksBelow | ShowAsk | ShowCallAsk | AnswersTo | Overview | Audit | ShowLimits | ShowAgent | Upgrade
     | WindDown | Keep | ChangedRuns | LogMachines | LogsOf
 )  # fmt: skip
 """What is answered without a new fact."""
@@ -470,6 +478,7 @@ QUESTIONS: Final[dict[str, type[Query | Steering]]] = {
     "send": Send,
     "steer": Steer,
     "asks": ListAsks,
+    "asks_below": AsksBelow,
     "ask": ShowAsk,
     "call_ask": ShowCallAsk,
     "answers_to": AnswersTo,

@@ -27,7 +27,7 @@ from perdure.ledger import BadRequest
 from perdure.policies import JsonObject
 
 AGENT: Final = "agent"
-RESERVED: Final = frozenset({"start_run", "get_run", "cancel_run"})
+RESERVED: Final = frozenset({"start_run", "get_run", "cancel_run", "list_asks", "answer_ask"})
 Choice = type[Agent] | Callable[..., object]
 
 

@@ -3,17 +3,23 @@
 A handler only watches. Its run is durable before it waits, and goes on when the handler is cancelled, because a broken connection looks
 like that. Only a client that says `notifications/cancelled`, `tasks/cancel` or `cancel_run` ends a run.
 
+What a run, or one below it, asks people reaches the client that waits for it, if its principal may answer: as what a task requires; as an
+elicitation, where the server can ask the client; else the call is answered by what it requires, and made again with that. All may ask for
+the inbox and answer in it (`list_asks`, `answer_ask`).
+
 A client that declares the extension `io.modelcontextprotocol/tasks` (2026-07-28) gets a task for a run, and no other client does. For the
 others a call blocks and reports progress; or they use `start_run`, `get_run` and `cancel_run`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, NamedTuple, Self, TypeVar, cast
 
 from mcp import types
 from mcp.server.context import ServerRequestContext
@@ -23,16 +29,16 @@ from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from perdure.actors.gateway.backend import Backend, asked
+from perdure.actors.gateway.backend import Backend
 from perdure.actors.gateway.plain_json import json_text
 from perdure.actors.gateway.problems import is_known, told
 from perdure.actors.gateway.security import Principal, Scope
-from perdure.actors.life.handle import Handle
-from perdure.actors.mcp_server.long_runs import McpRuns
+from perdure.actors.mcp_server.elicitations import Questions, form_elicitation
+from perdure.actors.mcp_server.long_runs import McpRuns, run_id_of
 from perdure.actors.mcp_server.offers import RESERVED, Choice, Offer, offers_of
 from perdure.actors.tasks import awaited, to_the_end
 from perdure.ledger import HARD, BadRequest, PerdureError, Status, UnknownRun
-from perdure.policies import JsonObject, Part, TurnStatus, open_calls, tool_name
+from perdure.policies import JsonObject
 
 TASKS: Final = "io.modelcontextprotocol/tasks"
 KEY: Final = "perdure/idempotencyKey"
@@ -44,73 +50,17 @@ PORTABLE: Final[Mapping[str, frozenset[str]]] = {
     "start_run": frozenset({"tool", "arguments", "idempotency_key"}),
     "get_run": frozenset({"run"}),
     "cancel_run": frozenset({"run"}),
+    "list_asks": frozenset({"to"}),
+    "answer_ask": frozenset({"ask_id", "value", "args", "digest", "who"}),
 }
-"""The arguments of the tools for clients without tasks."""
+"""The arguments of the tools that every server has: for clients without tasks, and for the inbox."""
+ASKS: Final = frozenset({"list_asks", "answer_ask"})
+TRIES: Final = 3
+"""How often a person is asked for an answer that fits."""
 Context = ServerRequestContext[Any, Any]
 P = TypeVar("P")
 T = TypeVar("T")
 Handler = Callable[[Context, P], Awaitable[T]]
-
-
-# ---------------------------------------------------------------- people
-# What a chat's run asks of a person, as elicitations of an MCP task, and the answers.
-
-
-APPROVAL: Final[JsonObject] = {
-    "type": "object",
-    "properties": {"approved": {"type": "boolean"}},
-    "required": ["approved"],
-}
-RESULT: Final[JsonObject] = {"type": "object", "properties": {"result": {"type": "string"}}, "required": ["result"]}
-
-
-class Questions:
-    """The questions of chats that are runs: the conversation of such a run has the run's id as its name."""
-
-    def __init__(self, backend: Backend, runs: McpRuns) -> None:
-        self._backend, self._runs = backend, runs
-
-    async def open(self, offer: Offer, known: Mapping[str, object]) -> JsonObject:
-        """The elicitations that wait, by the ids of their calls; ids are never used again."""
-        return {call_id: elicitation(part) for call_id, part in (await self._waiting(offer, known)).items()}
-
-    async def answer(self, offer: Offer, known: Mapping[str, object], said: Mapping[str, object]) -> None:
-        """Answer some of them. What waits for nothing is ignored: the first answer counts. Raises `BadRequest` for an ill-formed one."""
-        waiting = await self._waiting(offer, known) if offer.is_chat else {}
-        handle = await self._chat(offer, known)
-        for call_id, response in said.items():
-            if not isinstance(response, Mapping) or response.get("action") not in ("accept", "decline", "cancel"):
-                raise BadRequest("inputResponses", f"the answer to {call_id!r:.100} has no action")
-            if call_id not in waiting:
-                continue
-            content, is_yes = response.get("content") or {}, response["action"] == "accept"
-            if waiting[call_id].get("state") == "approval-requested":
-                approved = is_yes and content.get("approved", True) is True
-                await asked(handle.respond_to_approval(call_id, approved))
-            elif is_yes:
-                await asked(handle.resolve_tool_call(call_id, content.get("result", content)))
-            else:
-                await asked(handle.resolve_tool_call(call_id, error="The user did not answer."))
-
-    async def _waiting(self, offer: Offer, known: Mapping[str, object]) -> dict[str, Part]:
-        handle = await self._chat(offer, known)
-        turn = await asked(handle.inspect_turn(known["run_id"]))
-        if turn is None or turn["status"] != TurnStatus.PARKED:
-            return {}
-        parts = [part for message in await asked(handle.get_messages()) for part in message["parts"]]
-        return {str(part["toolCallId"]): part for part in open_calls(parts)}
-
-    async def _chat(self, offer: Offer, known: Mapping[str, object]) -> Handle:
-        client = await self._backend.client()
-        return cast("Handle", client.agent(offer.agent_class, str(known["run_id"])))
-
-
-def elicitation(part: Part) -> JsonObject:
-    is_approval = part.get("state") == "approval-requested"
-    name = tool_name(part)
-    words = f"May {name} be called with {part.get('input')}?" if is_approval else f"{name}: {part.get('input')}"
-    params: JsonObject = {"mode": "form", "message": words, "requestedSchema": APPROVAL if is_approval else RESULT}
-    return {"method": "elicitation/create", "params": params}
 
 
 # ---------------------------------------------------------------- server
@@ -141,7 +91,7 @@ class McpServer:
     def __init__(self, backend: Backend, choices: Iterable[Choice], local: Principal | None = None) -> None:
         self.offers = offers_of(choices)
         self._runs, self._local = McpRuns(backend), local
-        self._questions = Questions(backend, self._runs)
+        self._questions = Questions(backend)
         self._neighbours = backend.neighbours
         self._neighbours.on(CANCELLED, self._cancelled_elsewhere)
         # By session and request: whose run it is, and which.
@@ -162,35 +112,116 @@ class McpServer:
         tools = [tool_of(offer) for offer in self.offers.values()]
         if any(offer.is_run for offer in self.offers.values()):
             tools += portable(sorted(name for name, offer in self.offers.items() if offer.is_run))
-        return types.ListToolsResult(tools=tools)
+        return types.ListToolsResult(tools=tools + inbox())
 
     async def _called(self, ctx: Context, params: types.CallToolRequestParams) -> Any:
         try:
-            return await self._call(ctx, params.name, params.arguments or {})
+            return await self._call(ctx, params)
         except PerdureError as problem:
             if not is_known(problem):
                 raise
             return failed(told(problem)["message"])
 
-    async def _call(self, ctx: Context, name: str, given: Mapping[str, object]) -> object:
+    async def _call(self, ctx: Context, params: types.CallToolRequestParams) -> object:
+        name, given = params.name, params.arguments or {}
         if name in RESERVED:
             return await self._portable(ctx, name, given)
         offer = self._offer(name)
         who = self._who(ctx, scope_of(offer))
         if not offer.is_run:
             return done(offer, await self._runs.call(who, offer, given))
-        handle = await self._runs.begin(who, offer, given, taken(ctx.meta or {}, KEY, str, ""))
+        again = Round.of(params.request_state)
+        if again is None:
+            again = Round(await self._runs.begin(who, offer, given, taken(ctx.meta or {}, KEY, str, "")))
+        elif await self._offer_of(await self._runs.seen(who, again.run)) is not offer:
+            raise BadRequest("requestState", f"is not that of a call of {name}")
         if takes_tasks(ctx):
-            return await self._shown(who, handle, "task")
-        self._remember(ctx, who, handle)
+            return await self._shown(who, again.run, "task")
+        self._remember(ctx, who, again.run)
+        required = await self._awaited(ctx, who, again, params.input_responses or {})
+        return required or result_of(offer, await self._runs.seen(who, again.run))
+
+    async def _awaited(
+        self, ctx: Context, who: Principal, again: Round, said: Mapping[str, object]
+    ) -> types.InputRequiredResult | None:
+        # Until the run has ended; or until it requires something that the client can be asked for only by the answer to its call.
+        watching = awaited(self._report(ctx, who, again.run))
+        jobs: list[asyncio.Task[Any]] = [watching]
+        if takes_forms(ctx) and ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
+            jobs.append(awaited(self._required(who, again, said)))
+        elif takes_forms(ctx) and ctx.session.can_send_request:
+            jobs.append(awaited(self._elicit(ctx, who, again.run)))
+        try:
+            done, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
+            results = [each.result() for each in jobs if each in done]
+            return None if watching in done else cast("types.InputRequiredResult", results[0])
+        finally:
+            for each in jobs:
+                each.cancel()
+            await asyncio.gather(*jobs, return_exceptions=True)
+
+    async def _report(self, ctx: Context, who: Principal, handle: str) -> None:
         async for each in self._runs.progress(who, handle):
             await ctx.session.report_progress(each.value, each.total, each.message or None)
-        return result_of(offer, await self._runs.seen(who, handle))
+
+    # people
+
+    async def _required(self, who: Principal, again: Round, said: Mapping[str, object]) -> types.InputRequiredResult:
+        run_id, wrong = run_id_of(who, again.run), dict[str, str]()
+        asks = await self._questions.of_run(who, run_id)
+        for key in asks.keys() & said.keys():
+            try:
+                await self._questions.fill_in(who, asks[key], plain_response(said[key]))
+            except BadRequest as problem:
+                wrong[key] = str(problem)
+        left = (again.left | said.keys()) - wrong.keys()
+        async with aclosing(self._questions.changes(who, run_id)) as changes:
+            async for found in changes:
+                new = {key: form_elicitation(row, wrong.get(key)) for key, row in found.items() if key not in left}
+                if new:
+                    requests: Any = {key: types.ElicitRequest.model_validate(each) for key, each in new.items()}
+                    state = Round(again.run, frozenset(left & found.keys())).text
+                    return types.InputRequiredResult(input_requests=requests, request_state=state)
+        raise AssertionError("a run is looked at until its call is cancelled")
+
+    async def _elicit(self, ctx: Context, who: Principal, handle: str) -> None:
+        # Each in a task of its own: what is answered elsewhere meanwhile is withdrawn.
+        asking: dict[str, asyncio.Task[None]] = {}
+        changes = self._questions.changes(who, run_id_of(who, handle))
+        try:
+            async for found in changes:
+                for key in asking.keys() - found.keys():
+                    asking[key].cancel()
+                asking |= {
+                    key: awaited(self._elicit_one(ctx, who, row)) for key, row in found.items() if key not in asking
+                }
+        finally:
+            await changes.aclose()
+            for each in asking.values():
+                each.cancel()
+            await asyncio.gather(*asking.values(), return_exceptions=True)
+
+    async def _elicit_one(self, ctx: Context, who: Principal, row: Mapping[str, Any]) -> None:
+        wrong: str | None = None
+        for _ in range(TRIES):
+            form = types.ElicitRequestFormParams.model_validate(form_elicitation(row, wrong)["params"])
+            try:
+                told = await ctx.session.elicit_form(form.message, form.requested_schema, ctx.request_id)
+            except MCPError:  # the client cannot show it, or is gone; others still can answer
+                return
+            try:
+                await self._questions.fill_in(who, row, plain_response(told))
+            except PerdureError as problem:
+                wrong = str(problem)
+            else:
+                return
 
     async def _portable(self, ctx: Context, name: str, given: Mapping[str, Any]) -> types.CallToolResult:
         for each in given:
             if each not in PORTABLE[name]:
                 raise BadRequest(each, f"{name} has no such argument")
+        if name in ASKS:
+            return await self._inbox(ctx, name, given)
         if name == "start_run":
             offer = self._offer(taken(given, "tool", str))
             if not offer.is_run:
@@ -207,6 +238,22 @@ class McpServer:
         names = ("status", "progress", "milestones", "output", "summary", "error")
         shown = {"run": handle, **{each: known[each] for each in names if known.get(each) not in (None, [], "")}}
         return types.CallToolResult(content=[text(shown)], structured_content=shown)
+
+    async def _inbox(self, ctx: Context, name: str, given: Mapping[str, Any]) -> types.CallToolResult:
+        # With the scopes that REST asks for.
+        who = self._who(ctx, Scope.READ if name == "list_asks" else Scope.CHAT)
+        shown: JsonObject
+        if name == "list_asks":
+            shown = {"asks": cast("Any", await self._questions.inbox(taken(given, "to", str, "") or None))}
+        else:
+            if "value" not in given:
+                raise BadRequest("value", "is missing")
+            args, digest, named = given.get("args"), taken(given, "digest", str, ""), taken(given, "who", str, "")
+            ask_id, value = taken(given, "ask_id", str), given["value"]
+            shown = await self._questions.answer_ask(
+                who, ask_id, value, args=args, digest=digest or None, named=named or None
+            )
+        return types.CallToolResult(content=[text(shown)], structured_content=json.loads(json_text(shown)))
 
     def _offer(self, name: str) -> Offer:
         if name not in self.offers:
@@ -269,7 +316,8 @@ class McpServer:
         who = self._who(ctx, Scope.CHAT)
         await self._about_task(who, params.task_id)
         known = await self._runs.seen(who, params.task_id)
-        await self._questions.answer(await self._offer_of(known), known, params.input_responses)
+        run_id = run_id_of(who, params.task_id)
+        await self._questions.answer(who, await self._offer_of(known), run_id, known, params.input_responses)
         return {}
 
     async def _shown(self, who: Principal, handle: str, kind: str) -> JsonObject:
@@ -293,10 +341,10 @@ class McpServer:
         if shown["status"] == "completed":
             result = result_of(offer, known)
             shown["result"] = result.model_dump(mode="json", by_alias=True, exclude_none=True)
-        elif shown["status"] == "working" and kind == "complete" and offer.is_chat:
-            asked = await self._questions.open(offer, known)
+        elif shown["status"] == "working" and kind == "complete":
+            asked = await self._questions.open(who, offer, run_id_of(who, handle), known)
             if asked:
-                shown |= {"status": "input_required", "inputRequests": asked}
+                shown |= {"status": "input_required", "inputRequests": cast("JsonObject", asked)}
         return shown
 
     async def _offer_of(self, known: Mapping[str, object]) -> Offer:
@@ -348,6 +396,40 @@ def takes_tasks(ctx: Context) -> bool:
     )
 
 
+def takes_forms(ctx: Context) -> bool:
+    able = ctx.session.client_capabilities
+    forms = None if able is None else able.elicitation
+    return forms is not None and (forms.form is not None or forms.url is None)
+
+
+def plain_response(said: object) -> object:
+    return said.model_dump(mode="json") if isinstance(said, types.ElicitResult) else said
+
+
+class Round(NamedTuple):
+    """What a client hands back with what its call required: the handle of the run, and the questions that were answered or left open."""
+
+    run: str
+    left: frozenset[str] = frozenset()
+
+    @property
+    def text(self) -> str:
+        return json_text([self.run, *sorted(self.left)])
+
+    @classmethod
+    def of(cls, state: str | None) -> Self | None:
+        """That of a call; None if it is the first. Raises `BadRequest`."""
+        if state is None:
+            return None
+        try:
+            run, *left = json.loads(state)
+        except (ValueError, TypeError) as problem:
+            raise BadRequest("requestState", "is none of this server's") from problem
+        if not all(isinstance(each, str) for each in (run, *left)):
+            raise BadRequest("requestState", "is none of this server's")
+        return cls(run, frozenset(left))
+
+
 def call_of(ctx: Context, request_id: object) -> tuple[str, str]:
     return (ctx.request.headers.get("mcp-session-id", "") if ctx.request is not None else ""), str(request_id)
 
@@ -375,20 +457,38 @@ def portable(runs: list[str]) -> list[types.Tool]:
         "arguments": {"type": "object", "description": "The arguments of that tool."},
         "idempotency_key": {"type": "string", "description": "The same key is the same run."},
     }
-    told = (
-        ("start_run", "Begin a long run of a tool and return at once.", start, ["tool", "arguments"], False),
-        ("get_run", "How far a run is, and its output when it has ended.", run, ["run"], True),
-        ("cancel_run", "Cancel a run.", run, ["run"], False),
-    )
     return [
-        types.Tool(
-            name=name,
-            description=words,
-            input_schema={"type": "object", "properties": properties, "required": required},
-            annotations=types.ToolAnnotations(read_only_hint=reads),
-        )
-        for name, words, properties, required, reads in told
+        described("start_run", "Begin a long run of a tool and return at once.", start, ["tool", "arguments"]),
+        described("get_run", "How far a run is, and its output when it has ended.", run, ["run"], reads=True),
+        described("cancel_run", "Cancel a run.", run, ["run"]),
     ]
+
+
+def inbox() -> list[types.Tool]:
+    """The tools for what runs ask people."""
+    to = {"to": {"type": "string", "description": "A group or a person; by default all questions are told."}}
+    answer = {
+        "ask_id": {"type": "string", "description": "What list_asks tells of the question."},
+        "value": {"description": "The answer, of the schema of the question."},
+        "args": {"type": "object", "description": "Arguments in place of the proposed ones of these names."},
+        "digest": {"type": "string", "description": "That of the question as it was shown."},
+        "who": {"type": "string", "description": "Who answers, where the server does not know that."},
+    }
+    return [
+        described("list_asks", "List the open questions that runs ask people.", to, [], reads=True),
+        described("answer_ask", "Hand in a person's answer to a question.", answer, ["ask_id", "value"]),
+    ]
+
+
+def described(
+    name: str, words: str, properties: Mapping[str, object], required: list[str], *, reads: bool = False
+) -> types.Tool:
+    return types.Tool(
+        name=name,
+        description=words,
+        input_schema={"type": "object", "properties": properties, "required": required},
+        annotations=types.ToolAnnotations(read_only_hint=reads),
+    )
 
 
 def result_of(offer: Offer, known: Mapping[str, object]) -> types.CallToolResult:

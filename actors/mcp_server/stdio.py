@@ -12,12 +12,12 @@ from typing import Any, Final, Self, cast
 from mcp.server.stdio import stdio_server
 
 from perdure.actors.gateway.backend import Backend
-from perdure.actors.gateway.security import Principal
+from perdure.actors.gateway.security import STDIO, Principal
 from perdure.actors.mcp_server.offers import Choice
 from perdure.actors.mcp_server.server import McpServer
 from perdure.actors.tasks import awaited
 
-LOCAL = Principal("stdio")
+LOCAL = Principal(STDIO)
 STDIN: Final = 0
 PIECE_BYTES: Final = 65_536
 PIECES_MAX: Final = 16

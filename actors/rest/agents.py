@@ -106,7 +106,7 @@ class AgentHandlers(Handlers):
         reached, rest = await self._backend.reach(given.who, given.path.address.split("/"))
         if rest or not issubclass(reached.agent_class, ChatAgent):
             raise NoSuchAgent("a turn is steered at /api/agents/CLASS/NAME/steer, of a chat agent")
-        return await ChatTurns(reached.caller).steer(given.body.message)
+        return await ChatTurns(reached.caller, given.who).steer(given.body.message)
 
     async def _method(self, given: ApiRequest) -> Method:
         reached, rest = await self._backend.reach(given.who, given.path.address.split("/"))

@@ -45,8 +45,8 @@ class SteeringHandlers(Handlers):
         """Begin a run. It is durable when this is answered. The same `run_id` with other content is refused."""
         client = await self._backend.client()
         wanted: models.StartAsked = asked.body
-        kind, began_by = self._class(wanted.type, client.code_dir), asked.who.name if asked.who.is_person else ""
-        started = await client.start(kind, wanted.input, run_id=wanted.run_id, began_by=began_by)
+        kind = self._class(wanted.type, client.code_dir)
+        started = await client.start(kind, wanted.input, run_id=wanted.run_id, began_by=asked.who.began_by)
         return {"run_id": started.run_id, "status": started.status}
 
     def _class(self, name: str, code_dir: Path | None) -> type:

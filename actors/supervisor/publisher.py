@@ -139,7 +139,7 @@ class Publisher:
         if row.frame is None or run is None:
             return
         peers = [*self.followers.get(run.run_id, ()), *self.followers.get(run.parent, ())]
-        frame = frame_of(row, run.options.get("tool_call")) if peers else None
+        frame = frame_of(row, run) if peers else None
         if frame is not None:
             for peer_id in dict.fromkeys(peers):
                 self._say(peer_id, RunEvent(frame))

@@ -71,6 +71,22 @@ async function children() {
   say("children", { seen, said, walked, activities });
 }
 
+async function questions() {
+  const agent = agentOf("questions");
+  agent.addMessage(user("u1", "please inquire"));
+  const rows = [];
+  const onCustomEvent = async ({ event }) => {
+    if (event.name !== "perdure.ask") return;
+    rows.push(event.value);
+    const answer = `${url}/api/asks/${encodeURIComponent(event.value.ask_id)}/answer`;
+    const headers = { "content-type": "application/json" };
+    if (rows.length === 1) await fetch(answer, { method: "POST", headers, body: JSON.stringify({ value: true, who: "ada" }) });
+  };
+  await agent.runAgent({}, { onCustomEvent });
+  const results = agent.messages.filter((each) => each.role === "tool").map((each) => each.content);
+  say("questions", { told: rows.map((each) => [each.ask_id === rows[0].ask_id, each.status]), results });
+}
+
 async function state() {
   const agent = agentOf("state");
   agent.addMessage(user("u1", "please note"));
@@ -113,5 +129,5 @@ async function verdicts() {
   say("verdicts", { seen });
 }
 
-for (const each of [whole, approval, frontTool, children, state, aborted, foreign, verdicts]) await each();
+for (const each of [whole, approval, frontTool, children, questions, state, aborted, foreign, verdicts]) await each();
 process.exit(0);

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from perdure.actors import client_tool
+from perdure.actors import agent_tool, client_tool
 from perdure.actors.gateway.security import Principal, Scope
 from perdure.scenarios.provider.faults import Pace
 from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
 from tests.actors.chat.desk import SCRIPT, Adder, Outside
 from tests.actors.chat.talk import NOTHING, risky
+from tests.gateway.clerk import Asker
 
 
 class Talker(Adder):
     """A chat agent with tools. It has one that needs approval, and one of the client's."""
 
     def tools(self) -> list[Any]:
-        return [*super().tools(), risky, client_tool("ask_user", "Ask the user.", NOTHING)]
+        ask_user = client_tool("ask_user", "Ask the user.", NOTHING)
+        return [*super().tools(), risky, ask_user, agent_tool(Asker, name="asker", description="Ask people.")]
 
 
 class Dropper(Talker):
@@ -31,7 +33,9 @@ def begin(between_ms: float) -> None:
     wish = Question(
         asks="wish", rounds=(Round(says="May I? ", calls=(ScriptedCall(name="risky", arguments={"what": "it"}),)),)
     )
-    Outside.begin(Script(questions=(color, wish, *SCRIPT.questions)), pace=Pace(between_ms=between_ms))
+    asking = ScriptedCall(name="asker", arguments={"input": "Open the gate?"})
+    inquire = Question(asks="inquire", rounds=(Round(says="I ask. ", calls=(asking,)),))
+    Outside.begin(Script(questions=(color, wish, inquire, *SCRIPT.questions)), pace=Pace(between_ms=between_ms))
 
 
 def may_address(_who: Principal, _kind: type, name: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.requests import HTTPConnection
 
-from perdure.actors import Agent, agent_tool, client_tool, tool
+from perdure.actors import Agent, Approval, RunContext, agent_tool, client_tool, tool
 from perdure.actors.gateway.security import Principal
 from perdure.scenarios.provider.faults import Pace
 from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
@@ -20,6 +20,8 @@ ANSWERED = {
     "front": (ScriptedCall(name="paint", arguments={"colour": "red"}),),
     "walk": (ScriptedCall(name="walker", arguments={"input": 3}),),
     "talk": (ScriptedCall(name="speaker", arguments={"message": "words"}),),
+    "pay": (ScriptedCall(name="pay", arguments={"amount": 4}),),
+    "inquire": (ScriptedCall(name="asker", arguments={"input": "Open the gate?"}),),
     "note": (ScriptedCall(name="note", arguments={"text": "milk"}),),
 }
 CLERK = Script(
@@ -54,6 +56,12 @@ async def risky(a: int) -> str:
     return "done"
 
 
+@tool(needs_approval=Approval(to="board"))
+async def pay(amount: int) -> str:
+    """Pay."""
+    return f"paid {amount}"
+
+
 class Strider(Agent):
     """Reports each step."""
 
@@ -63,6 +71,14 @@ class Strider(Agent):
             await asyncio.sleep(0.05)
         await self.report_progress(milestone="there")
         return "arrived"
+
+
+class Asker(Agent):
+    """Asks people before it does what it is told."""
+
+    async def run(self, input: str, run: RunContext) -> str:
+        answer = await run.ask(input, to="ops", args={"gate": 1})
+        return f"{answer.value} by {answer.who}"
 
 
 class Speaker(Adder):
@@ -77,9 +93,11 @@ class Clerk(Adder):
         return [
             *super().tools(),
             risky,
+            pay,
             client_tool("ask_user", "Ask the user.", NOTHING),
             agent_tool(Strider, name="walker", description="Walk."),
             agent_tool(Speaker, name="speaker", description="Talk."),
+            agent_tool(Asker, name="asker", description="Ask people."),
         ]
 
     @tool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import takewhile
@@ -16,14 +17,15 @@ OUTPUTS = ("tool-output-available", "tool-output-error", "tool-output-denied")
 
 
 class Heard(NamedTuple):
-    """What a client was told of a turn: its text, how it ended (`waits` for a person), the calls without a result, the results, and the
-    last event."""
+    """What a client was told of a turn: its text, how it ended (`waits` for a person), the calls without a result, the results, the last
+    event, and what runs of its calls ask people."""
 
     text: str
     end: str
     open_calls: list[str]
     outputs: list[Any]
     last: Any
+    asks: list[Any] = []  # noqa: RUF012 - nobody changes it
 
 
 class Listening:
@@ -35,6 +37,11 @@ class Listening:
     async def until(self, words: str) -> None:
         while words not in self.heard().text:
             await self._more()
+
+    async def until_asked(self) -> Any:
+        while not self.heard().asks:
+            await self._more()
+        return self.heard().asks[0]
 
     async def rest(self) -> Heard:
         while not self.heard().end:
@@ -69,15 +76,17 @@ class FrontEnd(Protocol):
 def told(found: Iterable[Any]) -> Heard:
     """What chunks of the AI SDK tell."""
     text, end, outputs, last, calls = "", "", list[Any](), None, dict[str, bool]()
+    asks: list[Any] = []
     for last in (each for each in found if isinstance(each, dict)):
         kind, call_id = last["type"], last.get("toolCallId", "")
         text += last["delta"] if kind == "text-delta" else ""
+        asks += [{**last["data"], "part": last["id"]}] if kind == "data-ask" else []
         calls |= {call_id: True} if kind == UNSETTLED else {call_id: False} if kind in OUTPUTS else {}
         outputs += [last.get("output")] if kind in OUTPUTS and not last.get("preliminary") else []
         is_waiting = last.get("finishReason") == "tool-calls"
         end = {"abort": "cancelled", "error": "failed"}.get(kind, end)
         end = end or ("waits" if is_waiting else "completed") if kind == "finish" else end
-    return Heard(text, end, [each for each, is_open in calls.items() if is_open], outputs, last)
+    return Heard(text, end, [each for each, is_open in calls.items() if is_open], outputs, last, asks)
 
 
 @asynccontextmanager
@@ -147,7 +156,8 @@ def _ag_ui(got: bytes) -> Heard:
     calls = [each["toolCallId"] for each in own if each["type"] == "TOOL_CALL_START"]
     text = "".join(each["delta"] for each in own if each["type"] == "TEXT_MESSAGE_CONTENT")
     left = [each for each in calls if each not in results]
-    return Heard(text, "waits" if is_waiting else end, left, [*results.values()], found[-1] if found else None)
+    asks = [{**each["value"], "part": each["value"]["ask_id"]} for each in found if each.get("name") == "perdure.ask"]
+    return Heard(text, "waits" if is_waiting else end, left, [*results.values()], found[-1] if found else None, asks)
 
 
 class AgUi:
@@ -195,6 +205,12 @@ async def _resumed(opened: Tab) -> str:
     return str(answer["id"])
 
 
+def parts_of_runs(frames: Iterable[Any]) -> list[Any]:
+    """The chunks that frames of runs carry."""
+    events = [each["event"] for each in frames if each["type"] == "agent-tool-event"]
+    return [json.loads(each["body"]) for each in events if each["kind"] == "chunk"]
+
+
 class AgentsClient:
     """`useAgentChat` of Cloudflare's packages; each thing in a tab of its own."""
 
@@ -217,7 +233,8 @@ class AgentsClient:
                 outcome = outcomes.get(own[-1].get("outcome"), "") if own else ""
                 found = told(chunks(own))
                 failed = next((each for each in own if each.get("error")), found.last)
-                return found._replace(end="waits" if outcome and found.open_calls else outcome, last=failed)
+                end = "waits" if outcome and found.open_calls else outcome
+                return found._replace(end=end, last=failed, asks=told(parts_of_runs(opened.frames)).asks)
 
             yield Listening(opened.next, heard)
 

@@ -80,6 +80,7 @@ def test_the_real_client_accepts_whole_runs_and_agrees_with_the_checker(tmp_path
     assert children["seen"]["end"] == children["walked"]["end"] == {"type": "success"}
     assert "Only words" in children["said"]
     assert children["activities"][-1]["milestones"][0]["name"] == "there"
+    assert seen["questions"] == {"told": [[True, "open"], [True, "answered"]], "results": ["True by ada"]}
     assert seen["state"]["state"] == {"notes": ["milk"]}
     assert (seen["aborted"]["end"], seen["aborted"]["text"]) == ({"type": "success"}, WHOLE)
     assert seen["foreign"]["missing"].startswith("HTTP 404")

@@ -150,6 +150,22 @@ const all = {
     const answered = page.lastMessage.parts.find((each) => each.toolCallId === call.toolCallId);
     tell("asked reloaded", { ...state(page), made, input: answered.input, output: answered.output, whole: textOf(chat.lastMessage) });
   },
+  async inquiry() {
+    const [chat] = open("inquiry");
+    const asked = chat.sendMessage({ text: "inquire" });
+    const shown = () => (chat.lastMessage?.parts ?? []).filter((each) => each.type === "data-ask");
+    await until("the question", () => shown().length === 1);
+    const { ask_id: id, status } = shown()[0].data;
+    const [page] = open("inquiry", { messages: await kept("inquiry") });
+    const resumed = page.resumeStream();
+    const body = JSON.stringify({ value: true, who: "ada" });
+    const headers = { "content-type": "application/json" };
+    await fetch(`${url}/api/asks/${encodeURIComponent(id)}/answer`, { method: "POST", headers, body });
+    await Promise.all([asked, resumed]);
+    const told = shown().map((each) => [each.id === id, each.data.status, each.data.answers[0].who]);
+    const output = chat.lastMessage.parts.find((each) => each.toolCallId).output;
+    tell("inquiry", { ...state(chat), opened: status, told, output, again: textOf(page.lastMessage) === textOf(chat.lastMessage) });
+  },
   async cancelled() {
     const [chat, seen] = open("cancelled");
     const asked = chat.sendMessage({ text: "sum" });

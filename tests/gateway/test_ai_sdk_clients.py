@@ -17,7 +17,7 @@ CAST = "tests.gateway.ai_sdk_cast"
 OUTPUTS = ("2", "3", "4", "14")
 WHOLE_ANSWER: dict[str, Any] = {"status": "ready", "roles": ["user", "assistant"], "text": WHOLE}
 PROGRAM = Path(__file__).with_suffix(".mjs")
-IN_BOTH = "plain stopped reloaded cut away asked cancelled edited asking approving".split()
+IN_BOTH = "plain stopped reloaded cut away asked inquiry cancelled edited asking approving".split()
 IN_SEVEN = "held refused together socket".split()
 
 
@@ -43,6 +43,9 @@ def test_unmodified_clients_hold_conversations(gateway: RealGateway, which: str)
     check_answers(seen)
     check_answered_calls(seen)
     check_absences(seen)
+    inquiry = seen["inquiry"]
+    assert (inquiry["opened"], inquiry["told"]) == ("open", [[True, "answered", "ada"]]), "one part, opened and closed"
+    assert (inquiry["status"], inquiry["output"], inquiry["again"]) == ("ready", "True by ada", True)
     assert (seen["cancelled"]["status"], seen["cancelled"]["finishes"][0]) == (
         "ready",
         "other" if which else "interrupted",

@@ -60,7 +60,9 @@ def test_tools_have_schemas_and_calls_tell_progress_and_structured_results(gatew
     async def story() -> None:
         async with client(gateway, mode) as opened:
             tools = {each.name: each for each in (await opened.list_tools()).tools}
-            assert list(tools) == ["importer", "clerk", "counter_add", "start_run", "get_run", "cancel_run"]
+            assert list(tools) == [
+                "importer", "clerk", "counter_add", "start_run", "get_run", "cancel_run", "list_asks", "answer_ask",
+            ]  # fmt: skip
             importer = tools["importer"]
             assert importer.description == "Import rows, and tell how far it is."
             assert importer.input_schema["properties"]["rows"] == {"type": "integer"}

@@ -18,9 +18,9 @@ from mcp.shared.exceptions import MCPError
 from perdure.actors import Client as PerdureClient
 from perdure.actors.gateway.security import Principal
 from perdure.actors.mcp_server import http as over_http
-from perdure.actors.mcp_server.long_runs import McpRuns
+from perdure.actors.mcp_server.elicitations import Questions
+from perdure.actors.mcp_server.long_runs import McpRuns, run_id_of
 from perdure.actors.mcp_server.offers import offers_of
-from perdure.actors.mcp_server.server import Questions
 from perdure.ledger import HARD
 from tests.actors.chat.desk import Outside
 from tests.actors.chat.talk import tell
@@ -227,15 +227,17 @@ def test_only_who_accepts_approves(said: dict[str, Any], approved: bool) -> None
     async def story(client: PerdureClient) -> None:
         backend = simulated(client, [Clerk]).backend
         who, runs, offer = Principal("alice"), McpRuns(backend), offers_of([Clerk])["clerk"]
-        questions = Questions(backend, runs)
+        questions = Questions(backend)
         handle = await runs.begin(who, offer, {"message": "please risk"}, "")
-        while not (asked := await questions.open(offer, await runs.seen(who, handle))):
+        run_id = run_id_of(who, handle)
+        while not (asked := await questions.open(who, offer, run_id, await runs.seen(who, handle))):
             await asyncio.sleep(0.05)
-        await questions.answer(offer, await runs.seen(who, handle), dict.fromkeys(asked, said) | {"unknown": said})
+        answers = dict.fromkeys(asked, said) | {"unknown": said}
+        await questions.answer(who, offer, run_id, await runs.seen(who, handle), answers)
         while (known := await runs.seen(who, handle))["status"] not in HARD:
             await asyncio.sleep(0.05)
         assert known["status"] == "completed"
-        assert await questions.open(offer, known) == {}
+        assert await questions.open(who, offer, run_id, known) == {}
 
     tell(story, CLERK)
     assert Outside.effects["risky", 1] == int(approved)

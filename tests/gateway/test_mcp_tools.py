@@ -107,6 +107,8 @@ def test_each_tool_is_told_with_what_may_be_repeated_and_what_only_reads(mode: E
             "start_run": (None, False, None),
             "get_run": (None, True, None),
             "cancel_run": (None, False, None),
+            "list_asks": (None, True, None),
+            "answer_ask": (None, False, None),
         }
         assert {name: each.input_schema.get("required") for name, each in tools.items()} == {
             "pacer": None,
@@ -116,6 +118,8 @@ def test_each_tool_is_told_with_what_may_be_repeated_and_what_only_reads(mode: E
             "start_run": ["tool", "arguments"],
             "get_run": ["run"],
             "cancel_run": ["run"],
+            "list_asks": [],
+            "answer_ask": ["ask_id", "value"],
         }
         assert tools["start_run"].input_schema["properties"]["tool"]["enum"] == ["clerk", "pacer"]
         wrapped = {"result": {"items": {"type": "string"}, "type": "array"}}
@@ -209,6 +213,8 @@ SCOPES = (
     ("start_run", {"tool": "clerk", "arguments": {"message": "words"}}, Scope.CHAT),
     ("get_run", {"run": "r"}, Scope.READ),
     ("cancel_run", {"run": "r"}, Scope.CHAT),
+    ("list_asks", {}, Scope.READ),
+    ("answer_ask", {"ask_id": "r:1", "value": True}, Scope.CHAT),
 )
 
 

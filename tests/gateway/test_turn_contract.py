@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from perdure.actors.gateway.security import Principal, Scope
+from perdure.ledger import AlreadyAnswered, AnswerForbidden, AskClosed
+from perdure.policies import Answerer
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import WHOLE, Outside, in_third_answer
 from tests.gateway.clerk import CLERK, Clerk, script
 from tests.gateway.door import Door
-from tests.gateway.front_ends import FRONT_ENDS, AgUi, FrontEnd, Heard
+from tests.gateway.front_ends import FRONT_ENDS, AgentsClient, AgUi, AiSdk, FrontEnd, Heard
 from tests.gateway.tabs import texts
 from tests.gateway.world import visit
 
@@ -171,6 +176,106 @@ def test_a_call_that_needs_approval_is_made_if_it_is_allowed(kind: Kind, approve
         assert (rest.outputs == ["done"], Outside.effects["risky", 1]) == (approved, int(approved))
         assert len(await agent.list_turns()) == 1
         assert (await shown(agent))[1] == asked.text + rest.text, "it goes on in the same message"
+
+    play(kind, story)
+
+
+ADA = Answerer("ada", is_operator=True)
+
+
+def answerer(laboratory: Laboratory, ask_id: str, value: bool, who: Answerer = ADA) -> Awaitable[Any]:
+    return laboratory._client.answer(ask_id, value, who, "cli")  # type: ignore[union-attr]  # noqa: SLF001
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_what_a_run_of_a_call_asks_people_is_told_open_and_closed_under_one_id(kind: Kind, comes_back: bool) -> None:
+    async def story(front: FrontEnd, _: Any, laboratory: Laboratory) -> None:
+        async with front.asks("please inquire") as listening:
+            row = await listening.until_asked()
+            if not comes_back:
+                inbox = await laboratory._client.ask("asks")  # type: ignore[union-attr]  # noqa: SLF001
+                assert [{**each, "part": each["ask_id"]} for each in inbox] == [row]
+                assert (row["question"], row["to"], row["status"]) == ("Open the gate?", ["ops"], "open")
+                await answerer(laboratory, row["ask_id"], True)
+                heard = await listening.rest()
+        if comes_back:
+            async with front.comes_back("please inquire") as again:
+                assert await again.until_asked() == row
+                await answerer(laboratory, row["ask_id"], True)
+                heard = await again.rest()
+        assert (heard.end, heard.outputs) == ("completed", ["True by ada"])
+        assert [(each["part"], each["status"]) for each in heard.asks] == [
+            (row["ask_id"], "open"),
+            (row["ask_id"], "answered"),
+        ]
+        answer = heard.asks[-1]["answers"][0]
+        assert (answer["who"], answer["channel"], answer["value"]) == ("ada", "cli", True)
+
+    play(kind, story)
+
+
+def test_whoever_began_a_turn_began_the_runs_of_its_calls_through_deaths(kind: Kind) -> None:
+    async def story(front: FrontEnd, agent: Any, laboratory: Laboratory) -> None:
+        async with front.asks("please inquire") as listening:
+            await listening.until("I in")
+            for host in list(laboratory.hosts):
+                laboratory.simulation.kill(host)
+            row = await listening.until_asked()
+            assert row["began_by"] == "bob"
+            with pytest.raises(AnswerForbidden, match="bob began the run"):
+                await answerer(laboratory, row["ask_id"], True, Answerer("bob", is_admin=True))
+            await answerer(laboratory, row["ask_id"], True, Answerer("eve", ("ops",)))
+            assert (await listening.rest()).outputs == ["True by eve"]
+        assert len(await agent.list_turns()) == 1
+
+    play(kind, story, between_ms=100, gateway_options={"authenticate": lambda _: Principal("bob")})
+
+
+CHANNELS = {AiSdk: "ai-sdk", AgUi: "ag-ui", AgentsClient: "agents-client"}
+
+
+def test_an_answer_to_a_call_is_told_by_who_gave_it_and_the_way_that_it_came(kind: Kind) -> None:
+    async def story(front: FrontEnd, _: Any, laboratory: Laboratory) -> None:
+        asked = await hear(front, "please risk")
+        (row,) = await laboratory._client.ask("asks")  # type: ignore[union-attr]  # noqa: SLF001
+        rest = await front.answer(asked, approved=True)
+        assert (rest.end, rest.outputs) == ("completed", ["done"])
+        with pytest.raises(AlreadyAnswered, match=rf"by bob \({CHANNELS[kind]}\)"):
+            await answerer(laboratory, row["ask_id"], False)
+
+    play(kind, story, gateway_options={"authenticate": lambda _: Principal("bob")})
+
+
+def test_a_call_that_others_are_asked_about_is_not_approved_by_whoever_talks(kind: Kind) -> None:
+    async def story(front: FrontEnd, _: Any, laboratory: Laboratory) -> None:
+        asked = await hear(front, "please pay")
+        assert len(asked.open_calls) == 1
+        (row,) = await laboratory._client.ask("asks")  # type: ignore[union-attr]  # noqa: SLF001
+        assert (row["to"], row["began_by"], row["tool"]) == (["board"], "bob", "pay")
+        # Each front end tells a refusal in its own way, and none of them an answer that counts.
+        with suppress(AssertionError, TimeoutError):
+            async with asyncio.timeout(30):
+                await front.answer(asked, approved=True)
+        assert await laboratory._client.ask("asks") == [row]  # type: ignore[union-attr]  # noqa: SLF001
+        await answerer(laboratory, row["ask_id"], True, Answerer("eve", ("board",)))
+        assert await laboratory._client.ask("asks") == []  # type: ignore[union-attr]  # noqa: SLF001
+
+    play(kind, story, gateway_options={"authenticate": lambda _: Principal("bob", frozenset(Scope) - {Scope.ADMIN})})
+
+
+def test_what_a_run_asks_people_is_withdrawn_with_its_turn(kind: Kind) -> None:
+    async def story(front: FrontEnd, _: Any, laboratory: Laboratory) -> None:
+        async with front.asks("please inquire") as listening:
+            row = await listening.until_asked()
+            await front.cancel()
+            heard = await listening.rest()
+        assert heard.end == "cancelled"
+        assert [(each["part"], each["status"]) for each in heard.asks] == [
+            (row["ask_id"], "open"),
+            (row["ask_id"], "withdrawn"),
+        ]
+        with pytest.raises(AskClosed):
+            await answerer(laboratory, row["ask_id"], True)
 
     play(kind, story)
 

@@ -257,7 +257,7 @@ def _the_same_frames(both: Both) -> None:
     for row in expand_rows(both.rows):
         fact = decode(row.kind, row.body)
         assert fold(alone, fact, row.seq, row.at_ms) == row.frame
-        assert row.frame is None or frame_of(row, None) is not None
+        assert row.frame is None or frame_of(row, alone.runs[row.subject]) is not None
 
 
 def _snapshot(both: Both, stores: Sequence[MemoryStore]) -> None:

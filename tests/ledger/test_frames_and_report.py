@@ -50,8 +50,8 @@ EVENTS: list[tuple[Fact, dict[str, Any]]] = [
 @pytest.mark.shows(agent_tools="14 15 16", chat_recovery="C-0933 C-0934 C-0935")
 @pytest.mark.parametrize(("fact", "event"), EVENTS, ids=lambda each: type(each).__name__)
 def test_a_fact_is_told_as_its_event(fact: Fact, event: dict[str, Any]) -> None:
-    ledger = Ledger().given(asked(), placed(), begun())
-    frame = frame_of(record_fact(ledger.view, fact, NOW_MS), "call-1")
+    ledger = Ledger().given(asked(tool_call="call-1"), placed(), begun())
+    frame = frame_of(record_fact(ledger.view, fact, NOW_MS), ledger.run())
     assert frame == {
         "type": "agent-tool-event",
         "run_id": "r",
@@ -65,7 +65,7 @@ def test_the_first_event_says_who_was_asked_by_whom_in_which_order_and_how_it_is
     ledger = Ledger()
     display = {"name": "Researcher"}
     row = record_fact(ledger.view, asked(order=2, preview="short", display=display), NOW_MS)
-    frame = frame_of(row, None, replay=True)
+    frame = frame_of(row, ledger.run(), replay=True)
     assert frame is not None
     assert frame["sequence"] == 0
     assert frame["replay"] is True
@@ -83,9 +83,9 @@ def test_the_first_event_says_who_was_asked_by_whom_in_which_order_and_how_it_is
 
 def test_only_attempts_after_the_first_are_events() -> None:
     ledger = Ledger().given(asked())
-    assert frame_of(record_fact(ledger.view, placed(), NOW_MS), None) is None
+    assert frame_of(record_fact(ledger.view, placed(), NOW_MS), ledger.run()) is None
     ledger.given(AttemptLost("r", 1, "gone", 0))
-    frame = frame_of(record_fact(ledger.view, placed(attempt=2, incarnation=2), NOW_MS), None)
+    frame = frame_of(record_fact(ledger.view, placed(attempt=2, incarnation=2), NOW_MS), ledger.run())
     assert frame is not None
     assert frame["event"]["kind"] == "attempt"
     assert frame["event"]["attempt"] == 2
@@ -93,7 +93,7 @@ def test_only_attempts_after_the_first_are_events() -> None:
 
 def test_numbers_have_no_holes_whatever_happens_to_a_run() -> None:
     ledger = Ledger().given(asked())
-    facts = [
+    facts: list[Fact] = [
         placed(),
         begun(),
         ProgressReported("r", 1, SAID),
@@ -104,7 +104,8 @@ def test_numbers_have_no_holes_whatever_happens_to_a_run() -> None:
         RunCompleted("r", 2, None, "", released=True),
         RunCleared("r"),
     ]
-    frames = [frame_of(record_fact(ledger.view, fact, NOW_MS), None) for fact in facts]
+    run = ledger.run()
+    frames = [frame_of(record_fact(ledger.view, fact, NOW_MS), run) for fact in facts]
     assert [frame["sequence"] for frame in frames if frame] == [1, 2, 3, 4, 5, 6]
 
 

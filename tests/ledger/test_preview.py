@@ -32,7 +32,7 @@ def test_an_input_is_shown_as_text_of_at_most_500_characters(value: Any, shown: 
 def test_whoever_looks_at_a_run_sees_its_input_in_short() -> None:
     ledger = Ledger()
     fact = RunRequested("r", TYPE, "", "", "digest", pack({"topic": "QUIC"}), {})
-    frame = frame_of(record_fact(ledger.view, fact, NOW_MS), None)
+    frame = frame_of(record_fact(ledger.view, fact, NOW_MS), ledger.run())
     assert frame is not None
     assert frame["event"]["input_preview"] == '{"topic":"QUIC"}'
     assert inspected(ledger.run())["input_preview"] == '{"topic":"QUIC"}'
@@ -46,7 +46,8 @@ def test_what_a_parent_wants_to_be_shown_is_shown_instead() -> None:
 
 def test_a_run_without_input_shows_none() -> None:
     ledger = Ledger()
-    frame = frame_of(record_fact(ledger.view, RunRequested("r", TYPE, "", "", "digest", pack(None), {}), NOW_MS), None)
+    row = record_fact(ledger.view, RunRequested("r", TYPE, "", "", "digest", pack(None), {}), NOW_MS)
+    frame = frame_of(row, ledger.run())
     assert frame is not None
     assert "input_preview" not in frame["event"]
     assert inspected(ledger.run())["input_preview"] is None
