@@ -121,7 +121,7 @@ class WebhookEndpoint:
         events, problem = tried_now(lambda: self.messenger.adapter.parse(self.messenger.id, webhook))
         if events is None:
             return self._refused(400, in_words(problem) if problem is not None else "nothing in it")
-        return await self._accepted([each for each in events if self.messenger.may_answer(each)])
+        return await self._accepted([each for each in events if self.messenger.takes(each)])
 
     async def _accepted(self, events: list[MessengerEvent]) -> Response:
         accepted = 0
