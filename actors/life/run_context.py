@@ -311,7 +311,7 @@ class RunContext(RemembersSteps):
                 show(told)
                 self._remember(key, pack(True))
             await self._life.services.until_durable()
-            self._life.faults.at(KillPoint.MID_RUN, f"ask {number} shown")
+            self._life.faults.at(KillPoint.MID_RUN, f"question {number} shown")
 
     async def _taken(self, key: str, event: SentEvent, *, keep: bool) -> None:
         # What a type refuses is taken, and not remembered.

@@ -105,12 +105,13 @@ class BotApi:
         self.webhook: dict[str, Any] = {}
         self.presses: dict[str, Pressed] = {}
 
-    def press(self, chat_id: int, message_id: int, label: str, person: str, person_id: int) -> dict[str, Any]:
-        """Somebody presses a button, as seen at some time: it may be gone by now. Returns the update for the webhook."""
-        message = self.messages[chat_id, message_id]
-        data = dict(message.buttons)[label]
+    def press(self, seen: Posted, label: str, person: str, person_id: int) -> dict[str, Any]:
+        """Somebody presses a button of a message as their device shows it: it may be gone by now. Returns the update for the webhook."""
+        message, data = self.messages[seen.chat_id, seen.message_id], dict(seen.buttons)[label]
         number = FIRST_PRESS + len(self.presses)
-        pressed = Pressed(press_id=str(number), chat_id=chat_id, message_id=message_id, person=person, label=label)
+        pressed = Pressed(
+            press_id=str(number), chat_id=seen.chat_id, message_id=seen.message_id, person=person, label=label
+        )
         self.presses[pressed.press_id] = pressed
         sender = {"id": person_id, "is_bot": False, "first_name": person}
         query = {"id": pressed.press_id, "from": sender, "message": _shown(message), "data": data}

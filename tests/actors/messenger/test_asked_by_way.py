@@ -361,7 +361,7 @@ class Wordy(Press):
 
 DEATHS = [
     (KillPoint.MID_RUN, "ask 1"),
-    (KillPoint.MID_RUN, "ask 1 shown"),
+    (KillPoint.MID_RUN, "question 1 shown"),
     (KillPoint.BEFORE_COMMIT, ""),
     (KillPoint.MID_HANDLER, ""),
     (KillPoint.BEFORE_HANDLER_COMMIT, ""),
