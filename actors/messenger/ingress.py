@@ -135,7 +135,8 @@ class WebhookEndpoint:
     async def _accept(self, event: MessengerEvent) -> JsonObject:
         agent = self._handles.agent(self.agent_class, self.messenger.agent_name(event))
         async with asyncio.timeout(self._accept_s):
-            told: JsonObject = await agent.receive(event)
+            accept = agent._perdure_press if event.is_press else agent.receive  # noqa: SLF001 - gateways have no way to it
+            told: JsonObject = await accept(event)
         return told
 
     def _unaccepted(self, event: MessengerEvent, problem: Exception) -> Response:

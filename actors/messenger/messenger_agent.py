@@ -17,18 +17,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 from perdure.actors.agent.exposing import begun_at_host, exposed, steering
 from perdure.actors.chat.chat_agent import ChatAgent
 from perdure.actors.code.author_call import result_of, tried_now
 from perdure.actors.jobs.fiber_context import FiberContext, FiberRecovery
 from perdure.actors.life.handle import tell
+from perdure.actors.link.questions import ShowAsk
 from perdure.actors.messenger.adapter import Messenger, declared
 from perdure.actors.messenger.deliveries import Deliveries
 from perdure.actors.messenger.messenger_events import Kind, MessengerEvent, conversation_name
 from perdure.actors.messenger.questions import NOT_YOU
-from perdure.ledger import BadRequest, check_id, check_whole
+from perdure.ledger import BadRequest, UnknownAsk, check_id, check_whole, named_ask
 from perdure.policies import DeliveryOutcome, FiberResult, JsonObject, Message
 
 LISTED_MAX = 500
@@ -131,19 +132,34 @@ class MessengerAgent(ChatAgent):
     @begun_at_host
     @steering
     async def receive(self, event: MessengerEvent) -> JsonObject:
-        """Accept an event; durable on return. The same event again changes nothing. What the ingress calls."""
+        """Accept an event; durable on return. The same event again changes nothing. What the ingress calls.
+
+        Presses of buttons of questions are refused: they say who has answered, so they come by verified webhooks alone.
+        """
+        if event.is_press:
+            raise BadRequest(
+                "event", "is the press of a button of a question, which comes by a webhook of the provider alone"
+            )
         deliveries = self._perdure_deliveries
         messenger = deliveries.messenger(event.messenger_id)
         with self.transaction():
-            if not event.is_press and not self._perdure_is_addressed(event, messenger):
+            if not self._perdure_is_addressed(event, messenger):
                 return {"accepted": False, "reply": "", "why": "not for the agent"}
             wish = await result_of(partial(self.on_messenger_event, event))
-            if event.is_press:
-                refusal = "" if wish is True else NOT_YOU if wish is False else _checked_words(wish)
-                return deliveries.questions.press(event, refusal or ("" if messenger.lets_answer(event) else NOT_YOU))
             if wish is False:
                 return {"accepted": False, "reply": "", "why": "on_messenger_event"}
             return deliveries.accept(event, words=None if wish is True else _checked_words(wish))
+
+    @begun_at_host
+    @steering
+    async def _perdure_press(self, event: MessengerEvent) -> JsonObject:
+        """Accept the press of a button of a question, as `receive` does other events. No client of a gateway can call it."""
+        deliveries = self._perdure_deliveries
+        messenger = deliveries.messenger(event.messenger_id)
+        with self.transaction():
+            wish = await result_of(partial(self.on_messenger_event, event))
+            refusal = "" if wish is True else NOT_YOU if wish is False else _checked_words(wish)
+            return deliveries.questions.press(event, refusal or ("" if messenger.lets_answer(event) else NOT_YOU))
 
     def _perdure_is_addressed(self, event: MessengerEvent, messenger: Messenger) -> bool:
         wanted = messenger.respond_to
@@ -159,9 +175,23 @@ class MessengerAgent(ChatAgent):
     # questions of runs
 
     @exposed
-    def on_ask(self, ask: dict[str, Any]) -> None:
-        """Post a question of a run (`run.ask(…, via=…)`), with a button for each answer. The agent of the thread does it, unless
-        `Messenger.conversation` names agents: then this one does."""
+    async def on_ask(self, ask: dict[str, Any]) -> None:
+        """Post a question of a run (`run.ask(…, via=…)`) as it stands in the ledger, with a button for each answer; nothing if it is not
+        open any more. The agent of the thread does it, unless `Messenger.conversation` names agents: then this one does."""
+        told = await self._perdure_open_ask(ask.get("ask_id"))
+        if told is not None:
+            with self.transaction():
+                self._perdure_pass_on(told)
+
+    async def _perdure_open_ask(self, ask_id: object) -> dict[str, Any] | None:
+        # Whoever calls may say anything, and people answer what they read.
+        try:
+            told = cast("dict[str, Any]", await self._perdure.ask(ShowAsk(*named_ask(ask_id))))
+        except UnknownAsk:
+            return None
+        return told if told["status"] == "open" else None
+
+    def _perdure_pass_on(self, ask: dict[str, Any]) -> None:
         messenger, thread_id = self._perdure_thread("ask_thread", self.ask_thread(ask))
         asked_of = {name for name, thread in self.ask_threads.items() if self._perdure_is(thread, messenger, thread_id)}
         groups = sorted(asked_of if type(self).ask_thread is MessengerAgent.ask_thread else ask["to"])

@@ -17,6 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, Protocol, cast
+from weakref import WeakValueDictionary
 
 from perdure.actors.chat.chat_agent import ChatAgent
 from perdure.actors.chat.turns import Turns
@@ -71,7 +72,7 @@ class Questions:
 
     def __init__(self, agent: ChatAgent, tenant: Tenant, replies: Replies, keeper: KeepsReplies) -> None:
         self._agent, self._tenant, self._replies, self._keeper = agent, tenant, replies, keeper
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._closed: set[str] = set()  # those that are known to be
 
     @property
@@ -161,7 +162,8 @@ class Questions:
         """Decide a press, after those of its question that were accepted before it. Afterwards its words say what came of it."""
         assert press.press is not None, "this is for presses"
         question_id = press.press["question"]
-        async with self._locks.setdefault(question_id, asyncio.Lock()):
+        lock = self._locks.setdefault(question_id, asyncio.Lock())
+        async with lock:
             before = [each for each in self._replies.open.values() if each.is_press_of(question_id)]
             for each in sorted(before, key=lambda row: row.number):
                 if each.number <= press.number and each.words is None and each.cancelled is None:

@@ -60,7 +60,7 @@ async def press(
     chat: Chat, key: str, press_id: str = "p1", author: Person | None = None, thread: str = "t", **more: Any
 ) -> Any:
     """A button is pressed: the webhook."""
-    return await chat.do("receive", pressed(key, press_id, author=author, thread=thread), **more)
+    return await chat.do("_perdure_press", pressed(key, press_id, author=author, thread=thread), **more)
 
 
 def outcome() -> str:
@@ -296,6 +296,20 @@ def test_a_press_of_nothing_that_was_asked_is_told_so(key: str) -> None:
     visit(story, Pad, script=SCRIPT)
     unknown = "This question is not known here any more."
     assert Board.told == {"p1": [unknown], "p2": [unknown], "p3": ["Approved by Ada L."]}
+
+
+def test_a_press_comes_by_a_webhook_alone() -> None:
+    """Whoever may call `receive` says who speaks."""
+
+    async def story(chat: Chat) -> None:
+        await asked(chat)
+        with pytest.raises(BadRequest, match="webhook"):
+            await chat.do("receive", pressed(keys("Approve")[0], "p1"))
+        await chat.do("cancel_reply", (await chat.rows())[0]["reply_id"])
+
+    Board.begin()
+    visit(story, Pad, script=SCRIPT)
+    assert (Board.told, sum(Outside.effects.values())) == ({}, 0)
 
 
 class Bare(Pad):

@@ -75,7 +75,7 @@ class Room:
         self.presses += 1
         press_id = f"p{self.presses}"
         event = pressed(key or keys(label)[0], press_id, thread=thread, author=author)
-        await self.client.call(self.desk, conversation_name("paper", thread), "receive", (event,), {})
+        await self.client.call(self.desk, conversation_name("paper", thread), "_perdure_press", (event,), {})
         await self.chat.until(lambda: press_id in Board.told)
         return Board.told[press_id]
 
@@ -253,6 +253,26 @@ def test_a_thread_that_is_that_of_the_desk_and_not_of_those_who_are_asked_may_no
     assert told == f"{ADA} is not asked; board may answer"
 
 
+def test_what_a_caller_says_of_a_question_is_not_shown_to_people() -> None:
+    async def story(room: Room) -> Any:
+        await room.begin()
+        row = await room.client.ask("ask", "r", 1)
+        desk: Any = room.client.agent(Desk, "ops")
+        for made_up in ({}, {"ask_id": "r:2"}, {"ask_id": 7}, {**row, "ask_id": "s:1"}):
+            await desk.on_ask(made_up)
+        await desk.on_ask({**row, "question": "Pizza?", "to": ["managers"]})
+        await room.chat.until(lambda: len(Board.thread(OPS)) == 2)
+        await room.press("Yes")
+        await desk.on_ask(row)
+        await room.rest()
+        return await room.end()
+
+    assert play(story)[0] is True
+    assert [*Board.messages] == [OPS]
+    assert all("Print it?" in each for each in Board.thread(OPS))
+    assert len(Board.thread(OPS)) == 2
+
+
 class Named(Desk):
     """One agent for all threads, which chooses the thread itself."""
 
@@ -270,7 +290,7 @@ def test_an_agent_that_has_all_threads_posts_where_its_method_says() -> None:
     async def story(room: Room) -> Any:
         await room.begin()
         event = pressed(keys("Yes")[0], "p", thread=OPS)
-        await room.client.call(Named, "ops", "receive", (event,), {})
+        await room.client.call(Named, "ops", "_perdure_press", (event,), {})
         return await room.end()
 
     assert play(story, desk=Named) == [True, ADA, "messenger"]
