@@ -322,7 +322,7 @@ class ReplyDelivery:
         elif reply.cancelled is not None:
             await self._turns.cancel(reply.request_id, reply.cancelled)
         last = await self._followed()
-        self._review([] if last is None or last["message"] is None else last["message"]["parts"])
+        self._review(is_parked=False)
         policy, has_posts = self._messenger.delivery, bool(self._posts.rows)
         message = None if last is None else last["message"]
         said = "" if message is None else spoken(message["parts"])
@@ -346,9 +346,9 @@ class ReplyDelivery:
         while shown != (shown := (self._reply.words, self._reply.buttons)):
             await self._posts.finish(shown[0] or "", buttons_of(self._reply))
 
-    def _review(self, parts: Sequence[Part]) -> None:
-        if self._reply.approvals and self._questions.has_open(self._reply):
-            self._questions.review(self._reply, parts)
+    def _review(self, *, is_parked: bool) -> None:
+        if is_parked or self._questions.has_open(self._reply):
+            self._questions.review(self._reply, is_parked=is_parked)
 
     def _ask(self) -> None:
         reply, replies = self._reply, self._replies
@@ -384,19 +384,10 @@ class ReplyDelivery:
                 words = self._messenger.delivery.recovering_text if telling.is_recovering else ""
                 await self._posts.show(f"{telling.said}\n\n{words}" if words else telling.said)
                 self._stop_typing()
-            if is_parked and page["message"] is not None:
-                self._questions.review(self._reply, page["message"]["parts"])
-            elif not is_over:
-                self._review(self._parts())
+            if not is_over:
+                self._review(is_parked=is_parked)
             if has_words:
                 await self._pause()
-
-    def _parts(self) -> Sequence[Part]:
-        if not self._questions.has_open(self._reply):
-            return []
-        turn = self._turns.views.find(self._reply.request_id)
-        message = None if turn is None else self._turns.views.result_of(turn).message
-        return [] if message is None else message["parts"]
 
     async def _pause(self) -> None:
         ended = awaited(self._turns.ended(self._reply.request_id))
@@ -426,10 +417,16 @@ class ReplyDelivery:
 
 
 class Deliveries:
-    """The replies of one agent, in one life of it."""
+    """The replies of one agent, in one life of it. `groups_of` says as which groups the people of a thread answer."""
 
-    def __init__(self, agent: ChatAgent, tenant: Tenant, messengers: dict[str, Messenger]) -> None:
-        self._agent, self._tenant, self.messengers = agent, tenant, messengers
+    def __init__(
+        self,
+        agent: ChatAgent,
+        tenant: Tenant,
+        messengers: dict[str, Messenger],
+        groups_of: Callable[[str, str], list[str]],
+    ) -> None:
+        self._agent, self._tenant, self.messengers, self.groups_of = agent, tenant, messengers, groups_of
         self._replies = Replies(tenant)
         self.questions = Questions(agent, tenant, self._replies, self)
         self._number: int | None = None

@@ -24,12 +24,12 @@ from perdure.actors.chat.chat_agent import ChatAgent
 from perdure.actors.code.author_call import result_of, tried_now
 from perdure.actors.jobs.fiber_context import FiberContext, FiberRecovery
 from perdure.actors.life.handle import tell
-from perdure.actors.link.questions import ShowAsk
+from perdure.actors.link.questions import about_ask, question_of
 from perdure.actors.messenger.adapter import Messenger, declared
 from perdure.actors.messenger.deliveries import Deliveries
 from perdure.actors.messenger.messenger_events import Kind, MessengerEvent, conversation_name
 from perdure.actors.messenger.questions import NOT_YOU
-from perdure.ledger import BadRequest, UnknownAsk, check_id, check_whole, named_ask
+from perdure.ledger import BadRequest, UnknownAsk, check_id, check_whole
 from perdure.policies import DeliveryOutcome, FiberResult, JsonObject, Message
 
 LISTED_MAX = 500
@@ -186,15 +186,15 @@ class MessengerAgent(ChatAgent):
     async def _perdure_open_ask(self, ask_id: object) -> dict[str, Any] | None:
         # Whoever calls may say anything, and people answer what they read.
         try:
-            told = cast("dict[str, Any]", await self._perdure.ask(ShowAsk(*named_ask(ask_id))))
+            told = cast("dict[str, Any]", await self._perdure.ask(question_of(*about_ask(cast("str", ask_id)))))
         except UnknownAsk:
             return None
         return told if told["status"] == "open" else None
 
     def _perdure_pass_on(self, ask: dict[str, Any]) -> None:
         messenger, thread_id = self._perdure_thread("ask_thread", self.ask_thread(ask))
-        asked_of = {name for name, thread in self.ask_threads.items() if self._perdure_is(thread, messenger, thread_id)}
-        groups = sorted(asked_of if type(self).ask_thread is MessengerAgent.ask_thread else ask["to"])
+        is_chosen = type(self).ask_thread is not MessengerAgent.ask_thread
+        groups = ask["to"] if is_chosen else self._perdure_groups_of(messenger.id, thread_id)
         owner = conversation_name(messenger.id, thread_id)
         if messenger.conversation is not None or owner == self.name:
             self._perdure_show_ask(ask, messenger.id, thread_id, groups)
@@ -202,8 +202,9 @@ class MessengerAgent(ChatAgent):
             show = self.agent(type(self), owner)._perdure_show_ask  # noqa: SLF001 - of another agent of this class
             tell(show, ask, messenger.id, thread_id, groups)
 
-    def _perdure_is(self, thread: Thread, messenger: Messenger, thread_id: str) -> bool:
-        return self._perdure_thread("ask_threads", thread) == (messenger, thread_id)
+    def _perdure_groups_of(self, messenger_id: str, thread_id: str) -> list[str]:
+        here = messengers_of(type(self))[messenger_id], thread_id
+        return sorted(name for name, to in self.ask_threads.items() if self._perdure_thread("ask_threads", to) == here)
 
     @exposed
     def _perdure_show_ask(self, ask: dict[str, Any], messenger_id: str, thread_id: str, groups: list[str]) -> None:
@@ -283,7 +284,9 @@ class MessengerAgent(ChatAgent):
 
     @property
     def _perdure_deliveries(self) -> Deliveries:
-        return self._perdure.part(Deliveries, lambda: Deliveries(self, self._perdure, messengers_of(type(self))))
+        return self._perdure.part(
+            Deliveries, lambda: Deliveries(self, self._perdure, messengers_of(type(self)), self._perdure_groups_of)
+        )
 
     def _perdure_woken(self) -> None:
         super()._perdure_woken()

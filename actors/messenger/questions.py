@@ -20,21 +20,22 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 from weakref import WeakValueDictionary
 
 from perdure.actors.chat.chat_agent import ChatAgent
+from perdure.actors.chat.client_answers import NO_ANSWER_IN_TIME
 from perdure.actors.chat.turns import Turns
 from perdure.actors.code.author_call import without_middle
 from perdure.actors.host.tenant import Tenant
+from perdure.actors.life.asks import Answering
 from perdure.actors.link.messages import Fields
-from perdure.actors.link.questions import ShowAsk
+from perdure.actors.link.questions import about_ask, question_of
 from perdure.actors.messenger.adapter import Button, ButtonAdapter, Messenger
 from perdure.actors.messenger.messenger_events import OURS, MessengerEvent, short
 from perdure.actors.messenger.replies import AskedInThread, Replies, ReplyRow, heard_key
 from perdure.actors.ports import KillPoint
 from perdure.actors.telemetry.telemetry import carried_text
-from perdure.ledger import AnswerAsk, BadRequest, UnknownAsk, digest_of, named_ask, pack_value
-from perdure.policies import Event, Json, JsonObject, Part, ReplyEvent, ToolState, tool_name
+from perdure.ledger import APPROVAL, BadRequest, UnknownAsk, digest_of
+from perdure.policies import Answerer, Json, JsonObject, Part, ReplyEvent
 
 QUESTION, PRESS = "question", "press"
-APPROVAL, ASK = "approval", "ask"
 CHANNEL: Final = "messenger"
 CHOICES_MAX: Final = 8
 LABEL_CHARS_MAX: Final = 60
@@ -62,6 +63,8 @@ class KeepsReplies(Protocol):
 
     def messenger(self, messenger_id: str) -> Messenger: ...
 
+    def groups_of(self, messenger_id: str, thread_id: str) -> list[str]: ...
+
     def next_number(self) -> int: ...
 
     def keep(self, row: ReplyRow, event: MessengerEvent | None = None) -> None: ...
@@ -84,26 +87,26 @@ class Questions:
 
     # asking
 
-    def review(self, reply: ReplyRow, parts: Sequence[Part]) -> None:
+    def review(self, reply: ReplyRow, *, is_parked: bool) -> None:
         """Ask for the calls of a reply's turn that need approval, each once, and close the questions that were answered elsewhere."""
-        wanted = {
-            str(part["approval"]["id"]): part
-            for part in parts
-            if part.get("state") == ToolState.APPROVAL_REQUESTED and "id" in part.get("approval", {})
-        }
-        for approval_id, part in wanted.items():
-            if approval_id not in reply.approvals:
-                asked = AskedInThread(kind=APPROVAL, call_id=part["toolCallId"], request_id=reply.request_id)
+        wanted = {str(ask["ask_id"]): ask for ask in self._asked_of(reply.request_id)}
+        for ask_id, ask in wanted.items() if is_parked else ():
+            if ask_id not in reply.approvals:
+                asked = self._asked(ask, self._keeper.groups_of(reply.messenger_id, reply.thread_id))
+                asked |= {"call_id": ask["call_id"], "request_id": reply.request_id}
                 with self._tenant.outbox.transact():
-                    row = self._post(reply.messenger_id, reply.thread_id, asked, approval_text(part), APPROVE_OR_DENY)
-                    self._replies.change(reply, approvals={**reply.approvals, approval_id: row.reply_id})
-        for approval_id, question_id in reply.approvals.items():
-            if approval_id in wanted or question_id in self._closed:
+                    row = self._post(reply.messenger_id, reply.thread_id, asked, ask_text(ask), APPROVE_OR_DENY)
+                    self._replies.change(reply, approvals={**reply.approvals, ask_id: row.reply_id})
+        for ask_id, question_id in reply.approvals.items():
+            if ask_id in wanted or question_id in self._closed:
                 continue
             question = self._find(question_id)
-            if question is not None and question.is_asking:
-                self._close(question, _elsewhere(parts, question.asked))
+            if question is not None and question.asked is not None and question.is_asking:
+                self._close(question, self._elsewhere(question.asked))
             self._closed.add(question_id)
+
+    def _asked_of(self, request_id: str) -> list[dict[str, Any]]:
+        return self._turns.answers.approvals(request_id)
 
     def has_open(self, reply: ReplyRow) -> bool:
         return any(each not in self._closed for each in reply.approvals.values())
@@ -111,8 +114,11 @@ class Questions:
     def ask(self, ask: Mapping[str, Any], messenger_id: str, thread_id: str, groups: Collection[str]) -> None:
         """Post a question of a run, as part of the open transaction. `groups` are those as which the thread may answer."""
         choices = choices_of(ask["schema"])
-        asked = AskedInThread(kind=ASK, ask_id=ask["ask_id"], digest=ask["digest"], groups=sorted(groups))
-        self._post(messenger_id, thread_id, asked, ask_text(ask, is_choice=bool(choices)), choices)
+        self._post(messenger_id, thread_id, self._asked(ask, groups), ask_text(ask, is_choice=bool(choices)), choices)
+
+    @staticmethod
+    def _asked(ask: Mapping[str, Any], groups: Collection[str]) -> AskedInThread:
+        return AskedInThread(kind=ask["kind"], ask_id=ask["ask_id"], digest=ask["digest"], groups=sorted(groups))
 
     def _post(
         self, messenger_id: str, thread_id: str, asked: AskedInThread, text: str, choices: Sequence[Choice]
@@ -171,7 +177,7 @@ class Questions:
 
     async def _decide(self, press: ReplyRow, question_id: str) -> None:
         question = self._find(question_id)
-        if question is None or question.asked is None:
+        if question is None or question.asked is None or press.press is None:
             self._replies.change(press, words=UNKNOWN)
         elif not question.is_asking:
             self._replies.change(press, words=f"Answered already. {question.asked.get('outcome', NO_LONGER)}")
@@ -180,68 +186,81 @@ class Questions:
         else:
             await self._answer(question, question.asked, press)
 
+    def _answering(self, asked: AskedInThread, press: ReplyRow) -> Answering:
+        assert press.press is not None, "this is for presses"
+        known = asked.get("people", {}).get(press.press["author"])  # a new name makes nobody somebody else
+        by = Answerer(known or press.press["who"], asked["groups"])
+        answer_id = digest_of(f"press {self._tenant.agent_id} {press.reply_id}".encode())
+        value = asked["values"][press.press["place"]]
+        return Answering(asked["ask_id"], value, by, CHANNEL, answer_id, digest=asked["digest"])
+
     def _approve(self, question: ReplyRow, asked: AskedInThread, press: ReplyRow) -> None:
         # Answer, outcome and words are one commit, so whoever is told to have been first was it.
-        assert press.press is not None, "this is for presses"
-        choice, name, who = APPROVE_OR_DENY[press.press["place"]], press.press["name"], press.press["who"]
-        event: Event = {
-            "type": "tool-approval-response",
-            "toolCallId": asked["call_id"],
-            "approved": bool(choice.value),
-        }
-        if not choice.value:
-            event["reason"] = f"{who} denied it"
+        given = self._answering(asked, press)
         self._tenant.faults.at(KillPoint.BEFORE_EFFECT, "messenger answer")
         with self._tenant.outbox.transact():
-            if self._turns.answers.answer(event):
-                outcome = _sentence(f"{'Approved' if choice.value else 'Denied'} by {name}")
-                words = outcome
-            else:
-                outcome = _elsewhere(self._parts(asked["request_id"]), asked)
-                words = f"Answered already. {outcome}"
-            self._replies.change(press, words=words)
-            self._close(question, outcome)
+            try:
+                row: Fields | None = self._turns.answers.decided(asked["ask_id"], given.said(self._tenant.limits))
+                self._note(question, asked, press, _came_to(row, asked, None), row)
+            except BadRequest as refusal:
+                is_open = any(each["ask_id"] == asked["ask_id"] for each in self._asked_of(asked["request_id"]))
+                outcome = "" if is_open else self._elsewhere(asked)
+                words = refusal.problem if is_open else f"Answered already. {outcome}"
+                self._note(question, asked, press, (words, outcome), None)
         self._tenant.faults.at(KillPoint.AFTER_EFFECT, "messenger answer")
 
-    def _parts(self, request_id: str) -> Sequence[Part]:
-        turn = self._turns.views.find(request_id)
-        message = None if turn is None else self._turns.views.result_of(turn).message
-        return [] if message is None else message["parts"]
-
     async def _answer(self, question: ReplyRow, asked: AskedInThread, press: ReplyRow) -> None:
-        assert press.press is not None, "this is for presses"
-        people = asked.get("people", {})
-        who = people.get(press.press["author"], press.press["who"])  # a new name makes nobody somebody else
-        value, digest = asked["values"][press.press["place"]], asked["digest"]
-        run_id, number = named_ask(asked["ask_id"])
-        answer_id = digest_of(f"press {self._tenant.agent_id} {press.reply_id}".encode())
-        encoded = pack_value("value", value)
-        said = AnswerAsk(
-            run_id, number, answer_id, digest, who, asked["groups"], False, False, CHANNEL, encoded, None
-        )  # fmt: skip
-        refusal: BadRequest | None = None
-        await self._tenant.services.until_durable()
+        services, row, refusal = self._tenant.services, None, None
+        given = self._answering(asked, press)
+        await services.until_durable()
         self._tenant.faults.at(KillPoint.BEFORE_EFFECT, "messenger answer")
         try:
-            await self._tenant.services.supervisor.ask(said)
+            row = await given.give(services.supervisor, self._tenant.limits)
         except BadRequest as problem:
             refusal = problem
         self._tenant.faults.at(KillPoint.AFTER_EFFECT, "messenger answer")
-        row = await self._row_of(run_id, number)
-        words, outcome = _came_to(row, asked, refusal)
+        row = await self._row_of(asked["ask_id"]) if row is None else row
         with self._tenant.outbox.transact():
-            self._replies.change(press, words=words)
-            if outcome:
-                self._close(question, outcome)
-            elif refusal is None and row is not None:
-                voted: AskedInThread = {**asked, "people": {**people, press.press["author"]: who}}
-                self._revise(question, f"{asked['text']}\n\n{_votes(row, asked)}", question.buttons, voted)
+            voted = row if refusal is None else None
+            self._note(question, asked, press, _came_to(row, asked, refusal), voted)
 
-    async def _row_of(self, run_id: str, number: int) -> Fields | None:
+    def _note(
+        self,
+        question: ReplyRow,
+        asked: AskedInThread,
+        press: ReplyRow,
+        came_to: tuple[str, str],
+        voted: Fields | None,
+    ) -> None:
+        """Write down what a press came to: words for the presser, and the outcome, or the votes so far if it is still open."""
+        words, outcome = came_to
+        self._replies.change(press, words=words)
+        if outcome:
+            self._close(question, outcome)
+        elif voted is not None and press.press is not None:
+            people = {press.press["author"]: press.press["who"], **asked.get("people", {})}
+            now: AskedInThread = {**asked, "people": people}
+            self._revise(question, f"{asked['text']}\n\n{_votes(voted, asked)}", question.buttons, now)
+
+    async def _row_of(self, ask_id: str) -> Fields | None:
         try:
-            return cast("Fields", await self._tenant.services.supervisor.ask(ShowAsk(run_id, number)))
+            return cast("Fields", await self._tenant.services.supervisor.ask(question_of(*about_ask(ask_id))))
         except UnknownAsk:
             return None
+
+    def _elsewhere(self, asked: AskedInThread) -> str:
+        """What a call came to that was answered by another way."""
+        turn = self._turns.views.find(asked["request_id"])
+        message = None if turn is None else self._turns.views.result_of(turn).message
+        parts: Sequence[Part] = [] if message is None else message["parts"]
+        part = next((each for each in parts if each.get("toolCallId") == asked["call_id"]), None)
+        approval = {} if part is None else part.get("approval", {})
+        if "approved" not in approval:
+            return NO_LONGER
+        if approval.get("reason") == NO_ANSWER_IN_TIME:
+            return NO_ANSWER_IN_TIME
+        who = approval.get("by", {}).get("who")
+        return _sentence(_decided(approved=approval["approved"], by=f"by {who}" if who else "elsewhere"))
 
     # what is shown afterwards
 
@@ -291,15 +310,8 @@ def _one_line(text: str, most: int = NAME_CHARS_MAX) -> str:
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
-def approval_text(part: Part) -> str:
-    """What would be done, for whoever is to allow it."""
-    descriptor = part.get("approval", {}).get("descriptor")
-    about = [_as_code(descriptor)] if descriptor else []
-    return "\n".join([f"May `{_one_line(tool_name(part))}` be called?", _as_code(part.get("input")), *about])
-
-
-def ask_text(ask: Mapping[str, Any], *, is_choice: bool) -> str:
-    """A question of a run, for whoever is to answer it."""
+def ask_text(ask: Mapping[str, Any], *, is_choice: bool = True) -> str:
+    """A question for whoever is to answer it."""
     said = [str(ask["question"])]
     if ask["args"]:
         said.append(_as_code(ask["args"]))
@@ -321,13 +333,6 @@ def _as_code(value: object) -> str:
     return f"{fence}\n{text}\n{fence}"
 
 
-def _elsewhere(parts: Sequence[Part], asked: AskedInThread | None) -> str:
-    call_id = "" if asked is None else asked["call_id"]
-    part = next((each for each in parts if each.get("toolCallId") == call_id), None)
-    approved = None if part is None else part.get("approval", {}).get("approved")
-    return NO_LONGER if approved is None else f"{'Approved' if approved else 'Denied'} elsewhere."
-
-
 def _came_to(row: Fields | None, asked: AskedInThread, refusal: BadRequest | None) -> tuple[str, str]:
     """What the presser is told, and the outcome; that is empty while the question is open."""
     if row is None:
@@ -338,7 +343,7 @@ def _came_to(row: Fields | None, asked: AskedInThread, refusal: BadRequest | Non
     if row["status"] != "open":
         outcome = "It has expired." if row["status"] == "expired" else NO_LONGER
         return outcome, outcome
-    if row["digest"] != asked["digest"]:
+    if row["digest"] != asked["digest"]:  # a run has asked something else in its place
         outcome = "It was asked anew, with other words."
         return outcome, outcome
     return (_votes(row, asked) if refusal is None else refusal.problem), ""
@@ -352,8 +357,13 @@ def _votes(row: Fields, asked: AskedInThread) -> str:
 
 def _said(answer: Mapping[str, Any], asked: AskedInThread) -> str:
     labels = [label for label, value in zip(asked["labels"], asked["values"], strict=True) if value == answer["value"]]
-    shown = labels[0] if labels else _label(answer["value"])
-    return f"{shown}, said by {answer['who']}"
+    if asked["kind"] == APPROVAL:
+        return _decided(approved=answer["value"] is True, by=f"by {answer['who']}")
+    return f"{labels[0] if labels else _label(answer['value'])}, said by {answer['who']}"
+
+
+def _decided(*, approved: bool, by: str) -> str:
+    return f"{'Approved' if approved else 'Denied'} {by}"
 
 
 def _sentence(text: str) -> str:

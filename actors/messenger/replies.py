@@ -54,7 +54,7 @@ class AskedInThread(TypedDict, total=False):
     """What a message with buttons asks.
 
     Attributes:
-        kind: `approval` of a call of a turn, or `ask`: a question of a run.
+        kind: `approval` of a call of a turn, or `question` of a run.
         text: what is asked, without the outcome.
         labels, values: the answers to choose from.
         outcome: in words; there is none while it is open.
@@ -102,7 +102,7 @@ class ReplyRow(StoredRow):
         buttons: the labels of its buttons.
         asked: what it asks, if it is a question.
         press: if it is the press of a button; its words are what the presser is told, and None until that is decided.
-        approvals: the questions that its turn has asked, by the ids of approvals.
+        approvals: the questions about calls of its turn that need approval, by their ids in the inbox.
     """
 
     number: int

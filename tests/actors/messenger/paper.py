@@ -266,6 +266,7 @@ def visit(
     script: Script = SCRIPT,
     plan: FaultPlan | None = None,
     pace: Pace | None = None,
+    timeout_ms: float = 3_600_000,
     **simulation: Any,
 ) -> tuple[Any, list[ObservedEvent]]:
     """Play a story; the world must come to rest. What it gave, and what was told on the channel of messengers."""
@@ -274,7 +275,7 @@ def visit(
     forget = subscribe("messenger", heard.append)
     try:
         with Laboratory(3, **simulation) as laboratory:
-            result = laboratory.play(lambda client: story(Chat(laboratory, client, agent)), timeout_ms=3_600_000)
+            result = laboratory.play(lambda client: story(Chat(laboratory, client, agent)), timeout_ms=timeout_ms)
             laboratory.settle()
             laboratory.simulation.raise_errors()
     finally:

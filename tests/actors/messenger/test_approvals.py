@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import pytest
 
-from perdure.actors import KillPoint, Messenger, MessengerEvent, tool
+from perdure.actors import Approval, KillPoint, Messenger, MessengerEvent, tool
+from perdure.actors.messenger.messenger_agent import Thread
 from perdure.actors.messenger.messenger_events import Person
 from perdure.ledger import BadRequest
-from perdure.policies import Delivery
+from perdure.policies import Answerer, Delivery
 from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
 from tests.actors.chat.desk import Outside
 from tests.actors.chat.room import calls
@@ -21,7 +22,7 @@ from tests.actors.messenger.test_deaths_of_replies import Death
 BEN = Person(id="8", user_name="ben", full_name="Ben")
 IT, MOON = (ScriptedCall(name="launch", arguments={"what": what}) for what in ("it", "moon"))
 SCRIPT = Script(questions=(calls("go", IT), Question(asks="both", rounds=(Round(says="Two. ", calls=(IT, MOON)),))))
-ASKED = 'May `launch` be called?\n```\n{\n "what": "it"\n}\n```'
+ASKED = 'May launch be called like this?\n```\n{\n "what": "it"\n}\n```'
 
 
 @tool(needs_approval=True)
@@ -65,7 +66,7 @@ async def press(
 
 def outcome() -> str:
     """What the question says now."""
-    return [each for each in Board.thread() if "May `launch`" in each][-1]
+    return [each for each in Board.thread() if "May launch" in each][-1]
 
 
 @pytest.mark.parametrize(("label", "words", "effects"), [("Approve", "Approved", 1), ("Deny", "Denied", 0)])
@@ -84,9 +85,9 @@ def test_a_call_that_needs_approval_is_asked_for_with_buttons_and_the_press_coun
 
     Board.begin()
     rows, _ = visit(story, Pad, script=SCRIPT)
-    assert outcome() == f"{ASKED}\n\n**{words} by Ada L.**"
+    assert outcome() == f"{ASKED}\n\n**{words} by paper:Ada L. (7).**"
     assert keys() == []
-    assert Board.told == {"p1": [f"{words} by Ada L."]}
+    assert Board.told == {"p1": [f"{words} by paper:Ada L. (7)."]}
     assert Outside.effects["launch", "it"] == effects
     assert len(Board.thread()) == 2
     assert [(row["kind"], row["outcome"]) for row in rows] == [
@@ -95,7 +96,6 @@ def test_a_call_that_needs_approval_is_asked_for_with_buttons_and_the_press_coun
         ("press", "answered"),
     ]
     assert ("launched it" in str(Outside.provider.log()[-1].body)) == bool(effects)
-    assert ("paper:Ada L. (7) denied it" in str(Outside.provider.log()[-1].body)) != bool(effects)
 
 
 def test_of_two_presses_the_first_counts_and_the_second_is_told_who_that_was() -> None:
@@ -111,12 +111,12 @@ def test_of_two_presses_the_first_counts_and_the_second_is_told_who_that_was() -
     Board.begin()
     visit(story, Pad, script=SCRIPT)
     assert Board.told == {
-        "p1": ["Denied by Ben."],
-        "p2": ["Answered already. Denied by Ben."],
-        "p3": ["Answered already. Denied by Ben."],
+        "p1": ["Denied by paper:Ben (8)."],
+        "p2": ["Answered already. Denied by paper:Ben (8)."],
+        "p3": ["Answered already. Denied by paper:Ben (8)."],
     }
     assert not Outside.effects
-    assert outcome().endswith("**Denied by Ben.**")
+    assert outcome().endswith("**Denied by paper:Ben (8).**")
 
 
 def test_each_call_has_a_message_of_its_own() -> None:
@@ -244,7 +244,7 @@ def test_one_who_may_not_answer_is_told_so_and_another_one_counts(bot: type[Bot]
 
     Board.begin()
     visit(story, bot, script=SCRIPT)
-    assert Board.told == {"p1": [words], "p2": ["Approved by Ben."]}
+    assert Board.told == {"p1": [words], "p2": ["Approved by paper:Ben (8)."]}
     assert Outside.effects["launch", "it"] == 1
 
 
@@ -295,7 +295,7 @@ def test_a_press_of_nothing_that_was_asked_is_told_so(key: str) -> None:
     Board.begin()
     visit(story, Pad, script=SCRIPT)
     unknown = "This question is not known here any more."
-    assert Board.told == {"p1": [unknown], "p2": [unknown], "p3": ["Approved by Ada L."]}
+    assert Board.told == {"p1": [unknown], "p2": [unknown], "p3": ["Approved by paper:Ada L. (7)."]}
 
 
 def test_a_press_comes_by_a_webhook_alone() -> None:
@@ -331,6 +331,83 @@ def test_without_buttons_the_thread_is_told_what_waits() -> None:
     assert Outside.effects["launch", "it"] == 1
 
 
+@tool(needs_approval=Approval(to="ops", people=2, expires=3_600))
+async def fire(what: str) -> str:
+    """Launch what two of ops allow."""
+    Outside.effects["fire", what] += 1
+    return f"fired {what}"
+
+
+class Range(Pad):
+    """Asks two of ops."""
+
+    ask_threads: ClassVar[Mapping[str, Thread]] = {"ops": "t"}
+
+    def tools(self) -> list[Any]:
+        return [fire]
+
+
+class Foreign(Range):
+    """Asks ops in a thread that is not theirs."""
+
+    ask_threads: ClassVar[Mapping[str, Thread]] = {"ops": "u"}
+
+
+FIRE = Script(questions=(calls("go", ScriptedCall(name="fire", arguments={"what": "it"})),))
+
+
+def test_a_call_that_two_of_a_group_are_to_allow_waits_for_both() -> None:
+    async def story(chat: Chat) -> Any:
+        await asked(chat)
+        (approve,) = keys("Approve")
+        await press(chat, approve, "p1")
+        await press(chat, approve, "p2")
+        await chat.until(lambda: any("So far" in each for each in Board.thread()))
+        assert len(keys()) == 2
+        await press(chat, approve, "p3", BEN)
+        return await chat.rest()
+
+    Board.begin()
+    visit(story, Range, script=FIRE)
+    so_far = "2 people are asked to say the same. So far: Approved by paper:Ada L. (7)."
+    assert Board.told["p1"] == [so_far]
+    assert "has answered so already" in Board.told["p2"][0]
+    assert Board.told["p3"] == ["Approved by paper:Ben (8)."]
+    assert Outside.effects["fire", "it"] == 1
+    assert "Until 20" in Board.thread()[0]
+
+
+def test_a_thread_that_is_not_that_of_the_group_may_not_allow_it_and_the_inbox_may() -> None:
+    async def story(chat: Chat) -> Any:
+        await asked(chat)
+        await press(chat, keys("Approve")[0])
+        (row,) = await chat.client.ask("asks")
+        for who in ("carl", "dora"):
+            await chat.client.answer(row["ask_id"], True, Answerer(who, is_operator=True), "cli")
+        return await chat.rest()
+
+    Board.begin()
+    visit(story, Foreign, script=FIRE)
+    assert Board.told == {"p1": ["paper:Ada L. (7) is not asked; ops may answer"]}
+    assert Board.thread()[0].endswith("**Approved by dora.**")
+    assert Outside.effects["fire", "it"] == 1
+
+
+def test_a_call_that_nobody_has_allowed_in_time_is_denied_and_says_so() -> None:
+    async def story(chat: Chat) -> Any:
+        await asked(chat)
+        (approve,) = keys("Approve")
+        await asyncio.sleep(4_000)
+        await press(chat, approve)
+        return await chat.rest()
+
+    Board.begin()
+    visit(story, Range, script=FIRE, timeout_ms=7_200_000)
+    assert Board.told == {"p1": ["Answered already. Nobody has answered in time, so the call is denied."]}
+    assert Board.thread()[0].endswith("**Nobody has answered in time, so the call is denied.**")
+    assert not Outside.effects
+
+
 # ---------------------------------------------------------------- what goes wrong
 
 NOTE = Delivery().repeated_text
@@ -357,9 +434,9 @@ def test_a_question_is_posted_and_edited_as_carefully_as_an_answer(faults: dict[
 
     Board.begin(**faults)
     rows, _ = visit(story, Pad, script=SCRIPT)
-    questions = [each for each in Board.thread() if "May `launch`" in each]
+    questions = [each for each in Board.thread() if "May launch" in each]
     assert len(questions) == messages
-    assert questions[-1].endswith("**Approved by Ada L.**")
+    assert questions[-1].endswith("**Approved by paper:Ada L. (7).**")
     assert questions[-1].startswith(NOTE) == ("post" in faults and faults["post"][0] in ("lost", "silent"))
     assert Outside.effects["launch", "it"] == 1
     assert {row["status"] for row in rows} == {"settled"}
@@ -397,10 +474,10 @@ def test_a_death_between_press_and_effect_changes_neither_who_was_first_nor_what
     visit(story, Pad, script=SCRIPT, kill_when=death)
     assert death.has_struck
     assert {key: set(told) for key, told in Board.told.items()} == {
-        "p1": {"Approved by Ben."},
-        "p2": {"Answered already. Approved by Ben."},
+        "p1": {"Approved by paper:Ben (8)."},
+        "p2": {"Answered already. Approved by paper:Ben (8)."},
     }
-    assert outcome().endswith("**Approved by Ben.**")
+    assert outcome().endswith("**Approved by paper:Ben (8).**")
     assert keys() == []
     assert Outside.effects["launch", "it"] == 1
     assert len(Board.thread()) == 2
@@ -421,7 +498,7 @@ def places(at: Callable[[str, KillPoint, str], bool] | None = None, **simulation
     Board.begin()
     visit(story, Pad, script=SCRIPT, **simulation)
     assert Outside.effects["launch", "it"] == 1
-    assert Board.told["p1"][0] == "Approved by Ben."
+    assert Board.told["p1"][0] == "Approved by paper:Ben (8)."
     assert keys() == [] or any(each.startswith(NOTE) for each in Board.thread())
     return seen[0]
 
@@ -448,5 +525,5 @@ def test_an_open_question_outlives_what_is_forgotten() -> None:
 
     Board.begin()
     visit(story, Forgetful, script=Script(questions=(*SCRIPT.questions, Question(asks="story", concludes="Once"))))
-    assert Board.told == {"p1": ["Approved by Ada L."]}
+    assert Board.told == {"p1": ["Approved by paper:Ada L. (7)."]}
     assert Outside.effects["launch", "it"] == 1
