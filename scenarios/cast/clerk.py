@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Final
 from telegram.request import BaseRequest
 
 from perdure.actors import Messenger, MessengerAgent, Telegram, conversation_name
-from perdure.actors.messenger.messenger_agent import Thread
 from perdure.ledger import Secret
 from perdure.policies import ChatRecovery, Delivery
 from perdure.scenarios.cast.environment import MODEL, SIMULATED, model_here, outside
@@ -77,7 +76,7 @@ class Reception(Clerk):
 class EditorsDesk(Clerk):
     """Shows the editors of `perdure run newsroom` what editions ask them, in a group of theirs."""
 
-    ask_threads: ClassVar[Mapping[str, Thread]] = {EDITORS: f"telegram:{EDITORS_CHAT}"}
+    ask_threads: ClassVar[Mapping[str, str]] = {EDITORS: f"telegram:{EDITORS_CHAT}"}
 
 
 def clerk_environment(

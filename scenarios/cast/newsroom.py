@@ -23,6 +23,7 @@ from pydantic import BaseModel
 from perdure.actors import Agent, Detached, MilestoneInfo, RunContext, RunInfo, RunResult, exposed, tell
 from perdure.ledger import WaitTimedOut
 from perdure.policies import Delivery, Retries
+from perdure.scenarios.cast.clerk import EDITORS, EditorsDesk
 
 BERLIN: Final = ZoneInfo("Europe/Berlin")
 OPENED: Final = datetime(2027, 3, 26, 17, 0, tzinfo=BERLIN)
@@ -178,8 +179,6 @@ class Edition(Agent):
         await run.report_progress(milestone=AWAKE, data=self._perdure.now_ms())
         printed = await self.run_agent_tool(Press, calendar, run_id=press_of(run.run_id))
         await run.report_progress(milestone=UNPRINTED, data=[printed.status, printed.error])
-        from perdure.scenarios.cast.clerk import EDITORS, EditorsDesk  # noqa: PLC0415 - nobody else here needs Telegram
-
         desk = self.agent(EditorsDesk, EDITORS)
         decision = await run.ask(question_of(run.run_id), list(WAYS), to=EDITORS, via=desk)
         await run.report_progress(milestone=DECIDED, data=[decision.who, decision.value])
