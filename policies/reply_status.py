@@ -5,7 +5,7 @@ Only `ReplyRow.next` reads it. The transaction that stores the row makes the mov
 - `waiting` is durable before the webhook is acknowledged. More messages of its thread may join it.
 - `running` begins with the commit that requests the turn. A reply that needs no turn stays `waiting`.
 - `parked` cannot be delivered now. Only `retry_delivery` moves it.
-- `settled` never changes. The first end counts.
+- `settled` never changes, but for a question with buttons: when it is answered, its message is edited once more. The first end counts.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ class ReplyEvent(StrEnum):
     """A person retries it before its turn was requested."""
     RETRIED_AFTERWARDS = "retried_afterwards"
     """A person retries it after that, or it needs no turn."""
+    REVISED = "revised"
+    """Its words are others now. If this is ignored, they are shown by whoever delivers it."""
 
 
 _S, _E = ReplyStatus, ReplyEvent
@@ -56,4 +58,5 @@ REPLY_TRANSITIONS: Final = Transitions(_STATUSES, {
     _E.PARKED:             (_S.PARKED,   _S.PARKED,   _ignored,    _ignored),
     _E.RETRIED:            (_ignored,    _ignored,    _S.WAITING,  _ignored),
     _E.RETRIED_AFTERWARDS: (_ignored,    _ignored,    _S.RUNNING,  _ignored),
+    _E.REVISED:            (_ignored,    _ignored,    _ignored,    _S.WAITING),
 })  # fmt: skip

@@ -24,6 +24,7 @@ from perdure.actors import (
     conversation_name,
     messenger_app,
 )
+from perdure.actors.messenger.adapter import Button, ButtonAdapter
 from perdure.actors.messenger.messenger_events import Action, Attachment
 from perdure.policies import Counting, Delivery
 
@@ -31,6 +32,8 @@ __all__ = [
     "Action",
     "Adapter",
     "Attachment",
+    "Button",
+    "ButtonAdapter",
     "ChatState",
     "Counting",
     "Delivery",

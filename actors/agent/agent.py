@@ -89,9 +89,7 @@ class Agent:
     label_selector: ClassVar[dict[str, str]] = {}
     resources: ClassVar[dict[str, float]] = {}
     runtime_env: ClassVar[dict[str, Any]] = {}
-
     callback_retry: ClassVar[Retries | Mapping[str, object] | None] = None
-
     stands_alone: ClassVar[bool] = False
     """Whether a call from outside may create an agent of this class, although the class has a `run`. Otherwise its agents come to life as
     children of runs and as sub-agents alone, and a guessed name is refused. A class without a `run` always stands alone."""
@@ -116,9 +114,7 @@ class Agent:
     _perdure: Tenant
     _perdure_bounds: ClassVar[Checks] = BOUNDS
     __perdure_version__: ClassVar[int] = 1
-    _perdure_recalls_results: ClassVar[bool] = (
-        False  # whether `run`, entered again after its end, gives the same result at once
-    )
+    _perdure_recalls_results: ClassVar[bool] = False  # whether `run`, entered after its end, gives the same at once
     _perdure_apart: ClassVar[bool] = False  # whether its runs are never placed on the host of the agent that asked
     _perdure_relays: ClassVar[bool] = False  # whether what its runs report is reported of the asking child's run too
 
@@ -653,6 +649,10 @@ class Agent:
         for a class that is no agent, and for an invalid name.
         """
         return cast("A", self._perdure.family.child(agent_class, name))
+
+    def agent(self, agent_class: type[A], name: str) -> A:
+        """A typed handle of an agent that is no relative of this one, as a client has it. Starts nothing."""
+        return cast("A", self._perdure.family.other(agent_class, name))
 
     @property
     def parent(self) -> Any:

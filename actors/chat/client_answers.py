@@ -126,6 +126,11 @@ class ClientAnswers:
             asked = self._take(asked, said, event)
         return self._told(ask_id, asked.call)
 
+    def approvals(self, request_id: str) -> list[dict[str, Any]]:
+        """The open questions about approvals of the calls of a turn, as the ledger's list has them."""
+        asked = [each for each in self._all_asked() if each.call.kind == APPROVAL]
+        return [self._told(self._id(each), each.call) for each in asked if each.turn.request_id == request_id]
+
     def _closed(self, ask_id: str, said: AnswerAsk) -> dict[str, Any]:
         agent, gone = self._state.tenant.agent_id, "its turn has ended, or waits for it no more"
         for turn in [*self._state.open.values(), *self._state.store.turns()]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import getpass
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
@@ -21,6 +21,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic_core import to_jsonable_python
 
 from perdure.actors.code.schema import Shape
+from perdure.actors.life.handle import address_of, tell
 from perdure.actors.link.direct_calls import split_route
 from perdure.actors.link.messages import Call, Fields
 from perdure.actors.link.questions import about_ask, question_of
@@ -40,6 +41,7 @@ from perdure.ledger import (
     checked,
     digest_of,
     is_call_ask,
+    name_of,
     named_ask,
     pack,
     pack_value,
@@ -67,7 +69,7 @@ class Answer:
     Attributes:
         value: the answer, of the type that was asked for.
         who: who gave it, the last one if it was asked of several; None if nobody did in time, and this is what `otherwise` said.
-        channel: by what it was given: `cli`, `runtime` or `rest`; None if nobody gave it.
+        channel: by what it was given: `cli`, `runtime`, `rest` or `messenger`; None if nobody gave it.
         at_ms: when the question was closed.
         args: the arguments as they are to be used: as proposed, or as they were changed by whoever answered; None if none were proposed.
         edited: whether they were changed.
@@ -181,6 +183,23 @@ def wanted_answer(
         expires_ms,
         instead,
     )
+
+
+def shown_by(via: object, to: Sequence[tuple[str, float]]) -> Callable[[Fields], object] | None:
+    """What tells the agent of a handle of a question that is open, for whoever that shows it to. Raises `BadRequest`."""
+    if via is None:
+        return None
+    address = address_of(via)
+    if address is None:
+        raise BadRequest("via", f'{via!r:.200} is no handle of an agent; `self.agent(Desk, "ops")` gives one')
+    shown_in, method = address.agent_class, getattr(address.agent_class, "on_ask", None)
+    if getattr(method, "__perdure_exposed__", None) is None:
+        raise BadRequest("via", f"{shown_in.__name__} has no exposed method `on_ask(ask)`, by which it would be told")
+    check = getattr(shown_in, "_perdure_check_ask", None)
+    if check is not None:
+        first_ms = min((after_ms for _, after_ms in to), default=0.0)
+        check(name_of(address.agent_id), [name for name, after_ms in to if after_ms <= first_ms])
+    return partial(tell, cast("Any", via).on_ask)
 
 
 def _shape_of(schema: object, most: int) -> tuple[Shape, bytes]:

@@ -77,15 +77,9 @@ class Family:
         self._open: set[str] = set()
         self._of_runs: set[str] = set()
         home = partial(pool_spec, package=life.services.package)
-        self._caller = AgentCaller(
-            life.services.supervisor,
-            life.dice,
-            life.threads,
-            life.limits,
-            life.code_dir,
-            home,
-            sender=life.agent_id,
-        )
+        told = life.services.supervisor, life.dice, life.threads, life.limits, life.code_dir, home
+        self._caller = AgentCaller(*told, sender=life.agent_id)
+        self._outside_caller = AgentCaller(*told)
 
     # the children
 
@@ -99,13 +93,16 @@ class Family:
             self._open.add(to.agent_id)
         return self._handle(to)
 
-    def _address(self, agent_class: type, name: str) -> Address:
+    def _check(self, agent_class: type, name: str) -> None:
         if not isinstance(agent_class, type) or not hasattr(agent_class, "_perdure_woken"):
             raise BadRequest("agent_class", f"{agent_class!r} is no agent class")
         if lacks := ", ".join(sorted(getattr(agent_class, "__abstractmethods__", ()))):
             raise BadRequest("agent_class", f"{agent_class.__name__} is abstract: it lacks {lacks}")
         check_class(agent_class)
         check_id("name", name, self._life.limits.id_max)
+
+    def _address(self, agent_class: type, name: str) -> Address:
+        self._check(agent_class, name)
         agent_type = type_name(agent_class, self._life.code_dir)
         if len(path_of(self._life.agent_id)) >= DEPTH_MAX:
             raise BadRequest("name", f"{self._life.agent_id} is {DEPTH_MAX} deep; its sub-agents can have none")
@@ -180,6 +177,23 @@ class Family:
         parent_class = load_type(type_of(parent), self._life.code_dir)
         return self._handle(Address(parent_class, parent, standalone_of(parent_class)))
 
+    # others
+
+    def other(self, agent_class: type, name: str) -> Handle:
+        """A handle of an agent that is no relative. It is reached as from outside."""
+        self._check(agent_class, name)
+        to = Address.of(agent_class, name, self._life.code_dir)
+        return Handle(to, self._call_other, self._tell_other)
+
+    def _call_other(self, to: Address, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+        begin = self._outside_caller.followed(to, method, args, kwargs)
+        if begin is not None:
+            return self._life.bridge_stream(begin)
+        return self._life.bridge(self._outside_caller.call(to, method, args, kwargs))
+
+    def _tell_other(self, to: Address, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+        return self._tell(to, self._outside_caller.letter(to, method, args, kwargs), "")
+
     # calls and mail
 
     def _handle(self, to: Address) -> Handle:
@@ -213,18 +227,20 @@ class Family:
 
     def tell(self, to: Address, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Tell a relative something: with the open transaction, or now. A run that is entered again tells it once all the same."""
-        life, problem = self._life, self._missing(to)
+        problem = self._missing(to)
         if problem is not None:
             raise problem
-        letter = self._caller.letter(to, method, args, kwargs)
-        mail_id, is_new = self._mail_id(f"tell {to.agent_id} {method}", letter.body)
-        transaction = life.transaction
+        return self._tell(to, self._caller.letter(to, method, args, kwargs), self._life.agent_id)
+
+    def _tell(self, to: Address, letter: TellContent, sender: str) -> object:
+        mail_id, is_new = self._mail_id(f"tell {to.agent_id} {letter.method}", letter.body)
+        transaction = self._life.transaction
         if transaction is not None:
             if to.agent_id in self._open:
                 self._put(*path_of(to.agent_id)[-1])
-            self._outbox.post_tell(transaction, mail_id, letter, is_new=is_new)
+            self._outbox.post_tell(transaction, mail_id, letter, sender, is_new=is_new)
             return NothingToAwait()
-        return life.bridge(self._tell_now(mail_id, letter, is_new=is_new))
+        return self._life.bridge(self._tell_now(mail_id, letter, sender, is_new=is_new))
 
     def send(self, run_id: str, event: str, value: object, event_id: str | None = None) -> object:
         """Send an event to a run: with the open transaction, or now. A run that is entered again sends it once all the same."""
@@ -248,9 +264,9 @@ class Family:
             return self._life.dice.token(), True
         return activity.derive(what, digest_of(body)), activity.run.attempt == 1
 
-    async def _tell_now(self, mail_id: str, letter: TellContent, *, is_new: bool) -> None:
+    async def _tell_now(self, mail_id: str, letter: TellContent, sender: str, *, is_new: bool) -> None:
         await self._enter(letter.recipient)
-        await self._caller.tell(mail_id, self._life.agent_id, letter, is_new=is_new)
+        await self._caller.tell(mail_id, sender, letter, is_new=is_new)
 
     # from outside, and from below
 

@@ -78,8 +78,10 @@ class Outbox:
         self._posted[body] = request
         transaction.add_outbox(body)
 
-    def post_tell(self, transaction: Transaction, mail_id: str, letter: TellContent, *, is_new: bool = True) -> None:
-        transaction.add_outbox(pack(["tell", is_new, mail_id, self._life.agent_id, letter]))
+    def post_tell(
+        self, transaction: Transaction, mail_id: str, letter: TellContent, sender: str, *, is_new: bool = True
+    ) -> None:
+        transaction.add_outbox(pack(["tell", is_new, mail_id, sender, letter]))
 
     def post_send(self, transaction: Transaction, event: Send, *, is_new: bool) -> None:
         transaction.add_outbox(pack(["send", is_new, *event]))

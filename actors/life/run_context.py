@@ -10,12 +10,14 @@ from functools import partial
 from threading import get_ident
 from typing import Any, ClassVar, NamedTuple, cast
 
-from perdure.actors.life.asks import Addressees, Answer, Unsaid, WantedAnswer, wanted_answer
+from perdure.actors.life.asks import Addressees, Answer, Unsaid, WantedAnswer, shown_by, wanted_answer
 from perdure.actors.life.cached_once import cached_once
 from perdure.actors.life.life import Life
 from perdure.actors.life.results import MAIL, run_result
 from perdure.actors.life.steps import RECORD, RemembersSteps
 from perdure.actors.life.waits import NEVER, PASSED, AttemptWaits, SentEvent, WaitEnd
+from perdure.actors.link.messages import Fields
+from perdure.actors.link.questions import ShowAsk
 from perdure.actors.ports import KillPoint
 from perdure.actors.tasks import OF_ATTEMPT, Pending, current_task
 from perdure.actors.telemetry.span_names import over_attempts
@@ -49,6 +51,7 @@ SLEEP = "\x00sleep"
 EVENT_TAKEN = "\x00event\x00"
 UNTIL = "\x00until"
 ASKED = "\x00ask"
+SHOWN = "\x00shown\x00"
 PIECES_S = 0.002  # pieces of a stream that come within it are reported together
 
 
@@ -233,6 +236,7 @@ class RunContext(RemembersSteps):
         otherwise: Any = Unsaid.NOTHING,
         people: int = 1,
         self_answer: bool = False,
+        via: object = None,
     ) -> Pending[Answer]:
         """Ask people something, and wait for the answer. Await it in async code.
 
@@ -250,6 +254,8 @@ class RunContext(RemembersSteps):
                 `AskExpired` is raised, a `TimeoutError`.
             people: so many different people have to give the same answer. One `no` to a yes/no question is enough all the same.
             self_answer: whether somebody may answer who began the run.
+            via: a handle of an agent that shows it to people: its exposed method `on_ask(ask)` is told of it exactly once when it opens,
+                as `Runtime.asks` has it. That of a `MessengerAgent` posts it with buttons.
         """
         wanted = wanted_answer(
             question,
@@ -262,15 +268,18 @@ class RunContext(RemembersSteps):
             people=people,
             self_answer=self_answer,
         )
+        show = shown_by(via, wanted.to)
         self._may_wait("ask")
-        return self._life.bridge(self._ask(self._occurrence(ASKED), wanted, _this_thread()))
+        return self._life.bridge(self._ask(self._occurrence(ASKED), wanted, _this_thread(), show))
 
-    async def _ask(self, key: str, wanted: WantedAnswer, thread: int) -> Answer:
+    async def _ask(
+        self, key: str, wanted: WantedAnswer, thread: int, show: Callable[[Fields], object] | None
+    ) -> Answer:
         known = self._remembered(key)
         if known is None:
             number = int(key.rpartition("\0")[2])
             try:
-                known = await self._answered(key, number, wanted, thread)
+                known = await self._answered(key, number, wanted, thread, show)
             except asyncio.CancelledError:
                 if self.waits.goes_on:  # nobody waits for the answer any more
                     said = WithdrawAsk(self.run_id, self._incarnation, number, wanted.digest)
@@ -278,19 +287,34 @@ class RunContext(RemembersSteps):
                 raise
         return wanted.answer(self.run_id, known)
 
-    async def _answered(self, key: str, number: int, wanted: WantedAnswer, thread: int) -> bytes:
+    async def _answered(
+        self, key: str, number: int, wanted: WantedAnswer, thread: int, show: Callable[[Fields], object] | None
+    ) -> bytes:
         life, note, refuses = self._life, "", ""
         while True:
             life.services.up(self.run_id)
             asked = wanted.opening(self.run_id, self._incarnation, number, life.now_ms(), note, refuses)
             await life.ask(asked)
             life.faults.at(KillPoint.MID_RUN, f"ask {number}")
+            if show is not None:
+                await self._show(number, show)
             event = await self.waits.event(wanted.event(number), NEVER, math.inf, thread)
             assert event is not None, "no time was set"
             note, refuses = wanted.problem(event.body), event.mail_id
             await self._taken(key, event, keep=not note)
             if not note:
                 return event.body
+
+    async def _show(self, number: int, show: Callable[[Fields], object]) -> None:
+        # Once for each time that it opens: what is remembered of it is written with the mail.
+        told = cast("Fields", await self._life.services.supervisor.ask(ShowAsk(self.run_id, number)))
+        key = f"{SHOWN}{number}\0{told['opened_at_ms']}\0{told['digest']}"
+        if told["status"] == "open" and self._remembered(key) is None:
+            with self._life.agent.transaction():
+                show(told)
+                self._remember(key, pack(True))
+            await self._life.services.until_durable()
+            self._life.faults.at(KillPoint.MID_RUN, f"question {number} shown")
 
     async def _taken(self, key: str, event: SentEvent, *, keep: bool) -> None:
         # What a type refuses is taken, and not remembered.

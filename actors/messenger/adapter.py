@@ -6,12 +6,12 @@ adapter says of each failed request which kind of failure it was, because that d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, Literal, NamedTuple, Protocol
+from typing import ClassVar, Final, Literal, NamedTuple, Protocol, runtime_checkable
 
 from perdure.actors.messenger.messenger_events import Kind, MessengerEvent, Speaker, conversation_name
-from perdure.ledger import BadRequest, PerdureError
+from perdure.ledger import BadRequest, PerdureError, check_bool
 from perdure.policies import Counting, Delivery, DeliveryTrouble
 
 RESPOND_TO: Final = frozenset({"direct-message", "mention", "subscribed-thread", "action"})
@@ -123,7 +123,32 @@ class Adapter(Protocol):
         """Show the typing indicator."""
 
 
+class Button(NamedTuple):
+    """A button below a message. A press of it comes back as an `Action` whose id and value are those of `key`, parted by a colon.
+
+    Providers take few bytes of a key (Telegram 64), so it names what the agent has on record.
+    """
+
+    label: str
+    key: str
+
+
+@runtime_checkable
+class ButtonAdapter(Adapter, Protocol):
+    """An adapter of a provider that has buttons. The parsed event of a press has the press's id as `Action.press_id`."""
+
+    async def post_with_buttons(self, thread_id: str, text: str, buttons: Sequence[Button]) -> str:
+        """Post a message with buttons, and return its id."""
+
+    async def edit_with_buttons(self, thread_id: str, message_id: str, text: str, buttons: Sequence[Button]) -> None:
+        """Replace the text and the buttons of a message. `edit` takes its buttons away."""
+
+    async def answer_press(self, press_id: str, text: str) -> None:
+        """Tell the one who pressed what came of it. Told again it changes nothing."""
+
+
 Verifier = Callable[[Webhook], "bool | WebhookReply"]
+MayAnswer = Collection[str] | Callable[[MessengerEvent], bool]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +163,8 @@ class Messenger:
         subscribe_on_mention: whether a mention subscribes to the thread.
         speaker: the name that the model is told where others read along: `author`, a function of the event, or None.
         conversation: the name of the agent for an event; None is one agent for each thread.
+        may_answer: whose presses of the buttons of questions count: a function of the press, or ids of authors. By default all count
+            for which `on_messenger_event` returns True, which is asked in any case.
     """
 
     id: str
@@ -149,11 +176,22 @@ class Messenger:
     delivery: Delivery = field(default_factory=Delivery)
     speaker: Speaker = "author"
     conversation: Callable[[MessengerEvent], str] | None = None
+    may_answer: MayAnswer | None = None
 
-    def may_answer(self, event: MessengerEvent) -> bool:
+    def takes(self, event: MessengerEvent) -> bool:
         """Whether an agent may want to answer an event. Only the agent knows its subscriptions."""
+        if event.is_press:
+            return True
         is_addressed = event.kind in (Kind.DIRECT, Kind.ACTION)
         return event.kind in self.respond_to or (not is_addressed and "subscribed-thread" in self.respond_to)
+
+    def lets_answer(self, press: MessengerEvent) -> bool:
+        """Whether `may_answer` lets a press count. Raises `BadRequest` if it says neither yes nor no."""
+        if self.may_answer is None:
+            return True
+        if not callable(self.may_answer):
+            return press.author.id in self.may_answer
+        return check_bool("messengers.may_answer", self.may_answer(press))
 
     def agent_name(self, event: MessengerEvent) -> str:
         given = None if self.conversation is None else self.conversation(event)
@@ -197,6 +235,18 @@ def _check(each: Messenger) -> None:
         raise BadRequest("messengers.respond_to", f"{unknown}: there are {', '.join(sorted(RESPOND_TO))}")
     if each.verify is not False and each.verify != "adapter" and not callable(each.verify):
         raise BadRequest("messengers.verify", f"{each.verify!r} is neither 'adapter', nor a function, nor False")
+    _check_may_answer(each.may_answer)
     if each.verify == "adapter" and not each.adapter.verifies:
         words = "its adapter has no secret to verify webhooks with; give it one, or a function, or False: then anybody may write"
         raise BadRequest("messengers.verify", f"{each.id}: {words}")
+
+
+def _check_may_answer(given: object) -> None:
+    if given is None or callable(given):
+        return
+    ids = list(given) if isinstance(given, list | tuple | set | frozenset) else [None]
+    if not all(isinstance(each, str) and each for each in ids):
+        words = "is neither a function of a press nor a collection of ids of authors, which are texts"
+        raise BadRequest("messengers.may_answer", f"{given!r:.200} {words}")
+    if not ids:
+        raise BadRequest("messengers.may_answer", "is empty, so nobody could answer; leave it out to let everybody")

@@ -10,7 +10,7 @@ earlier life finds its storage closed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -23,9 +23,17 @@ from perdure.actors.chat.turns import Turns
 from perdure.actors.code.author_call import in_words, tried
 from perdure.actors.events.message_parts import apply_chunk
 from perdure.actors.host.tenant import Tenant
-from perdure.actors.messenger.adapter import Messenger, ProviderRefused, ProviderSilent, ProviderTrouble
+from perdure.actors.messenger.adapter import (
+    Button,
+    ButtonAdapter,
+    Messenger,
+    ProviderRefused,
+    ProviderSilent,
+    ProviderTrouble,
+)
 from perdure.actors.messenger.messenger_events import MessengerEvent, user_message
-from perdure.actors.messenger.replies import PostRow, Replies, ReplyRow, digest, heard_key
+from perdure.actors.messenger.questions import Questions, buttons_of
+from perdure.actors.messenger.replies import PostRow, Press, Replies, ReplyRow, digest, heard_key
 from perdure.actors.ports import KillPoint
 from perdure.actors.retries import until
 from perdure.actors.tasks import awaited
@@ -113,11 +121,12 @@ class Posts:
             if await self._make(index, piece) is not Next.DONE:
                 return
 
-    async def finish(self, text: str) -> None:
-        """Make the messages say exactly this. Raises `DeliveryParked` if that is impossible."""
+    async def finish(self, text: str, buttons: Sequence[Button] = ()) -> None:
+        """Make the messages say exactly this, the last one with these buttons. Raises `DeliveryParked` if that is impossible."""
         pieces = self.pieces(text)
         for index, piece in enumerate(pieces):
-            if await self._repeated(partial(self._make, index, piece)) is Next.PARK:
+            below = buttons if index == len(pieces) - 1 else ()
+            if await self._repeated(partial(self._make, index, piece, below)) is Next.PARK:
                 raise DeliveryParked(self._reply.problem)
         for index in sorted(each for each in self.rows if each >= len(pieces)):
             await self._take_away(index)
@@ -126,7 +135,19 @@ class Posts:
         time_s = asyncio.get_running_loop().time
         return await until(_ENDS.__contains__, request, lambda: max(0.0, self._quiet_until_s - time_s()))
 
-    async def _make(self, index: int, text: str) -> Next:
+    async def tell_presser(self, press_id: str, text: str) -> None:
+        """Tell whoever has pressed a button what came of it. That cannot be done for long, so what is refused is left."""
+        await self._repeated(partial(self._tell_presser, press_id, text))
+
+    async def _tell_presser(self, press_id: str, text: str) -> Next:
+        adapter = self._adapter
+        if not isinstance(adapter, ButtonAdapter):
+            return Next.DONE
+        _, trouble = await self._asked("press", lambda: adapter.answer_press(press_id, text))
+        what = Next.DONE if trouble is None else self._after(trouble, is_edit=True)
+        return Next.DONE if what is Next.ANEW else what  # it can be told no more
+
+    async def _make(self, index: int, text: str, buttons: Sequence[Button] = ()) -> Next:
         row = self.rows.get(index) or PostRow(index)
         if row.is_sent and not row.message_id:
             if after_unknown(self._policy) is Next.PARK:
@@ -136,16 +157,20 @@ class Posts:
             self._replies.emit("messenger:post:unknown", self._reply, {"index": index})
         if row.is_repeated:
             text = f"{self._policy.repeated_text}\n\n{text}"
-        wanted = digest(text)
+        wanted = digest(text, [each.label for each in buttons])
         if row.message_id and row.acknowledged == wanted:
             return Next.DONE
         row.intended, row.is_sent = wanted, not row.message_id
         self.rows[index] = row
         self._replies.keep_post(self._reply, row)
-        return await (self._edit(row, text) if row.message_id else self._post(row, text))
+        return await (self._edit(row, text, buttons) if row.message_id else self._post(row, text, buttons))
 
-    async def _post(self, row: PostRow, text: str) -> Next:
-        message_id, trouble = await self._asked("post", lambda: self._adapter.post(self._reply.thread_id, text))
+    async def _post(self, row: PostRow, text: str, buttons: Sequence[Button]) -> Next:
+        adapter, thread_id = self._adapter, self._reply.thread_id
+        request = partial(adapter.post, thread_id, text)
+        if buttons and isinstance(adapter, ButtonAdapter):
+            request = partial(adapter.post_with_buttons, thread_id, text, buttons)
+        message_id, trouble = await self._asked("post", request)
         if trouble is not None:
             what = self._after(trouble, is_edit=False)
             if trouble.trouble is not ProviderSilent.trouble:  # it certainly did not arrive
@@ -157,9 +182,12 @@ class Posts:
         self._replies.emit("messenger:posted", self._reply, {"index": row.index, "messageId": row.message_id})
         return Next.DONE
 
-    async def _edit(self, row: PostRow, text: str) -> Next:
-        where = self._reply.thread_id, row.message_id
-        _, trouble = await self._asked("edit", lambda: self._adapter.edit(*where, text))
+    async def _edit(self, row: PostRow, text: str, buttons: Sequence[Button]) -> Next:
+        adapter, where = self._adapter, (self._reply.thread_id, row.message_id)
+        request = partial(adapter.edit, *where, text)
+        if buttons and isinstance(adapter, ButtonAdapter):
+            request = partial(adapter.edit_with_buttons, *where, text, buttons)
+        _, trouble = await self._asked("edit", request)
         what = Next.DONE if trouble is None else self._after(trouble, is_edit=True)
         if what is Next.DONE:
             row.acknowledged = row.intended
@@ -256,8 +284,11 @@ class StreamedAnswer:
 class ReplyDelivery:
     """One reply in one life of its agent."""
 
-    def __init__(self, agent: ChatAgent, replies: Replies, reply: ReplyRow, messenger: Messenger) -> None:
+    def __init__(
+        self, agent: ChatAgent, replies: Replies, reply: ReplyRow, messenger: Messenger, questions: Questions
+    ) -> None:
         self._agent, self._replies, self._reply, self._messenger = agent, replies, reply, messenger
+        self._questions = questions
         self._typing: asyncio.Task[None] | None = None
         self._posts = Posts(replies, reply, messenger)
 
@@ -281,14 +312,18 @@ class ReplyDelivery:
         reply = self._reply
         if reply.cancelled is not None and reply.status == ReplyStatus.WAITING and not self._posts.rows:
             return DeliveryOutcome.CANCELLED, reply.cancelled
+        if reply.press is not None:
+            return await self._pressed(reply, reply.press)
         if reply.words is not None:
-            await self._posts.finish(reply.words)
+            await self._finish_words()
             return DeliveryOutcome.ANSWERED, ""
         if reply.status == ReplyStatus.WAITING:
             self._ask()
         elif reply.cancelled is not None:
             await self._turns.cancel(reply.request_id, reply.cancelled)
-        last, policy, has_posts = await self._followed(), self._messenger.delivery, bool(self._posts.rows)
+        last = await self._followed()
+        self._review(is_parked=False)
+        policy, has_posts = self._messenger.delivery, bool(self._posts.rows)
         message = None if last is None else last["message"]
         said = "" if message is None else spoken(message["parts"])
         status = TurnStatus.ABORTED if last is None else TurnStatus(last["status"])
@@ -296,6 +331,24 @@ class ReplyDelivery:
         self._stop_typing()
         await self._posts.finish(shown.shown(said))
         return shown.outcome, "" if last is None else last["error"]
+
+    async def _pressed(self, reply: ReplyRow, press: Press) -> tuple[DeliveryOutcome, str]:
+        if reply.words is None:
+            await self._questions.decide(reply)
+        if reply.words is None:
+            return DeliveryOutcome.CANCELLED, reply.cancelled or ""
+        await self._posts.tell_presser(press["press_id"], reply.words)
+        return DeliveryOutcome.ANSWERED, ""
+
+    async def _finish_words(self) -> None:
+        """Make the messages say its words, which may become others meanwhile."""
+        shown: tuple[str | None, list[str]] | None = None
+        while shown != (shown := (self._reply.words, self._reply.buttons)):
+            await self._posts.finish(shown[0] or "", buttons_of(self._reply))
+
+    def _review(self, *, is_parked: bool) -> None:
+        if is_parked or self._questions.has_open(self._reply):
+            self._questions.review(self._reply, is_parked=is_parked)
 
     def _ask(self) -> None:
         reply, replies = self._reply, self._replies
@@ -324,14 +377,17 @@ class ReplyDelivery:
             is_over = page["status"] in TURN_ENDED
             if is_over and is_last(page):
                 return page
-            self._replies.step_aside(self._reply, is_aside=page["status"] == TurnStatus.PARKED)
-            if is_over or not telling.said.strip():
-                continue
-            if self._posts.rows or not telling.is_recovering:
+            is_parked = page["status"] == TurnStatus.PARKED
+            self._replies.step_aside(self._reply, is_aside=is_parked)
+            has_words = bool(telling.said.strip()) and not is_over
+            if has_words and (self._posts.rows or not telling.is_recovering):
                 words = self._messenger.delivery.recovering_text if telling.is_recovering else ""
                 await self._posts.show(f"{telling.said}\n\n{words}" if words else telling.said)
                 self._stop_typing()
-            await self._pause()
+            if not is_over:
+                self._review(is_parked=is_parked)
+            if has_words:
+                await self._pause()
 
     async def _pause(self) -> None:
         ended = awaited(self._turns.ended(self._reply.request_id))
@@ -361,11 +417,18 @@ class ReplyDelivery:
 
 
 class Deliveries:
-    """The replies of one agent, in one life of it."""
+    """The replies of one agent, in one life of it. `groups_of` says as which groups the people of a thread answer."""
 
-    def __init__(self, agent: ChatAgent, tenant: Tenant, messengers: dict[str, Messenger]) -> None:
-        self._agent, self._tenant, self.messengers = agent, tenant, messengers
+    def __init__(
+        self,
+        agent: ChatAgent,
+        tenant: Tenant,
+        messengers: dict[str, Messenger],
+        groups_of: Callable[[str, str], list[str]],
+    ) -> None:
+        self._agent, self._tenant, self.messengers, self.groups_of = agent, tenant, messengers, groups_of
         self._replies = Replies(tenant)
+        self.questions = Questions(agent, tenant, self._replies, self)
         self._number: int | None = None
 
     def messenger(self, messenger_id: str) -> Messenger:
@@ -386,21 +449,21 @@ class Deliveries:
         reply = self._joinable(event) if words is None else None
         if reply is None:
             place = event.messenger_id, event.thread_id, event.key
-            reply = ReplyRow(self._next_number(), *place, words=words, opened_at_ms=now_ms, trace=carried_text())
+            reply = ReplyRow(self.next_number(), *place, words=words, opened_at_ms=now_ms, trace=carried_text())
         ready_ms = ready_at_ms(policy, reply.opened_at_ms, now_ms)
         row = replace(reply, heard=[*reply.heard, heard_key(event)], ready_at_ms=ready_ms)
-        self._keep(row, event)
+        self.keep(row, event)
         self._replies.emit("messenger:accepted", row, {"key": event.key, "joined": len(row.heard) > 1})
         return {"accepted": True, "reply": row.reply_id}
 
     def notice(self, messenger_id: str, thread_id: str, text: str, kind: str) -> ReplyRow:
         """Accept a text that is posted without a turn, in its place among the replies."""
         self.messenger(messenger_id)
-        number, now_ms = self._next_number(), self._tenant.now_ms()
+        number, now_ms = self.next_number(), self._tenant.now_ms()
         key = f"messenger:{messenger_id}:{kind}:{number}"
         place = number, messenger_id, thread_id, key
         row = ReplyRow(*place, kind=kind, words=text, opened_at_ms=now_ms, trace=carried_text())
-        self._keep(row)
+        self.keep(row)
         return row
 
     def _joinable(self, event: MessengerEvent) -> ReplyRow | None:
@@ -410,13 +473,13 @@ class Deliveries:
             return None
         return newest if newest.words is None and newest.cancelled is None else None
 
-    def _next_number(self) -> int:
+    def next_number(self) -> int:
         if self._number is None:  # only this life counts them
             self._number = max((each.number for each in self._replies.all()), default=0)
         self._number += 1
         return self._number
 
-    def _keep(self, row: ReplyRow, event: MessengerEvent | None = None) -> None:
+    def keep(self, row: ReplyRow, event: MessengerEvent | None = None) -> None:
         """Make a reply durable. The fiber of a new one begins with the commit."""
         is_new = row.reply_id not in self._replies.open
         row.fiber_id = f"{FIBER}-{row.reply_id}-{row.round}"
@@ -462,7 +525,8 @@ class Deliveries:
         """Try to deliver a reply. Returns whether that is done. An error of the storage, or a bug, is logged, and it is tried again."""
         if not reply.is_open:
             return True
-        delivery = ReplyDelivery(self._agent, self._replies, reply, self.messenger(reply.messenger_id))
+        messenger = self.messenger(reply.messenger_id)
+        delivery = ReplyDelivery(self._agent, self._replies, reply, messenger, self.questions)
         _, problem = await tried(delivery.run())
         if problem is None or self._tenant.is_leaving:  # the next life goes on with it
             return True
@@ -499,7 +563,7 @@ class Deliveries:
         if status is None:
             return False
         afresh = replace(row, status=status, tries=0, busy=0, problem="", settled_at_ms=0)
-        self._keep(replace(afresh, round=row.round + 1, ready_at_ms=self._tenant.now_ms()))
+        self.keep(replace(afresh, round=row.round + 1, ready_at_ms=self._tenant.now_ms()))
         return True
 
     async def cancel(self, reply_id: str, reason: str) -> bool:

@@ -121,7 +121,7 @@ class WebhookEndpoint:
         events, problem = tried_now(lambda: self.messenger.adapter.parse(self.messenger.id, webhook))
         if events is None:
             return self._refused(400, in_words(problem) if problem is not None else "nothing in it")
-        return await self._accepted([each for each in events if self.messenger.may_answer(each)])
+        return await self._accepted([each for each in events if self.messenger.takes(each)])
 
     async def _accepted(self, events: list[MessengerEvent]) -> Response:
         accepted = 0
@@ -135,7 +135,8 @@ class WebhookEndpoint:
     async def _accept(self, event: MessengerEvent) -> JsonObject:
         agent = self._handles.agent(self.agent_class, self.messenger.agent_name(event))
         async with asyncio.timeout(self._accept_s):
-            told: JsonObject = await agent.receive(event)
+            accept = agent._perdure_press if event.is_press else agent.receive  # noqa: SLF001 - gateways have no way to it
+            told: JsonObject = await accept(event)
         return told
 
     def _unaccepted(self, event: MessengerEvent, problem: Exception) -> Response:

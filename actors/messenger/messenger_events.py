@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from perdure.actors.chat.plain_data import all_mended
 from perdure.policies import JsonObject, Message
 
+OURS: Final = "perdure"
 NAME_MAX: Final = 256
 _KEPT: Final = 180
 
@@ -64,11 +65,13 @@ class Attachment(Frozen):
 
 
 class Action(Frozen):
-    """A pressed button, and the text of its message."""
+    """A pressed button, and the text of its message. The id `perdure` is that of buttons of ours; `press_id` is the provider's of this
+    press."""
 
     id: str
     value: str = ""
     message_text: str = ""
+    press_id: str = ""
 
 
 class Kind(StrEnum):
@@ -102,6 +105,11 @@ class MessengerEvent(Frozen):
     attachments: tuple[Attachment, ...] = ()
     action: Action | None = None
     sent_at_ms: int = 0
+
+    @property
+    def is_press(self) -> bool:
+        """Whether it is the press of a button of ours, below a question."""
+        return self.action is not None and self.action.id == OURS
 
     @property
     def key(self) -> str:

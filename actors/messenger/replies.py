@@ -11,6 +11,8 @@ A reply is open until it is settled or parked:
        │           ▼  │ (retry_delivery)
        └────────► parked
 
+Questions with buttons, and presses of them, are replies too (`questions`): they have words and no turn, and keep no order with others.
+
 A `waiting` reply takes in more events. The step to `running` is the commit that asks for the turn. A `post` is written before its request
 (`intended`) and after it (`acknowledged`, `message_id`), so the next life knows which requests are open.
 """
@@ -19,10 +21,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TypedDict, Unpack
+from typing import Required, TypedDict, Unpack
 
 from perdure.actors.events.observability import Channel, emit
 from perdure.actors.host.tenant import Tenant
@@ -38,6 +40,7 @@ from perdure.policies import (
     Attribute,
     DeliveryOutcome,
     EndedSpan,
+    Json,
     JsonObject,
     ReplyEvent,
     ReplyStatus,
@@ -45,6 +48,43 @@ from perdure.policies import (
 )
 
 log = logging.getLogger("perdure.messenger")
+
+
+class AskedInThread(TypedDict, total=False):
+    """What a message with buttons asks.
+
+    Attributes:
+        kind: `approval` of a call of a turn, or `question` of a run.
+        text: what is asked, without the outcome.
+        labels, values: the answers to choose from.
+        outcome: in words; there is none while it is open.
+        digest: of what the run asks, as it was shown.
+        groups: as which the people of the thread answer.
+        people: how those who have answered are recorded, by their ids at the provider.
+    """
+
+    kind: Required[str]
+    text: str
+    labels: list[str]
+    values: list[Json]
+    outcome: str
+    call_id: str
+    request_id: str
+    ask_id: str
+    digest: str
+    groups: list[str]
+    people: dict[str, str]
+
+
+class Press(TypedDict):
+    """The press of a button: of which question, the place of the answer there, and by whom."""
+
+    press_id: str
+    question: str
+    place: int
+    author: str
+    name: str
+    who: str
 
 
 @dataclass
@@ -59,6 +99,10 @@ class ReplyRow(StoredRow):
         fiber_id: the fiber that delivers it.
         cancelled: the reason of its cancellation, or None.
         tries, busy: failed requests to the provider in a row.
+        buttons: the labels of its buttons.
+        asked: what it asks, if it is a question.
+        press: if it is the press of a button; its words are what the presser is told, and None until that is decided.
+        approvals: the questions about calls of its turn that need approval, by their ids in the inbox.
     """
 
     number: int
@@ -82,6 +126,27 @@ class ReplyRow(StoredRow):
     started_at_ms: int = 0
     settled_at_ms: int = 0
     trace: str = ""
+    buttons: list[str] = field(default_factory=list)
+    asked: AskedInThread | None = None
+    press: Press | None = None
+    approvals: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether it keeps no order with the others of its thread."""
+        return self.asked is not None or self.press is not None
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether it is a question that is open, as far as is known here."""
+        return self.asked is not None and "outcome" not in self.asked
+
+    def is_press_of(self, question_id: str) -> bool:
+        return self.press is not None and self.press["question"] == question_id
+
+    def has_place(self, place: int) -> bool:
+        """Whether it is a question that has an answer there."""
+        return self.asked is not None and place < len(self.asked["values"])
 
     @property
     def reply_id(self) -> str:
@@ -199,6 +264,10 @@ class ReplyChanges(ReplyFields, total=False):
 
     status: ReplyStatus
     cancelled: str
+    words: str
+    buttons: list[str]
+    asked: AskedInThread
+    approvals: dict[str, str]
 
 
 class Replies:
@@ -257,7 +326,8 @@ class Replies:
         if known <= kept + kept // 10:  # some slack, so that not every end brings a deletion
             return
         with self.tenant.storage.transaction() as transaction:
-            for reply in [each for each in self.all() if each.status == ReplyStatus.SETTLED][: known - kept]:
+            settled = [each for each in self.all() if each.status == ReplyStatus.SETTLED and not each.is_asking]
+            for reply in settled[: known - kept]:
                 for index in self.posts(reply):
                     self._posts.drop(transaction, _post_key(reply, index))
                 for key in reply.heard:
@@ -276,9 +346,9 @@ class Replies:
 
     async def place_of(self, reply: ReplyRow) -> None:
         """Wait until this reply is the first of its thread, and its burst is over."""
-        while reply.cancelled is None and reply.status == ReplyStatus.WAITING:
+        while reply.cancelled is None and reply.status == ReplyStatus.WAITING and not reply.is_apart:
             left_s = self._over_s.get(reply.reply_id, 0.0) - asyncio.get_running_loop().time()
-            before = [each for each in self.open.values() if each.number < reply.number]
+            before = [each for each in self.open.values() if each.number < reply.number and not each.is_apart]
             mine = [each for each in before if each.is_of(reply.messenger_id, reply.thread_id)]
             is_first = all(each.reply_id in self._aside for each in mine)
             if is_first and left_s <= 0:
@@ -346,9 +416,9 @@ def heard_key(event: MessengerEvent) -> str:
     return f"{event.messenger_id}\0{event.dedupe_key}"
 
 
-def digest(text: str) -> str:
-    """A digest by which an intended text is compared with an acknowledged one."""
-    return digest_of(text.encode("utf-8", "replace"))
+def digest(text: str, labels: Iterable[str] = ()) -> str:
+    """A digest by which an intended text, with its buttons, is compared with an acknowledged one."""
+    return digest_of("\0".join([text, *labels]).encode("utf-8", "replace"))
 
 
 def _post_key(reply: ReplyRow, index: int) -> str:

@@ -11,17 +11,18 @@ import hmac
 import json
 import re
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, Final, NamedTuple, TypedDict, TypeVar
 
 import httpx
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from telegram import Bot, LinkPreviewOptions, MessageEntity
+from telegram import Bot, InlineKeyboardButton, InlineKeyboardMarkup, LinkPreviewOptions, MessageEntity
 from telegram.error import BadRequest as BadTelegram
 from telegram.error import NetworkError, TelegramError, TimedOut
 from telegram.request import BaseRequest, HTTPXRequest
 
 from perdure.actors.messenger.adapter import (
+    Button,
     MalformedUpdate,
     MessageGone,
     MessageUnchanged,
@@ -43,6 +44,9 @@ API: Final = "https://api.telegram.org/bot"
 SECRET_HEADER: Final = "x-telegram-bot-api-secret-token"  # noqa: S105 - the name of the header, which everybody knows
 TEXT_MAX: Final = 4096
 TIMEOUT_S: Final = 20.0
+ANSWER_MAX: Final = 200  # characters of the answer to a press
+KEY_BYTES_MAX: Final = 64
+ROW_CHARS_MAX: Final = 24  # of the labels of buttons beside each other
 BATCH_S: Final = 5.0  # how long a request may wait before it is sent
 UNSENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
 GONE: Final = (
@@ -289,7 +293,7 @@ def _pressed(query: Query, common: _Common) -> list[MessengerEvent]:
         message_id=str(message.message_id),
         author=query.sender.person,
         is_direct=message.chat.type == GENERAL,
-        action=Action(id=action_id, value=value, message_text=message.words),
+        action=Action(id=action_id, value=value, message_text=message.words, press_id=query.id),
         **common,
     )
     return [event]
@@ -425,21 +429,40 @@ class Telegram:
         return TextLimits(self._text_max, Counting.UTF16, self._every_ms[thread_id.startswith("telegram:-")])
 
     async def post(self, thread_id: str, text: str) -> str:
+        return await self.post_with_buttons(thread_id, text, ())
+
+    async def post_with_buttons(self, thread_id: str, text: str, buttons: Sequence[Button]) -> str:
+        """Post a message with an inline keyboard, and return its id."""
         chat_id, topic = _place(thread_id)
         shown, entities = _entities(text)
+        keyboard = _keyboard(buttons)
         sent = await self._asked(
             lambda: self._bot.send_message(
-                chat_id, shown, entities=entities, message_thread_id=topic, link_preview_options=_NO_PREVIEW
+                chat_id,
+                shown,
+                entities=entities,
+                message_thread_id=topic,
+                link_preview_options=_NO_PREVIEW,
+                reply_markup=keyboard,
             )
         )
         return str(sent.message_id)
 
     async def edit(self, thread_id: str, message_id: str, text: str) -> None:
+        await self.edit_with_buttons(thread_id, message_id, text, ())  # one that names no buttons takes them away
+
+    async def edit_with_buttons(self, thread_id: str, message_id: str, text: str, buttons: Sequence[Button]) -> None:
         place = _place(thread_id)[0], int(message_id)
         shown, entities = _entities(text)
+        keyboard = _keyboard(buttons)
         await self._asked(
-            lambda: self._bot.edit_message_text(shown, *place, entities=entities, link_preview_options=_NO_PREVIEW)
+            lambda: self._bot.edit_message_text(
+                shown, *place, entities=entities, link_preview_options=_NO_PREVIEW, reply_markup=keyboard
+            )
         )
+
+    async def answer_press(self, press_id: str, text: str) -> None:
+        await self._asked(lambda: self._bot.answer_callback_query(press_id, text[:ANSWER_MAX]))
 
     async def delete(self, thread_id: str, message_id: str) -> None:
         await self._asked(lambda: self._bot.delete_message(_place(thread_id)[0], int(message_id)))
@@ -517,6 +540,22 @@ def _place(thread_id: str) -> tuple[int, int | None]:
 def _entities(text: str) -> tuple[str, list[MessageEntity]]:
     shown, spans = rendered(text)
     return shown, [MessageEntity(each.kind, each.offset, each.length, language=each.language) for each in spans]
+
+
+def _keyboard(buttons: Sequence[Button]) -> InlineKeyboardMarkup | None:
+    """Short labels stand beside each other, and long ones below each other."""
+    long = next((each.key for each in buttons if len(each.key.encode()) > KEY_BYTES_MAX), None)
+    if long is not None:
+        raise BadRequest("buttons.key", f"{long!r:.200} has more than the {KEY_BYTES_MAX} bytes that Telegram takes")
+    rows: list[list[InlineKeyboardButton]] = []
+    width = ROW_CHARS_MAX
+    for each in buttons:
+        width += len(each.label)
+        if width > ROW_CHARS_MAX:
+            rows.append([])
+            width = len(each.label)
+        rows[-1].append(InlineKeyboardButton(each.label, callback_data=each.key))
+    return InlineKeyboardMarkup(rows) if rows else None
 
 
 _NO_PREVIEW = LinkPreviewOptions(is_disabled=True)

@@ -6,9 +6,9 @@ The environment of its process names its model and its Telegram. In the simulate
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from telegram.request import BaseRequest
 
@@ -26,6 +26,8 @@ PRETENDED_TOKEN: Final = "1:pretended"  # noqa: S105 - of no real bot
 PRETENDED_SECRET: Final = "only-for-scenarios"  # noqa: S105 - the same
 REAL_API: Final = "https://api.telegram.org/bot"
 MESSENGER: Final = "telegram"
+EDITORS: Final = "editors"
+EDITORS_CHAT: Final = -500
 TEXT_MAX: Final = 600  # so that an answer of ordinary length is several messages
 EDIT_MS: Final = 150
 PROSE: Final = "a counter without a queue keeps every letter that came in by any door until it was answered in full"
@@ -69,6 +71,12 @@ class Reception(Clerk):
 
     chat_recovery = ChatRecovery(max_attempts=100, no_progress_timeout_ms=3_600_000)
     chat_stream_stall_timeout_ms = 2_000
+
+
+class EditorsDesk(Clerk):
+    """Shows the editors of `perdure run newsroom` what editions ask them, in a group of theirs."""
+
+    ask_threads: ClassVar[Mapping[str, str]] = {EDITORS: f"telegram:{EDITORS_CHAT}"}
 
 
 def clerk_environment(

@@ -12,7 +12,7 @@ import json
 import math
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -22,7 +22,8 @@ from pydantic import BaseModel
 
 from perdure.actors import Agent, Detached, MilestoneInfo, RunContext, RunInfo, RunResult, exposed, tell
 from perdure.ledger import WaitTimedOut
-from perdure.policies import Retries
+from perdure.policies import Delivery, Retries
+from perdure.scenarios.cast.clerk import EDITORS, EditorsDesk
 
 BERLIN: Final = ZoneInfo("Europe/Berlin")
 OPENED: Final = datetime(2027, 3, 26, 17, 0, tzinfo=BERLIN)
@@ -37,8 +38,9 @@ SILENCE_MAX_S: Final = 30.0  # of a run at work, on a calendar with long days
 PRINTER: Final = "printer"
 STUBBORN: Final = Retries(attempts_max=3, first_ms=50, most_ms=200)
 
+REPEATED: Final = Delivery().repeated_text
 WAYS: Final = ("on the web", "next week")
-PEOPLE: Final = ("ada", "ben")  # who are asked how it appears; each wants another way
+PEOPLE: Final = ("ada", "ben")  # who are asked how it appears; each has a device, and wants another way
 
 ANSWERED: Final = "answered"
 DRAFTED: Final = "drafted"
@@ -177,9 +179,14 @@ class Edition(Agent):
         await run.report_progress(milestone=AWAKE, data=self._perdure.now_ms())
         printed = await self.run_agent_tool(Press, calendar, run_id=press_of(run.run_id))
         await run.report_progress(milestone=UNPRINTED, data=[printed.status, printed.error])
-        decision = await run.ask("It cannot be printed. How does it appear?", list(WAYS))
+        desk = self.agent(EditorsDesk, EDITORS)
+        decision = await run.ask(question_of(run.run_id), list(WAYS), to=EDITORS, via=desk)
         await run.report_progress(milestone=DECIDED, data=[decision.who, decision.value])
         return f"{decision.value}, from {len(answers)} answers"
+
+
+def question_of(edition: str) -> str:
+    return f"{edition} cannot be printed. How does it appear?"
 
 
 def questions(edition: str, assignment: Assignment) -> Iterator[dict[str, Any]]:
@@ -258,12 +265,31 @@ class Newsroom(Agent):
 # what must be found
 
 
+class SeenPress(NamedTuple):
+    """A press of a button: by whom, as the ledger names them, for which way, and what was told to them. It was sent and acknowledged by
+    the clock of the one who looks."""
+
+    who: str
+    way: str
+    told: list[str]
+    sent_s: float
+    acknowledged_s: float
+
+
+class SeenMessage(NamedTuple):
+    """A message with a question, as it stands in the end: its text, and how many buttons it has."""
+
+    text: str
+    buttons: int
+
+
 class SeenEdition(NamedTuple):
     """What is known of one edition at the end.
 
     `approval` is what its reviewer sends, if it has one, and `approved_by_ms` when that was certainly sent, by the clock of the world; None
     if it was by an earlier command. `researchers` are the statuses of their runs, `bookings` is the book of its printer, and `decisions`
-    are the answers that the ledger has to its question.
+    are the answers that the ledger has to its question. `presses` and `messages` are those of the editors' devices; there are none if the
+    question stood there before their Telegram did.
     """
 
     edition: str
@@ -274,6 +300,8 @@ class SeenEdition(NamedTuple):
     researchers: dict[str, str]
     bookings: list[str]
     decisions: list[list[str]]
+    presses: Sequence[SeenPress] = ()
+    messages: Sequence[SeenMessage] = ()
 
     def data(self, what: str) -> Any:
         """What an entry says; None if there is none."""
@@ -304,6 +332,30 @@ def wrong_editions(calendar: Calendar, seen: SeenEdition) -> Iterator[str]:
         yield f"the printer of {name} was {', '.join(seen.bookings) or 'not booked'}; it should be booked once and cancelled once"
     if counts[DECIDED] and seen.decisions != [seen.data(DECIDED)]:
         yield f"{name} heard the decision {seen.data(DECIDED)}, and the ledger has {seen.decisions}"
+    yield from _wrong_presses(seen)
+
+
+def _wrong_presses(seen: SeenEdition) -> Iterator[str]:
+    if not seen.presses or not seen.decisions:
+        return
+    (who, way), *_ = seen.decisions
+    outcome = f"{way}, said by {who}."
+    if [who, way] not in [[press.who, press.way] for press in seen.presses]:
+        yield f"{seen.edition} was decided by {who} for {way}, which nobody has pressed"
+    for press in seen.presses:
+        wanted = outcome if press.who == who else f"Answered already. {outcome}"
+        if set(press.told) != {wanted}:
+            yield f"{press.who}, who has pressed for {seen.edition}, was told {press.told}, and should be told {wanted!r}"
+        early = [each.who for each in seen.presses if each.acknowledged_s < press.sent_s]
+        if press.who == who and early:
+            yield f"{who} decided {seen.edition}, and {', '.join(early)} had pressed before"
+    doubtful = sum(REPEATED in each.text for each in seen.messages)
+    if not 1 <= len(seen.messages) <= 1 + doubtful:
+        yield f"the question of {seen.edition} stands there {len(seen.messages)} times, and {doubtful} of them say that they may"
+    if not any(outcome in each.text and not each.buttons for each in seen.messages):
+        yield f"no message shows that {seen.edition} was decided: {outcome}"
+    if sum(bool(each.buttons) for each in seen.messages) > doubtful:
+        yield f"the question of {seen.edition} has kept its buttons"
 
 
 def _wrong_answers(seen: SeenEdition) -> Iterator[str]:

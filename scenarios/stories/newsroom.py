@@ -7,19 +7,24 @@ written again it is the same, so the same command resumes on the same directory.
 from __future__ import annotations
 
 import asyncio
-import random
+import contextlib
+import json
 import shlex
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Coroutine, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Annotated, Any, ClassVar, Final
 
+import httpx
 import typer
 
+from perdure.actors import messenger_app
 from perdure.ledger import AlreadyAnswered, BadRequest, UnknownAsk, lasting
 from perdure.policies import Limits
+from perdure.scenarios.cast.clerk import EDITORS, EditorsDesk, clerk_environment
+from perdure.scenarios.cast.environment import SCRIPTED, SIMULATED, with_environment
 from perdure.scenarios.cast.newsroom import (
     APPROVED,
     CORRECTED,
@@ -36,21 +41,30 @@ from perdure.scenarios.cast.newsroom import (
     Press,
     Printer,
     SeenEdition,
+    SeenMessage,
+    SeenPress,
     press_of,
+    question_of,
     researchers_of,
     wrong_editions,
 )
+from perdure.scenarios.cast.outside import simulated
 from perdure.scenarios.commands.options import AsJson, Data, World, WorldName, duration_ms
 from perdure.scenarios.commands.shown import in_words
 from perdure.scenarios.faults.chaos import unbalanced
 from perdure.scenarios.faults.strikes import Overview
+from perdure.scenarios.provider.script import Script
 from perdure.scenarios.stories.by_progress import AIM_S, Scene, StruckScenario, draw_kills
 from perdure.scenarios.stories.engine import perform, simulate_in_one_world
+from perdure.scenarios.stories.messenger import posting, posting_inside
+from perdure.scenarios.stories.messenger_play import AGAIN_S, HEADERS, PATH, REST_S
 from perdure.scenarios.stories.stage import Stage
+from perdure.scenarios.telegram.bot_api import BotApi, Posted
+from perdure.scenarios.telegram.server import SocketTelegram
 from perdure.scenarios.testing.laboratory import QUICK
 
 EDITIONS_MAX: Final = 200
-KINDS: Final = ("edition", "newsroom", "supervisor")
+KINDS: Final = ("edition", "newsroom", "desk", "supervisor")
 DAYS: Final = {WorldName.RAY: "6s", WorldName.SIM: "2m"}
 DAY_LEAST_MS: Final = 1_000
 DAY_MOST_MS: Final = {WorldName.RAY: 7 * 86_400_000, WorldName.SIM: 4 * 3_600_000}
@@ -59,6 +73,8 @@ UNREVIEWED: Final = 3  # every third edition is reviewed by nobody
 MAIL_FIRST_H: Final = 0.5  # after the opening
 MAIL_LAST_H: Final = 10.0
 TWICE: Final = 2
+HESITATION_S: Final = 0.4
+FIRST_PERSON: Final = 701
 SHOWN_MAX: Final = 5_000  # live runs that are looked at
 
 
@@ -80,9 +96,24 @@ class NewsroomScenario(StruckScenario):
         self._approved_by_ms: dict[str, float] = {}
         self._rested: set[str] = set()
         self._asked: set[str] = set()
+        self._asked_before: set[str] = set()
+        self._presses: dict[str, list[SeenPress]] = defaultdict(list)
         self._people: list[asyncio.Task[None]] = []
+        self._call: asyncio.Task[Any] | None = None
         self._seen: list[SeenEdition] = []
         self._audit: dict[str, Any] = {}
+
+    @contextlib.contextmanager
+    def surroundings(self, data: Path | None) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            if data is None:
+                self._telegram: BotApi = stack.enter_context(simulated(Script())).telegram
+                values = clerk_environment(SIMULATED, SIMULATED)
+            else:
+                socket = stack.enter_context(SocketTelegram())
+                self._telegram, values = socket, clerk_environment(socket.base_url, SCRIPTED)
+            stack.enter_context(with_environment(values))
+            yield
 
     def stopped(self, data: Path) -> str:
         day = f"{self._day_ms / 1000:g}s"
@@ -99,6 +130,13 @@ class NewsroomScenario(StruckScenario):
         self._ahead_ms: float = opened.now_ms - self._began_s * 1000
         self.screen.say(f"{len(self._editions)} editions are made; a day lasts {self._calendar.day_ms / 1000:g} s")
         known = {(entry.edition, entry.what) for entry in await stage.call(Newsroom, self._room, "diary")}
+        self._asked_before = {asked["ask_id"] for asked in await stage.ask("asks")}
+        app = messenger_app(stage.client, EditorsDesk)
+        async with posting(app) if stage.world == "ray" else posting_inside(app) as self._post:
+            await self._make_editions(stage, known)
+        await self._harvest()
+
+    async def _make_editions(self, stage: Stage, known: set[tuple[str, str]]) -> None:
         loop = asyncio.get_running_loop()
         self._people = [
             loop.create_task(mail)
@@ -111,7 +149,6 @@ class NewsroomScenario(StruckScenario):
         finally:
             for task in self._people:
                 task.cancel()
-        await self._harvest()
 
     @property
     def _room(self) -> str:
@@ -120,7 +157,7 @@ class NewsroomScenario(StruckScenario):
     # the people
 
     def _mails(self, number: int, edition: str, known: set[tuple[str, str]]) -> Iterator[Coroutine[Any, Any, None]]:
-        die = random.Random(f"{self.seed} mail {edition}")
+        die = Random(f"{self.seed} mail {edition}")
         approval_h, correction_h = (die.uniform(MAIL_FIRST_H, MAIL_LAST_H) for _ in range(2))
         if (edition, CORRECTED) not in known:
             yield self._correct(edition, correction_h)
@@ -146,8 +183,36 @@ class NewsroomScenario(StruckScenario):
         return self._stage.now_s() * 1000 + self._ahead_ms
 
     async def _decide(self, ask_id: str, who: str, way: str) -> None:
-        with suppress(AlreadyAnswered):
+        with contextlib.suppress(AlreadyAnswered):
             await self._stage.answer(ask_id, way, who)
+
+    async def _press(self, edition: str, message: Posted, number: int) -> None:
+        """Press the button of a way, on the device of one of the editors, which shows it even if it is gone by then."""
+        stage, who, way = self._stage, PEOPLE[number], WAYS[number]
+        await asyncio.sleep(Random(f"{self.seed} press {edition} {who}").choice((0.0, HESITATION_S)))
+        update = self._telegram.press(message, way, who, FIRST_PERSON + number)
+        body, sent_s = json.dumps(update).encode(), stage.now_s()
+
+        async def is_accepted() -> bool:
+            with contextlib.suppress(httpx.HTTPError):
+                return (await self._post.post(PATH, content=body, headers=HEADERS)).is_success
+            return False
+
+        if not await stage.until(is_accepted, REST_S, AGAIN_S):
+            self.wrong.append(f"the press of {who} for {edition} was never accepted")
+        await is_accepted()  # once more, as from a Telegram that has not heard the answer
+        press_id, named = update["callback_query"]["id"], f"telegram:{who} ({FIRST_PERSON + number})"
+        acknowledged_s = stage.now_s()
+
+        async def is_told() -> bool:
+            return bool(self._telegram.presses[press_id].told)
+
+        await stage.until(is_told, REST_S, AGAIN_S)
+        told = self._telegram.presses[press_id].told
+        self._presses[edition].append(SeenPress(named, way, told, sent_s, acknowledged_s))
+
+    def _messages(self, edition: str) -> list[Posted]:
+        return [each for each in list(self._telegram.messages.values()) if question_of(edition) in each.text]
 
     # what the kills ask
 
@@ -159,13 +224,28 @@ class NewsroomScenario(StruckScenario):
         self._rested |= waiting.intersection(self._editions)
         for asked in await stage.ask("asks"):
             if asked["run_id"] in self._editions and asked["ask_id"] not in self._asked:
-                self._asked.add(asked["ask_id"])
-                answers = (self._decide(asked["ask_id"], who, way) for who, way in zip(PEOPLE, WAYS, strict=True))
-                self._people += map(asyncio.get_running_loop().create_task, answers)
+                self._ask_people(asked["ask_id"], asked["run_id"])
         for task in self._people:
             if task.done():
                 task.result()  # what it raises ends the story
         self.screen.show(scene)
+
+    def _ask_people(self, ask_id: str, edition: str) -> None:
+        answers: list[Coroutine[Any, Any, None]] = []
+        if ask_id in self._asked_before:  # its message stands in another Telegram
+            answers = [self._decide(ask_id, who, way) for who, way in zip(PEOPLE, WAYS, strict=True)]
+        elif message := next((each for each in self._messages(edition) if each.buttons), None):
+            answers = [self._press(edition, message, number) for number in range(len(PEOPLE))]
+        if answers:
+            self._asked.add(ask_id)
+            self._people += map(asyncio.get_running_loop().create_task, answers)
+
+    def wake(self, kinds: set[str]) -> None:
+        # A desk at which nobody asks anything has no process.
+        if "desk" in kinds and (self._call is None or self._call.done()):
+            call = self._stage.call(EditorsDesk, EDITORS, "list_deliveries")
+            self._call = asyncio.get_running_loop().create_task(call)
+            self._call.add_done_callback(lambda done: done.cancelled() or done.exception())  # it was only to wake it
 
     def is_over(self) -> bool:
         mail = self.scene.overview["audit"]["pending"]
@@ -177,6 +257,8 @@ class NewsroomScenario(StruckScenario):
         return super()._pause(max(seconds, least_s))
 
     def hosts_of(self, kind: str, overview: Overview) -> set[str]:
+        if kind == "desk":
+            return {host for agent, host, _ in overview["agents"] if agent.endswith(f":{EditorsDesk.__name__}")}
         if kind == "newsroom":
             return {host for agent, host, _ in overview["agents"] if agent.partition("@")[0] == self._room}
         return {row["host"] for row in overview["live"] if row["host"] and row["run_id"].startswith(self._prefix)}
@@ -198,6 +280,8 @@ class NewsroomScenario(StruckScenario):
                 researchers,
                 await stage.client.agent(Printer, PRINTER, of=press).book(),
                 await self._decisions(edition),
+                self._presses[edition],
+                [SeenMessage(each.text, len(each.buttons)) for each in self._messages(edition)],
             )
             self._seen.append(seen)
             self.wrong += wrong_editions(self._calendar, seen)
@@ -226,6 +310,7 @@ class NewsroomScenario(StruckScenario):
             "corrections": counts[CORRECTED],
             "printers": {"booked": bookings["booked"], "cancelled": bookings["cancelled"]},
             "decisions": counts[DECIDED],
+            "presses": sum(len(seen.presses) for seen in self._seen),
             "deliveries": {key: value for key, value in self._audit.items() if isinstance(value, int)},
             "kills": {kind: self.kills[kind] for kind in KINDS},
             "seconds": round(self.seconds, 3),
@@ -236,11 +321,12 @@ class NewsroomScenario(StruckScenario):
         ended = f"{editions['ended']} of {editions['requested']} editions ended in {told['seconds']:.1f} s"
         approvals = f"{told['approvals']['taken']} approvals were taken, and {told['approvals']['missed']} did not come in a day"
         printers_said = f"printers were booked {printers['booked']} times, and {printers['cancelled']} bookings undone"
+        decided = f"{told['decisions']} times two people were asked, and one of them decided"
         said = [
             f"{ended}; {editions['seen_without_host']} were seen waiting without a host. Killed: {in_words(told['kills'])}.",
             f"{researchers['used']} answers of researchers were used, and {researchers['cancelled']} researchers were cancelled.",
             f"{approvals}; {told['corrections']} corrections were read.",
-            f"{printers_said.capitalize()}. {told['decisions']} times two people were asked, and one of them decided.",
+            f"{printers_said.capitalize()}. {decided}; {told['presses']} presses of buttons were told what came of them.",
         ]
         if told["verified"]:
             said.append(
@@ -263,7 +349,7 @@ def correction_of(edition: str) -> str:
 
 def run_newsroom(
     editions: Annotated[int, typer.Option(min=1, max=EDITIONS_MAX, help="Number of editions.")] = 3,
-    kills: Annotated[int, typer.Option(min=0, max=1_000, help="Number of processes to kill.")] = 3,
+    kills: Annotated[int, typer.Option(min=0, max=1_000, help="Number of processes to kill.")] = 4,
     day: Annotated[
         str | None,
         typer.Option(
@@ -279,13 +365,13 @@ def run_newsroom(
 
     Each edition asks five researchers and goes on with the first two answers; the others are cancelled. It waits a day for a reviewer,
     who is missing for every third one, reads a correction, and sleeps until Monday, 08:30 in Berlin. Printing fails for good, so the
-    booking of a printer is undone, and two people are asked how the edition appears: the first one decides. While an edition waits it has
-    no process. A newsroom's day lasts as long as --day says. It kills the host of a run, the host of the newsroom, and the supervisor. At
-    the end each of these must have taken effect once, and nothing too early. The exit code is 1 if anything differs. The same command
-    resumes on the same directory.
+    booking of a printer is undone, and two people are asked how the edition appears, by buttons in a simulated Telegram: the first one
+    decides, and the other one is told. While an edition waits it has no process. A newsroom's day lasts as long as --day says. It kills
+    the host of a run, of the newsroom or of the agent that asks in Telegram, and the supervisor. At the end each of these must have taken
+    effect once, and nothing too early. The exit code is 1 if anything differs. The same command resumes on the same directory.
 
-    With --json the object has editions, researchers, approvals, corrections, printers and decisions (counts), deliveries, kills, seconds
-    and verified.
+    With --json the object has editions, researchers, approvals, corrections, printers, decisions and presses (counts), deliveries, kills,
+    seconds and verified.
 
     Examples:
         perdure run newsroom

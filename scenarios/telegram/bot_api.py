@@ -16,7 +16,9 @@ from pydantic import Field
 from perdure.scenarios.provider.events import Plain
 
 TEXT_MAX: Final = 4096
+KEY_BYTES_MAX: Final = 64
 FIRST_MESSAGE: Final = 1_000
+FIRST_PRESS: Final = 1_000_000  # above the numbers of updates that a story makes itself
 BOT_NAME: Final = "perdure_bot"
 REFUSALS: Final = {
     "error": (500, "Internal Server Error"),
@@ -52,6 +54,7 @@ class Posted(Plain):
     chat_id: int
     message_id: int
     said: list[tuple[int, str]]
+    buttons: list[tuple[str, str]] = Field(default_factory=list)  # labels, and the data that a press brings
     is_told: bool = True
     is_deleted: bool = False
 
@@ -73,6 +76,17 @@ class Asked(Plain):
     status: int | None
 
 
+class Pressed(Plain):
+    """A press of a button: by whom, and what was told to the presser, each time."""
+
+    press_id: str
+    chat_id: int
+    message_id: int
+    person: str
+    label: str
+    told: list[str] = Field(default_factory=list)
+
+
 class BotRefusal(Exception):
     """The Bot API says no."""
 
@@ -89,6 +103,19 @@ class BotApi:
         self.asked: list[Asked] = []
         self.faults: list[BotFault] = []
         self.webhook: dict[str, Any] = {}
+        self.presses: dict[str, Pressed] = {}
+
+    def press(self, seen: Posted, label: str, person: str, person_id: int) -> dict[str, Any]:
+        """Somebody presses a button of a message as their device shows it: it may be gone by now. Returns the update for the webhook."""
+        message, data = self.messages[seen.chat_id, seen.message_id], dict(seen.buttons)[label]
+        number = FIRST_PRESS + len(self.presses)
+        pressed = Pressed(
+            press_id=str(number), chat_id=seen.chat_id, message_id=seen.message_id, person=person, label=label
+        )
+        self.presses[pressed.press_id] = pressed
+        sender = {"id": person_id, "is_bot": False, "first_name": person}
+        query = {"id": pressed.press_id, "from": sender, "message": _shown(message), "data": data}
+        return {"update_id": number, "callback_query": query}
 
     def plan(self, faults: list[BotFault]) -> None:
         self.faults += faults
@@ -147,6 +174,8 @@ class BotApi:
                 return self._sent(given, at_ms, is_told=is_told)
             case "editMessageText":
                 return self._edited(given, at_ms)
+            case "answerCallbackQuery":
+                return self._told(given)
             case "deleteMessage":
                 message = self._message(given, "Bad Request: message to delete not found")
                 self._keep(message.model_copy(update={"is_deleted": True}))
@@ -158,20 +187,34 @@ class BotApi:
         if chat_id is None:
             raise BotRefusal(400, "Bad Request: chat not found")
         message = Posted(
-            chat_id=chat_id, message_id=FIRST_MESSAGE + len(self.messages), said=[(at_ms, text)], is_told=is_told
+            chat_id=chat_id,
+            message_id=FIRST_MESSAGE + len(self.messages),
+            said=[(at_ms, text)],
+            buttons=_buttons(given),
+            is_told=is_told,
         )
         self._keep(message)
         return _shown(message)
 
     def _edited(self, given: Mapping[str, Any], at_ms: int) -> dict[str, Any]:
         message, text = self._message(given, "Bad Request: message to edit not found"), _checked(given)
-        if message.text == text:
+        buttons = _buttons(given)
+        if (message.text, message.buttons) == (text, buttons):
             raise BotRefusal(
                 400, "Bad Request: message is not modified: specified new message content is exactly the same"
             )
-        changed = message.model_copy(update={"said": [*message.said, (at_ms, text)]})
+        changed = message.model_copy(update={"said": [*message.said, (at_ms, text)], "buttons": buttons})
         self._keep(changed)
         return _shown(changed)
+
+    def _told(self, given: Mapping[str, Any]) -> bool:
+        pressed = self.presses.get(str(given.get("callback_query_id")))
+        if pressed is None:
+            raise BotRefusal(400, "Bad Request: query is too old and response timeout expired or query ID is invalid")
+        self.presses[pressed.press_id] = pressed.model_copy(
+            update={"told": [*pressed.told, str(given.get("text") or "")]}
+        )
+        return True
 
     def _message(self, given: Mapping[str, Any], otherwise: str) -> Posted:
         found = self.messages.get((_number(given.get("chat_id")) or 0, _number(given.get("message_id")) or 0))
@@ -203,6 +246,15 @@ def _checked(given: Mapping[str, Any]) -> str:
         if entity["offset"] < 0 or entity["length"] <= 0 or entity["offset"] + entity["length"] > units:
             raise BotRefusal(400, "Bad Request: can't parse entities")
     return text
+
+
+def _buttons(given: Mapping[str, Any]) -> list[tuple[str, str]]:
+    markup = given.get("reply_markup") or {}
+    rows = (json.loads(markup) if isinstance(markup, str) else markup).get("inline_keyboard", [])
+    found = [(each["text"], each["callback_data"]) for row in rows for each in row]
+    if any(not 0 < len(data.encode()) <= KEY_BYTES_MAX for _, data in found):
+        raise BotRefusal(400, "Bad Request: BUTTON_DATA_INVALID")
+    return found
 
 
 def _shown(message: Posted) -> dict[str, Any]:

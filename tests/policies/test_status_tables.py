@@ -61,6 +61,7 @@ REPLIES = """
     parked             parked  parked  ignored ignored
     retried            ignored ignored waiting ignored
     retried_afterwards ignored ignored running ignored
+    revised            ignored ignored ignored waiting
 """
 MACHINES: list[tuple[str, Transitions[Any, Any], type[StrEnum], type[StrEnum], str]] = [
     ("fiber", FIBER_TRANSITIONS, FiberState, FiberEvent, FIBERS),

@@ -20,11 +20,13 @@ import httpx
 import pytest
 
 from perdure import actors
-from perdure.actors import Agent, Client
+from perdure.actors import Agent, Client, Messenger, Telegram
+from perdure.actors.messenger.telegram import SECRET_HEADER
 from perdure.actors.sim_world.sim_ports import EPOCH_MS
 from perdure.gateway import Gateway
 from perdure.ledger import Secret, taken_out
 from perdure.policies import Answerer
+from perdure.scenarios.telegram.sim import SimTelegram
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.gateway.real import real_gateway
 from tests.readmes.pages import GATEWAY, GUIDE, LIMITS, PAGES, PYTHON, Page, example, module_of, modules
@@ -112,6 +114,7 @@ def test_every_module_is_played_here() -> None:
         "bot",
         "bureau",
         "conversation",
+        "copy_desk",
         "elsewhere",
         "following",
         "front_page",
@@ -283,6 +286,31 @@ def test_the_bot_can_be_served(monkeypatch: pytest.MonkeyPatch) -> None:
     (messenger,) = bot.Bot.messengers()
     assert messenger.webhook_path == "/messengers/telegram/webhook"
     assert actors.messenger_app(actors.Runtime("unused"), bot.Bot).routes
+
+
+def test_the_desk_asks_in_its_thread_and_a_press_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk, telegram = example("copy_desk"), SimTelegram()
+    bot = Telegram("1:token-of-a-bot", secret_token="only-for-tests", wire=telegram.wire)  # noqa: S106 - of no bot
+    monkeypatch.setattr(desk.CopyDesk, "messengers", lambda: [Messenger(id="telegram", adapter=bot)])
+
+    async def story(client: Client) -> None:
+        await client.start(desk.Proof, run_id="proof")
+        while not telegram.messages:
+            await asyncio.sleep(1)
+        (message,) = telegram.messages.values()
+        assert (message.chat_id, message.text) == (-1001, "Print it?")
+        app = actors.messenger_app(client, desk.CopyDesk)
+        async with httpx.AsyncClient(base_url="http://bot.invalid", transport=httpx.ASGITransport(app)) as webhooks:
+            update = telegram.press(message, "Yes", "Ada", 7)
+            headers = {SECRET_HEADER: "only-for-tests"}
+            answer = await webhooks.post("/messengers/telegram/webhook", json=update, headers=headers)
+        assert answer.status_code == 200
+        assert (await client.run(desk.Proof, run_id="proof")).output is True
+        await asyncio.sleep(60)
+        (message,) = telegram.messages.values()
+        assert (message.text, message.buttons) == ("Print it?\n\nYes, said by telegram:Ada (7).", [])
+
+    play(story)
 
 
 def test_the_agents_of_the_page_are_served_and_answer_its_requests(tmp_path: Path) -> None:

@@ -22,12 +22,16 @@ from perdure.scenarios.cast.newsroom import (
     ENDED,
     MONDAY,
     OPENED,
+    REPEATED,
     UNPRINTED,
     UNREAD,
     Assignment,
     Calendar,
     DiaryEntry,
     SeenEdition,
+    SeenMessage,
+    SeenPress,
+    question_of,
     questions,
     researchers_of,
     wrong_editions,
@@ -40,7 +44,7 @@ from perdure.scenarios.stories.stage import Stage
 DAY_MS = 120_000
 SEEDS, SEEDS_MAX = 4, 10
 FIELDS = (
-    "scenario world seed editions researchers approvals corrections printers decisions deliveries kills seconds verified"
+    "scenario world seed editions researchers approvals corrections printers decisions presses deliveries kills seconds verified"
 ).split()
 
 
@@ -83,15 +87,33 @@ def seen_with(differing: dict[str, Any], **changes: Any) -> SeenEdition:
     return seen._replace(**changes)
 
 
+OUTCOME = "on the web, said by ada."
+LATE = f"Answered already. {OUTCOME}"
+DONE = SeenMessage(f"{question_of('e')}\n\n{OUTCOME}", 0)
+DOUBTFUL = SeenMessage(f"{REPEATED}\n\n{DONE.text}", 0)
+PRESSES = [SeenPress("ada", "on the web", [OUTCOME], 1.0, 2.0), SeenPress("ben", "next week", [LATE, LATE], 1.5, 2.5)]
+
+
+def pressed(number: int, **changes: Any) -> SeenEdition:
+    presses = [each._replace(**changes) if at == number else each for at, each in enumerate(PRESSES)]
+    return seen_with({}, presses=presses, messages=[DONE])
+
+
+def shown(*messages: SeenMessage) -> SeenEdition:
+    return seen_with({}, presses=PRESSES, messages=messages)
+
+
 @pytest.mark.parametrize(
     "seen",
     [
         seen_with({}),
+        shown(DONE),
+        shown(SeenMessage(question_of("e"), 2), DOUBTFUL),
         seen_with({}, approved_by_ms=None),
         seen_with({APPROVED: None, UNREAD: 25_000}, approval=None, approved_by_ms=None),
         seen_with({APPROVED: None, UNREAD: 25_000}, approved_by_ms=25_001),
     ],
-    ids=["approved", "approved before", "not reviewed", "approved too late"],
+    ids=["approved", "pressed", "seen twice", "approved before", "not reviewed", "approved too late"],
 )
 def test_what_is_as_it_should_be_is_not_complained_about(seen: SeenEdition) -> None:
     assert list(wrong_editions(CALENDAR, seen)) == []
@@ -122,6 +144,18 @@ def test_what_is_as_it_should_be_is_not_complained_about(seen: SeenEdition) -> N
         (seen_with({}, bookings=["booked", "cancelled", "cancelled"]), "booked once and cancelled once"),
         (seen_with({}, bookings=[]), "not booked"),
         (seen_with({DECIDED: ["ben", "next week"]}), "heard the decision ['ben', 'next week']"),
+        (pressed(0, way="next week"), "decided by ada for on the web, which nobody has pressed"),
+        (pressed(1, told=["next week, said by ben."]), "was told ['next week, said by ben.']"),
+        (pressed(1, told=[]), "was told []"),
+        (pressed(0, told=[OUTCOME, LATE]), "and should be told 'on the web, said by ada.'"),
+        (pressed(1, acknowledged_s=0.5), "ada decided e, and ben had pressed before"),
+        (shown(), "stands there 0 times"),
+        (shown(DONE, DONE), "stands there 2 times, and 0 of them"),
+        (
+            shown(SeenMessage(f"{question_of('e')}\n\nnext week, said by ben.", 0)),
+            "no message shows that e was decided",
+        ),
+        (shown(SeenMessage(DONE.text, 2)), "has kept its buttons"),
     ],
 )
 def test_whatever_differs_is_told(seen: SeenEdition, complaint: str) -> None:
@@ -141,7 +175,7 @@ def test_whatever_is_killed_each_of_it_takes_effect_once(seed: int) -> None:
     assert told["researchers"] == {"used": 4, "cancelled": 6}
     assert told["approvals"] == {"taken": 2, "missed": 0}
     assert told["printers"] == {"booked": 2, "cancelled": 2}
-    assert (told["corrections"], told["decisions"]) == (2, 2)
+    assert (told["corrections"], told["decisions"], told["presses"]) == (2, 2, 4)
     assert sum(told["kills"].values()) == 4
     assert min(told["kills"].values()) >= 1
     assert told["deliveries"]["pending"] == 0
@@ -159,8 +193,18 @@ MOMENTS = (
     (KillPoint.MID_RUN, "undo book done"),
     (KillPoint.AFTER_RESULT_COMMIT, "/press"),
     (KillPoint.MID_RUN, "ask 1"),
+    (KillPoint.MID_RUN, "question 1 shown"),
+    (KillPoint.BEFORE_EFFECT, "messenger post"),
+    (KillPoint.AFTER_EFFECT, "messenger post"),
+    (KillPoint.BEFORE_EFFECT, "messenger answer"),
+    (KillPoint.AFTER_EFFECT, "messenger answer"),
+    (KillPoint.BEFORE_EFFECT, "messenger press"),
+    (KillPoint.AFTER_EFFECT, "messenger press"),
     (KillPoint.BEFORE_HANDLER_COMMIT, "!finish"),
 )
+
+
+EDITED = (KillPoint.AFTER_EFFECT, "messenger edit")  # it is not, if it was answered while it was posted again
 
 
 class Deadly(NewsroomScenario):
@@ -183,7 +227,7 @@ class Deadly(NewsroomScenario):
 
 @pytest.mark.parametrize(
     "moments",
-    [*([each] for each in MOMENTS), MOMENTS],
+    [*([each] for each in (*MOMENTS, EDITED)), MOMENTS],
     ids=lambda each: " ".join(detail.strip("/!-") for _, detail in each) if len(each) == 1 else "all",
 )
 def test_a_death_in_the_middle_of_anything_repeats_nothing(moments: Sequence[tuple[KillPoint, str]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import pytest
@@ -53,6 +54,34 @@ class Speaker(Agent):
     async def run(self, input: int, run: RunContext) -> int:
         for number in range(input):
             await tell(self.sub_agent(Listener, "l").hear, str(number))
+            await run.report_progress(number / input)
+        return run.attempt
+
+
+class Neighbour(Agent):
+    """Speaks to an agent that is no relative."""
+
+    stands_alone = True
+
+    @exposed
+    def say(self, words: list[str], fail: bool = False) -> None:
+        with self.transaction():
+            for word in words:
+                tell(self.agent(Listener, "x").hear, word)
+            if fail:
+                raise RuntimeError("never mind")
+
+    @exposed
+    async def say_now(self, word: str, name: str = "x") -> None:
+        await tell(self.agent(Listener, name).hear, word)
+
+    @exposed
+    async def heard(self, name: str = "x") -> list[str]:
+        return list(await self.agent(Listener, name).words())  # type: ignore[misc]
+
+    async def run(self, input: int, run: RunContext) -> int:
+        for number in range(input):
+            await tell(self.agent(Listener, "x").hear, str(number))
             await run.report_progress(number / input)
         return run.attempt
 
@@ -217,3 +246,32 @@ def test_a_tell_that_is_repeated_to_a_later_life_is_posted_once(by: str, victim:
             assert saying.exception() is None or victim == "host"
 
     play(story, kill_when=moment)
+
+
+def test_an_agent_that_is_no_relative_is_told_and_called_too() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.call(Neighbour, "say", ["a", "b"])
+        await stage.call(Neighbour, "say_now", "c")
+        with pytest.raises(Exception, match="never mind"):
+            await stage.call(Neighbour, "say", ["d"], fail=True)
+        await asyncio.sleep(5)
+        assert await stage.call(Neighbour, "heard") == ["a", "b", "c"]
+        listener: Any = stage.client.agent(Listener, "x")
+        assert await listener.words() == ["a", "b", "c"], "it is the agent that clients know by this name"
+        for name in ("", "\0"):
+            with pytest.raises(BadRequest, match="name"):
+                await stage.call(Neighbour, "say_now", "a", name)
+
+    play(story)
+
+
+@pytest.mark.parametrize("place", range(2, 48, 6))
+def test_a_run_that_is_entered_again_tells_an_agent_that_is_no_relative_once(place: int) -> None:
+    visits = itertools.count()
+
+    async def story(stage: Stage) -> None:
+        await stage.client.run(Neighbour, 3, run_id="r")
+        await asyncio.sleep(60)
+        assert sorted(await stage.call(Neighbour, "heard")) == ["0", "1", "2"]
+
+    play(story, kill_when=lambda *_: next(visits) == place)

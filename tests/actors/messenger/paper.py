@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from perdure.actors import ChatAgent, Client
 from perdure.actors.events.observability import ObservedEvent, subscribe
 from perdure.actors.messenger.adapter import (
+    Button,
     MalformedUpdate,
     MessageGone,
     MessageUnchanged,
@@ -22,7 +23,7 @@ from perdure.actors.messenger.adapter import (
     Webhook,
 )
 from perdure.actors.messenger.messenger_agent import MessengerAgent
-from perdure.actors.messenger.messenger_events import Kind, MessengerEvent, Person
+from perdure.actors.messenger.messenger_events import Action, Kind, MessengerEvent, Person
 from perdure.policies import Counting, Delivery
 from perdure.scenarios.provider.events import Done, Finish, Role, Usage
 from perdure.scenarios.provider.faults import FaultPlan, Pace
@@ -48,6 +49,8 @@ class Board:
     messages: ClassVar[dict[str, dict[str, list[str]]]] = {}
     deleted: ClassVar[list[str]] = []
     requests: ClassVar[list[tuple[float, str, str]]] = []
+    buttons: ClassVar[dict[str, list[Button]]] = {}
+    told: ClassVar[dict[str, list[str]]] = {}
     faults: ClassVar[dict[str, list[str]]] = {}
     busy_ms: ClassVar[float] = 3_000
     slow_s: ClassVar[float] = 0.01
@@ -59,6 +62,7 @@ class Board:
         `silent` was done and nobody is told; `lost` was not done and nobody is told.
         """
         cls.messages, cls.deleted, cls.requests = {}, [], []
+        cls.buttons, cls.told = {}, {}
         cls.faults = {name: list(each) for name, each in faults.items()}
         cls.slow_s = 0.01
 
@@ -105,20 +109,28 @@ class Paper:
         return result
 
     async def post(self, thread_id: str, text: str) -> str:
+        return await self._post(thread_id, text, ())
+
+    async def _post(self, thread_id: str, text: str, buttons: Sequence[Button]) -> str:
         def done() -> str:
             thread = Board.messages.setdefault(thread_id, {})
             message_id = f"m{sum(map(len, Board.messages.values())) + len(Board.deleted) + 1}"
             thread[message_id] = [text]
+            Board.buttons[message_id] = [*buttons]
             return message_id
 
         return str(await self._asked("post", thread_id, done))
 
     async def edit(self, thread_id: str, message_id: str, text: str) -> None:
+        await self._edit(thread_id, message_id, text, ())
+
+    async def _edit(self, thread_id: str, message_id: str, text: str, buttons: Sequence[Button]) -> None:
         def done() -> None:
             said = Board.messages[thread_id][message_id]
-            if said[-1] == text:
+            if (said[-1], Board.buttons[message_id]) == (text, [*buttons]):
                 raise MessageUnchanged("it is as it is")
             said.append(text)
+            Board.buttons[message_id] = [*buttons]
 
         await self._asked("edit", thread_id, done)
 
@@ -131,6 +143,27 @@ class Paper:
 
     async def typing(self, thread_id: str) -> None:
         await self._asked("typing", thread_id, lambda: None)
+
+
+class PaperWithButtons(Paper):
+    """The adapter of a provider that has buttons."""
+
+    async def post_with_buttons(self, thread_id: str, text: str, buttons: Sequence[Button]) -> str:
+        return await self._post(thread_id, text, buttons)
+
+    async def edit_with_buttons(self, thread_id: str, message_id: str, text: str, buttons: Sequence[Button]) -> None:
+        await self._edit(thread_id, message_id, text, buttons)
+
+    async def answer_press(self, press_id: str, text: str) -> None:
+        await self._asked("press", "", lambda: Board.told.setdefault(press_id, []).append(text))
+
+
+def pressed(key: str, press_id: str, *, thread: str = "t", author: Person | None = None) -> MessengerEvent:
+    """Somebody presses a button, by its key."""
+    action_id, _, value = key.partition(":")
+    action = Action(id=action_id, value=value, press_id=press_id)
+    more: dict[str, Any] = {} if author is None else {"author": author}
+    return said("", thread=thread, key=f"press {press_id}", kind=Kind.ACTION, action=action, **more)
 
 
 def said(text: str, *, thread: str = "t", key: str = "", messenger_id: str = "paper", **more: Any) -> MessengerEvent:
@@ -233,6 +266,7 @@ def visit(
     script: Script = SCRIPT,
     plan: FaultPlan | None = None,
     pace: Pace | None = None,
+    timeout_ms: float = 3_600_000,
     **simulation: Any,
 ) -> tuple[Any, list[ObservedEvent]]:
     """Play a story; the world must come to rest. What it gave, and what was told on the channel of messengers."""
@@ -241,7 +275,7 @@ def visit(
     forget = subscribe("messenger", heard.append)
     try:
         with Laboratory(3, **simulation) as laboratory:
-            result = laboratory.play(lambda client: story(Chat(laboratory, client, agent)), timeout_ms=3_600_000)
+            result = laboratory.play(lambda client: story(Chat(laboratory, client, agent)), timeout_ms=timeout_ms)
             laboratory.settle()
             laboratory.simulation.raise_errors()
     finally:

@@ -135,7 +135,7 @@ def test_a_messenger_hands_on_what_it_answers_and_what_a_subscribed_thread_may_w
     respond_to: set[str], answered: set[Kind]
 ) -> None:
     messenger = Messenger(id="m", adapter=Paper(), respond_to=frozenset(respond_to))
-    assert {kind for kind in Kind if messenger.may_answer(said("hi", kind=kind))} == answered
+    assert {kind for kind in Kind if messenger.takes(said("hi", kind=kind))} == answered
 
 
 @pytest.mark.shows(messenger="M11 M12 M13 M45")

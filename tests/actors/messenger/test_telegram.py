@@ -25,6 +25,7 @@ from perdure.actors import (
     Telegram,
     Webhook,
 )
+from perdure.actors.messenger.adapter import Button
 from perdure.actors.messenger.telegram import SECRET_HEADER, TEXT_MAX, rendered
 from perdure.ledger import BadRequest
 from perdure.policies import Counting, length_of
@@ -243,9 +244,13 @@ def test_hostile_markup_never_makes_an_entity_that_is_not_there(text: str) -> No
     assert bool(shown.strip()) == bool(text.strip())
 
 
-def asked(job: Callable[[Telegram], Awaitable[Any]], *faults: BotFault) -> tuple[Any, SimTelegram]:
-    """What a request comes to: its answer, or its trouble."""
+def asked(
+    job: Callable[[Telegram], Awaitable[Any]], *faults: BotFault, to: list[SimTelegram] | None = None
+) -> tuple[Any, SimTelegram]:
+    """What a request comes to: its answer, or its trouble. `to` is given the Telegram first."""
     telegram = SimTelegram()
+    if to is not None:
+        to.append(telegram)
     telegram.plan(list(faults))
 
     async def main() -> Any:
@@ -273,6 +278,55 @@ def test_messages_are_sent_edited_and_taken_away() -> None:
     kept, gone = telegram.log()["messages"]
     assert [text for _, text in kept["said"]] == ["One 😀 two", "Three"]
     assert gone["is_deleted"]
+
+
+KEYBOARD = [Button("Yes", "perdure:0000000001:0"), Button("No", "perdure:0000000001:1"), Button("x" * 30, "a:b")]
+
+
+def test_buttons_stand_below_a_message_until_an_edit_that_names_none() -> None:
+    seen: list[Any] = []
+
+    async def job(bot: Telegram) -> None:
+        message_id = await bot.post_with_buttons("telegram:7", "Print it?", KEYBOARD)
+        (message,) = telegrams[0].messages.values()
+        seen.append(message.buttons)
+        with pytest.raises(MessageUnchanged):
+            await bot.edit_with_buttons("telegram:7", message_id, "Print it?", KEYBOARD)
+        await bot.edit_with_buttons("telegram:7", message_id, "Print it?", KEYBOARD[:1])
+        await bot.edit("telegram:7", message_id, "Printed.")
+
+    telegrams = list[SimTelegram]()
+    _, telegram = asked(job, to=telegrams)
+    (message,) = telegram.log()["messages"]
+    assert seen == [[(each.label, each.key) for each in KEYBOARD]]
+    assert (message["said"][-1][1], message["buttons"]) == ("Printed.", [])
+    with pytest.raises(BadRequest, match="64 bytes"):
+        asked(lambda bot: bot.post_with_buttons("telegram:7", "x", [Button("Yes", "ä" * 33)]))
+
+
+def test_a_press_comes_back_with_its_key_and_its_presser_is_told() -> None:
+    async def job(bot: Telegram) -> None:
+        telegram = telegrams[0]
+        await bot.post_with_buttons("telegram:7", "Print it?", KEYBOARD)
+        (message,) = telegram.messages.values()
+        update = telegram.press(message, "No", "Ada", 7)
+        (event,) = parsed(update)
+        assert event.is_press
+        assert event.action is not None
+        assert (event.action.value, event.author.full_name, event.thread_id) == ("0000000001:1", "Ada", "telegram:7")
+        await bot.answer_press(event.action.press_id, "y" * 300)
+        with pytest.raises(ProviderRefused):
+            await bot.answer_press("99", "too late")
+
+    telegrams = list[SimTelegram]()
+    _, telegram = asked(job, to=telegrams)
+    assert [each.told for each in telegram.presses.values()] == [["y" * 200]]
+
+
+def test_the_button_of_an_author_is_no_press_of_ours() -> None:
+    query = {"id": "q", "from": ADA, "message": {"message_id": 9, "chat": PRIVATE}, "data": "perduring:1:0"}
+    assert not parsed({"update_id": 2, "callback_query": query})[0].is_press
+    assert not parsed(update())[0].is_press
 
 
 POST: Callable[[Telegram], Awaitable[Any]] = lambda bot: bot.post("telegram:7", "x")  # noqa: E731
