@@ -157,11 +157,11 @@ class Desk(Agent):
 
     @exposed
     def ask_in_handler(self, waits: bool) -> None:
-        self.queue("queued", waits)
+        self.queue(self.on_queued, waits)
 
-    def queued(self, waits: bool, occurrence: Occurrence) -> None:
+    def on_queued(self, waits: bool, occurrence: Occurrence) -> None:
         try:
-            self.ask("Ship?", then=None if waits else "decided")  # type: ignore[call-overload]
+            self.ask("Ship?", then=None if waits else "decided")
         except AwaitedInsideHandler as problem:
             self.note(str(problem))
 
@@ -646,7 +646,7 @@ class Wrong(Agent):
     @exposed
     async def typo(self) -> str:
         try:
-            await self.ask("Ship?", expire=5)  # type: ignore[call-overload]
+            await self.ask("Ship?", expire=5)
         except TypeError as problem:
             return str(problem)
         return ""
