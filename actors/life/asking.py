@@ -48,6 +48,7 @@ class Asking:
     def ask(
         self, question: str, schema: Any = bool, then: object = None, **options: Unpack[AskOptions]
     ) -> Pending[Answer] | RunHandle:
+        """See `Agent.ask`."""
         life, activity = self._life, ACTIVITY.get()
         if then is not None:
             wanted = wanted_answer(question, schema, life.limits, **options)

@@ -232,6 +232,7 @@ def body_of(told: Mapping[str, Any]) -> bytes:
 
 
 def answer_of(run_id: str, question: str, shape: Shape, body: bytes) -> Answer:
+    """What people have said, of the type that was asked for. Raises `AskExpired` if nobody has, and `BadRequest` if it does not fit."""
     told = unpack(body)
     if told["value"] is None:
         raise AskExpired(run_id, question)
@@ -479,6 +480,7 @@ class TimeLimit:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
+        """A block, within this one, whose time does not count."""
         loop, until_s = asyncio.get_running_loop(), self._bound.when()
         if not self._waits and until_s is not None and self._goes_on:
             self._left_s = until_s - loop.time()

@@ -59,6 +59,11 @@ class Desk(Agent):
         with self.transaction():
             self.state["told"] = [*self.state.get("told", []), list(what)]
 
+    def note_once(self, *what: Any) -> None:
+        """For code that may be entered again."""
+        if list(what) not in self.state.get("told", []):
+            self.note(*what)
+
     @exposed(repeatable=True)
     def told(self) -> list[list[Any]]:
         return list(self.state.get("told", []))
@@ -98,7 +103,7 @@ class Desk(Agent):
         self.attempts.append(fiber.attempt)
         first = await self.ask(self.words)
         second = await self.ask("How many?", Annotated[int, AfterValidator(_odd)])
-        self.note(first.value, second.value)
+        self.note_once(first.value, second.value)
 
     async def in_words(self, fiber: FiberContext) -> None:
         first = await self.ask(self.words)
@@ -568,7 +573,7 @@ class Beside(Desk):
         first = await self.ask("Own?", int)
         with self.transaction():
             self.ask("Really?", then=self.decided)
-        await fiber.step("note", lambda: self.note("own", first.value))
+        self.note_once("own", first.value)
 
 
 async def asking_in_a_fiber(client: Client) -> None:
