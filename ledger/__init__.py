@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         APPROVAL,
         BEGAN_BY,
         CLIENT_TOOL,
+        QUESTION_TYPE,
         YES_OR_NO,
         AskedCall,
         ask_id,

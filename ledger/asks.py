@@ -44,6 +44,8 @@ ALARM_OF_ASKS: Final = "\0asks "
 """As `ALARM_OF_RUN`, before the id of a run whose questions go on to others, or expire."""
 _CALL: Final = "call-"
 _CLOSED_CALLS_MAX: Final = 1_000
+QUESTION_TYPE: Final = "perdure.asks:Question"
+"""The type of the runs by which agents ask people outside of their own runs."""
 BEGAN_BY: Final = "began_by"
 """The option of a run that names who began it, where that is known."""
 
@@ -323,7 +325,8 @@ def asks_below(view: View, run_id: str) -> list[dict[str, Any]]:
 def ask_told(run: Run, ask: AskRecord) -> dict[str, Any]:
     """A question of a run for whoever is to answer it, as plain data. `to` are those who may answer by now, `later` those to whom it goes
     on."""
-    of = {"run_id": run.run_id, "agent": run.child, "kind": QUESTION, "tool": None, "call_id": None}
+    agent = run.parent if run.agent_type == QUESTION_TYPE else run.child
+    of = {"run_id": run.run_id, "agent": agent, "kind": QUESTION, "tool": None, "call_id": None}
     return _told(ask_id(run.run_id, ask.number), ask, of)
 
 

@@ -192,7 +192,7 @@ def _put_off(case: Case) -> Iterator[str]:
             yield f"`perdure send {name} {shlex.quote(events[0])} VALUE` sends it the event."
     if run.paused:
         yield f"It is paused, and on no host, until `perdure resume {name}`."
-    if not run.is_awaited and "max_budget_ms" in run.options:
+    if not run.is_awaited and run.options.get("max_budget_ms", math.inf) < math.inf:
         seen = sighting_of(case.view, run, case.awake_at_ms)
         yield from _ends(case, "It is given up", seen.requested_at_ms + run.options["max_budget_ms"], "max_budget_ms")
     else:

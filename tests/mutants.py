@@ -207,7 +207,7 @@ MUTANTS = (
            "test_a_question_is_listed_and_expires_although_the_supervisor_died_after_it_was_asked"),
     Mutant("ledger.batch_decisions:_ends_plainly", "no part", "asks",
            "test_runs_that_end_together_leave_no_question_open"),
-    Mutant("actors.life.run_context:RunContext._ask", "never", "goes_on",
+    Mutant("actors.life.run_context:RunContext._told", "never", "goes_on",
            "test_a_question_whose_task_is_cancelled_is_withdrawn"),
     Mutant("ledger.asks:ring", "never", "level",
            "test_only_those_who_are_asked_may_answer_and_it_comes_to_the_next_when_their_time_has_come"),

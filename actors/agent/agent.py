@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, ClassVar, Literal, TypeVar, Unpack, cast, overload
 
-from perdure.actors.agent.exposing import exposed, verb, watching
+from perdure.actors.agent.exposing import verb
 from perdure.actors.agent.groups import (
     FiberGroup,
     OwnStorage,
@@ -31,17 +31,18 @@ from perdure.actors.agent.groups import (
     shown_item,
     shown_schedule,
 )
+from perdure.actors.agent.hosted import Hosted
 from perdure.actors.code.author_call import hook
 from perdure.actors.code.known_types import claim
 from perdure.actors.code.schema import in_short
 from perdure.actors.event_stream import Followed
-from perdure.actors.host.tenant import Tenant
 from perdure.actors.jobs.fiber import FiberInspection, FiberPage
 from perdure.actors.jobs.fiber_context import CURRENT, FiberContext, FiberRecovery
 from perdure.actors.jobs.fiber_requests import FiberOptions
 from perdure.actors.jobs.occurrence import QueuedItem, Schedule
 from perdure.actors.jobs.schedule_requests import CallbackOptions, every, instant, queued, timed
 from perdure.actors.life.activity import ACTIVITY, CALL
+from perdure.actors.life.asks import Answer, AskOptions
 from perdure.actors.life.child_types import AsyncChild, AsyncInputless, Child, Inputless, RunOptions
 from perdure.actors.life.class_checks import BOUNDS, check_made
 from perdure.actors.life.host_options import Checks
@@ -61,7 +62,7 @@ from perdure.ledger import (
     path_of,
 )
 from perdure.ledger.storage.agent_storages import State
-from perdure.policies import FiberResult, Json, Retries
+from perdure.policies import FiberResult, Retries
 
 A = TypeVar("A", bound="Agent")
 T = TypeVar("T")
@@ -69,7 +70,7 @@ Input = TypeVar("Input")
 Output = TypeVar("Output")
 
 
-class Agent:
+class Agent(Hosted):
     """A durable entity, addressed by type and name, with storage of its own and at most one live incarnation.
 
     Class attributes are limits and placement; every one has a default. `None` takes the runtime's limit.
@@ -111,12 +112,8 @@ class Agent:
         if version is not None:
             cls.__perdure_version__ = check_whole("version", version)
 
-    _perdure: Tenant
     _perdure_bounds: ClassVar[Checks] = BOUNDS
     __perdure_version__: ClassVar[int] = 1
-    _perdure_recalls_results: ClassVar[bool] = False  # whether `run`, entered after its end, gives the same at once
-    _perdure_apart: ClassVar[bool] = False  # whether its runs are never placed on the host of the agent that asked
-    _perdure_relays: ClassVar[bool] = False  # whether what its runs report is reported of the asking child's run too
 
     @classmethod
     def prepare(cls) -> None:
@@ -212,33 +209,6 @@ class Agent:
         """Return the summary of a run of this agent, for notices and lists; sync or async. By default a text is its own summary, and
         anything else is shown as JSON, shortened."""
         return output if isinstance(output, str) else in_short(output)
-
-    def _perdure_woken(self) -> None:
-        """Resume the work of an earlier life. Called after `on_start` if the agent has a storage."""
-
-    @watching
-    async def _perdure_state(self) -> dict[str, Any]:
-        return self._perdure.state_watch.present()
-
-    @watching
-    async def _perdure_watch_state(self, version: Any, edition: Any, hold_s: float) -> Any:
-        return await self._perdure.state_watch.page(version, edition, hold_s)
-
-    @exposed(repeatable=True)
-    async def _perdure_set_state(self, state: Json) -> Any:
-        return self._perdure.state_watch.replace(state)
-
-    @exposed
-    async def _perdure_begin_stream(self, method: str, arguments: bytes) -> str:
-        return self._perdure.call_streams.begin(method, arguments)
-
-    @exposed
-    async def _perdure_next_of_stream(self, stream_id: str) -> Any:
-        return await self._perdure.call_streams.next(stream_id)
-
-    @exposed
-    async def _perdure_end_stream(self, stream_id: str) -> None:
-        await self._perdure.call_streams.end(stream_id)
 
     # agents as tools
 
@@ -404,6 +374,31 @@ class Agent:
         since the epoch, or an aware datetime). Live runs are cancelled first. Returns how many were cleared."""
         before_ms = None if older_than is None else instant("older_than", older_than)
         return self._perdure.bridge(self._perdure.dispatch.clear(statuses_of(status), before_ms))
+
+    # people
+
+    @overload
+    def ask(
+        self, question: str, schema: Any = bool, *, then: None = None, **options: Unpack[AskOptions]
+    ) -> Pending[Answer]: ...
+    @overload
+    def ask(
+        self, question: str, schema: Any = bool, *, then: str | Callable[..., object], **options: Unpack[AskOptions]
+    ) -> RunHandle: ...
+
+    def ask(self, question: str, schema: Any = bool, *, then: object = None, **options: Unpack[AskOptions]) -> Any:
+        """Ask people something, and wait for the answer. Await it in async code. The arguments and the answer are those of
+        `RunContext.ask`, which this is in the code of a `run`.
+
+        Elsewhere the question is a run of its own. Code that is entered again after a death, as a fiber is, finds it open or answered, by
+        the order of its questions. It is cancelled with the code that waits for it. If it is cancelled otherwise, `RunFailed` is raised.
+
+        A transaction or a handler cannot wait. With `then`, a method of this agent, it gets the `RunHandle` of the question, which is asked
+        with the commit (elsewhere it is durable on return; await it in async code). Then `method(answer)` is called exactly once, in a
+        transaction: with the `Answer`, or with `NoAnswer`, which is false. `schema` has to be found again after a death: a class, a list of
+        choices, or a type that is made of those.
+        """
+        return self._perdure.asking.ask(question, schema, then, **options)
 
     def report_progress(self, fraction: float | None = None, **signal: Any) -> Awaitable[None]:
         """Report progress of the current run; see `RunContext.report_progress`. Outside of a run it only warns."""

@@ -16,6 +16,7 @@ A call that died is told to the model as an error with a caution and the evidenc
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -30,7 +31,7 @@ from perdure.actors.chat.toolsets import listed
 from perdure.actors.chat.transcript import told_of
 from perdure.actors.chat.turn import Turn
 from perdure.actors.code.author_call import in_words, result_of, text_of, tried
-from perdure.actors.life.activity import CALL
+from perdure.actors.life.activity import ACTIVITY, CALL
 from perdure.actors.life.child_types import RunOptions
 from perdure.actors.life.host_options import Placement
 from perdure.actors.life.results import Detached, RunHandle, RunResult
@@ -324,6 +325,9 @@ class LiveTurn:
     async def _inline(self, part: Part, tool: Tool) -> None:
         call_id = part["toolCallId"]
         CALL.set(self.run_id(call_id))
+        activity = ACTIVITY.get()
+        if activity is not None:  # what it asks for is told apart from what other calls ask for meanwhile
+            ACTIVITY.set(replace(activity, origin=self.run_id(call_id), asked={}))
         known, spans = self._state.store.calls(self.turn.request_id).get(call_id), self._state.spans
         if known is not None:
             spans.lost_tool(self.turn, part, known["attempt"], known["at_ms"])
@@ -349,6 +353,7 @@ class LiveTurn:
             report_progress=self._agent.report_progress,
             asked_to_stop=lambda: self._is_abandoned or self.turn.cancelled is not None,
             approved=is_approved(self._part(call_id)),
+            asks=self._tenant.asking.ask,
         )
 
     # how it ended

@@ -14,6 +14,7 @@ from perdure.actors.chat.tool_schema import ToolContext
 from perdure.actors.chat.tools import Tool, find_tool
 from perdure.actors.chat.toolsets import ApprovalWanted, ResultLater, ToldToModel, find_library_tool, is_library_tool
 from perdure.actors.code.author_call import in_words, text_of, tried, tried_now
+from perdure.actors.life.asks import TimeLimit
 from perdure.actors.life.life import Life
 from perdure.actors.life.run_context import RunContext
 from perdure.actors.tasks import self_cancelled
@@ -53,6 +54,7 @@ class ToolRun(Agent):
             report_progress=run.report_progress,
             asked_to_stop=lambda: run.is_cancelled,
             approved=call.get("approved", False),
+            asks=run.ask,
         )
         find = find_library_tool if is_library_tool(call["tool"]) else find_tool
         tool, problem = tried_now(lambda: find(call["tool"], self._perdure.code_dir))
@@ -76,12 +78,12 @@ class RepeatableToolRun(ToolRun):
 
 
 async def execute(life: Life, tool: Tool, given: object, context: ToolContext, timeout_ms: float | None) -> ToolEnd:
-    """Execute a tool's function within its time limit, and return how it ended."""
+    """Execute a tool's function within its time limit, and return how it ended. While it waits for people its time stands still."""
     job, refusal = tried_now(lambda: tool.bound(given, context))
     if job is None or refusal is not None:
         return {"ok": False, "kind": REFUSED, "error": text_of(refusal)}
     try:
-        async with asyncio.timeout(timeout_ms / 1000 if timeout_ms else None):
+        async with TimeLimit(timeout_ms / 1000 if timeout_ms else None):
             value, problem = await tried(life.call(job))
     except asyncio.CancelledError:
         if life.is_leaving or context.asked_to_stop():

@@ -12,13 +12,15 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Annotated, Any, ClassVar, Literal, cast, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Unpack, cast, get_args, get_origin
 
 from pydantic import ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, create_model
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import CoreSchema, core_schema
 
 from perdure.actors.code.written import Written, written
+from perdure.actors.life.asks import Answer, AskOptions
+from perdure.actors.tasks import Pending
 from perdure.ledger import BadRequest
 from perdure.policies import JsonObject
 
@@ -44,6 +46,7 @@ class ToolContext:
         report_progress: as `RunContext.report_progress`.
         asked_to_stop: whether the call was told to stop; for sync code, which cannot be interrupted.
         approved: whether a person has allowed this very call.
+        asks: asks people; see `ask`.
     """
 
     __perdure_context__: ClassVar = "ToolContext"
@@ -55,6 +58,17 @@ class ToolContext:
     report_progress: Callable[..., object]
     asked_to_stop: Callable[[], bool] = bool
     approved: bool = False
+    asks: Callable[..., object] | None = None
+
+    def ask(self, question: str, schema: Any = bool, **options: Unpack[AskOptions]) -> Pending[Answer]:
+        """Ask people something, and wait for the answer, as `RunContext.ask`. Await it in async code.
+
+        The time limit of the call stands still meanwhile. A tool with `effect="once"` waits in memory, and so does one with `inline=True`.
+        Any other may be entered again when the answer has come.
+        """
+        if self.asks is None:
+            raise BadRequest("context", "it was made by hand, so there is nobody to ask; a call has one that can ask")
+        return cast("Pending[Answer]", self.asks(question, schema, **options))
 
 
 class ToolInput:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 PLACES: Final = {
+    "perdure.asks": "perdure.actors.agent.question",
     "perdure.tools": "perdure.actors.chat.tool_run",
     "perdure.messengers": "perdure.actors.messenger.chat_state",
     "perdure.census": "perdure.scenarios.cast.census",

@@ -2,7 +2,7 @@
 
 The parts stand on the life and on each other, each on those that it is given here:
 
-    life ← outbox, alarms, state watch ← dispatch, family, mailbox, fibers, schedules, queue
+    life ← outbox, alarms, state watch ← dispatch, asking, family, mailbox, fibers, schedules, queue
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from perdure.actors.jobs.queue import CallbackQueue
 from perdure.actors.jobs.schedules import Schedules
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.alarm_clock import AlarmClock
+from perdure.actors.life.asking import Asking
 from perdure.actors.life.attempt import carry
 from perdure.actors.life.cached_once import cached_once
 from perdure.actors.life.call_streams import CallStreams
@@ -104,6 +105,10 @@ class Tenant(Life):
 
     def _send(self, run_id: str, event: str, value: object) -> object:
         return self.family.send(run_id, event, value)  # which stands on what asks for runs
+
+    @cached_once
+    def asking(self) -> Asking:
+        return Asking(self, self.dispatch)
 
     @cached_once
     def family(self) -> Family:

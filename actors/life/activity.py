@@ -30,6 +30,11 @@ class Activity:
     # several threads may ask: each step of a count is taken once
     asked: dict[str, count[int]] = field(default_factory=dict)
 
+    @property
+    def own_run(self) -> RunContext | None:
+        """The run whose `run` this is the code of. A turn that answers a run, its tools and undos are pieces of work of their own."""
+        return self.run if self.run is not None and self.origin == self.run_id else None
+
     def derive(self, agent_type: str, digest: str) -> str:
         key = f"{agent_type}|{digest}"
         occurrences = self.asked.get(key) or self.asked.setdefault(key, count())

@@ -1,27 +1,50 @@
-"""Questions that a run asks people: what is asked, and what is made of the answer.
+"""Questions to people: what is asked, and what is made of the answer.
 
-People answer with plain data, as JSON has it, which the ledger holds to a JSON schema; it has none of the author's classes. The run makes a
-value of the annotated type of that. If the type itself refuses what its schema allows, the run asks again, and says why.
+People answer with plain data, as JSON has it, which the ledger holds to a JSON schema; it has none of the author's classes. Whoever asks
+makes a value of the annotated type of that. If the type itself refuses what its schema allows, it is asked again, and says why.
+
+What is asked outside of a run is asked by a run of its own (`actors.life.asking`). It is given the question as plain data (`asked`,
+`wanted_of`), and gives what people have said as plain data too (`told_of`, `body_of`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import getpass
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
-from functools import partial
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
+from functools import partial, reduce
+from operator import or_
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import (
+    Any,
+    Final,
+    Literal,
+    NamedTuple,
+    NoReturn,
+    TypeAlias,
+    TypedDict,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+)
 
 from pydantic import PydanticUserError, TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic_core import to_jsonable_python
 
+from perdure.actors.code.naming import load_type, place_name
 from perdure.actors.code.schema import Shape
 from perdure.actors.life.handle import address_of, tell
+from perdure.actors.life.results import RunFailed
 from perdure.actors.link.direct_calls import split_route
 from perdure.actors.link.messages import Call, Fields
 from perdure.actors.link.questions import about_ask, question_of
@@ -62,9 +85,20 @@ class Unsaid(Enum):
     NOTHING = "nothing"
 
 
+class AskOptions(TypedDict, total=False):
+    """What may be said of a question besides its text and the type of its answer; see `RunContext.ask`."""
+
+    to: Addressees
+    args: Mapping[str, object] | None
+    expires: float | timedelta | None
+    otherwise: Any
+    people: int
+    self_answer: bool
+
+
 @dataclass(frozen=True)
 class Answer:
-    """What people have answered to a question of a run. It is true if its value is, so `if await run.ask("Ship?"):` does what it says.
+    """What people have answered to a question. It is true if its value is, so `if await run.ask("Ship?"):` does what it says.
 
     Attributes:
         value: the answer, of the type that was asked for.
@@ -74,6 +108,7 @@ class Answer:
         args: the arguments as they are to be used: as proposed, or as they were changed by whoever answered; None if none were proposed.
         edited: whether they were changed.
         people: all who have said this.
+        run_id: the run that has asked; of a question with `then` that of its handle.
     """
 
     value: Any
@@ -83,9 +118,31 @@ class Answer:
     args: dict[str, Any] | None
     edited: bool
     people: tuple[str, ...]
+    run_id: str
 
     def __bool__(self) -> bool:
         return bool(self.value)
+
+
+@dataclass(frozen=True)
+class NoAnswer:
+    """What `then` is told of a question that has no answer. It is false, and its `value` raises the problem.
+
+    Attributes:
+        run_id: that of the question's handle.
+        problem: `AskExpired` if nobody answered in time, and nothing stands for that; a `RunFailed` if the question was cancelled.
+    """
+
+    run_id: str
+    problem: AskExpired | RunFailed
+
+    @property
+    def value(self) -> NoReturn:
+        """There is none: raises the problem."""
+        raise self.problem
+
+    def __bool__(self) -> bool:
+        return False
 
 
 class WantedAnswer(NamedTuple):
@@ -132,18 +189,65 @@ class WantedAnswer(NamedTuple):
 
     def answer(self, run_id: str, body: bytes) -> Answer:
         """Raises `AskExpired` if nobody has answered, and nothing stands for that."""
-        told = unpack(body)
-        if told["value"] is None:
-            raise AskExpired(run_id, self.question)
-        return Answer(
-            self.shape.decode("answer", told["value"]),
-            told["who"] or None,
-            told["channel"] or None,
-            told["at_ms"],
-            None if told["args"] is None else unpack_value(told["args"]),
-            told["edited"],
-            tuple(told["people"]),
-        )
+        return answer_of(run_id, self.question, self.shape, body)
+
+    def asked(self) -> dict[str, Any]:
+        """The question for a run that asks it, as plain data: without the type of the answer, which only whoever asks may have."""
+        asked = {
+            "question": self.question,
+            "schema": unpack_value(self.schema),
+            "args": None if self.args is None else unpack_value(self.args),
+            "to": [[name, after_ms] for name, after_ms in self.to],
+            "people": self.people,
+            "self_answer": self.self_answer,
+            "expires_ms": None if math.isinf(self.expires_ms) else self.expires_ms,
+        }
+        return asked if self.otherwise is None else {**asked, "otherwise": unpack_value(self.otherwise)}
+
+
+def wanted_of(asked: Mapping[str, Any], shape: Shape) -> WantedAnswer:
+    """The question of `WantedAnswer.asked`."""
+    return WantedAnswer(
+        asked["question"],
+        shape,
+        pack_value("schema", asked["schema"]),
+        None if asked["args"] is None else pack_value("args", asked["args"]),
+        [(name, after_ms) for name, after_ms in asked["to"]],
+        asked["people"],
+        asked["self_answer"],
+        math.inf if asked["expires_ms"] is None else asked["expires_ms"],
+        pack_value("otherwise", asked["otherwise"]) if "otherwise" in asked else None,
+    )
+
+
+def told_of(body: bytes) -> dict[str, Any]:
+    """What people have said, as plain data. `answered` is false if nobody did in time, and nothing stands for that."""
+    told = unpack(body)
+    plain = {name: None if told[name] is None else unpack_value(told[name]) for name in ("value", "args")}
+    return {"answered": told["value"] is not None, **told, **plain}
+
+
+def body_of(told: Mapping[str, Any]) -> bytes:
+    """What `told_of` was given."""
+    has = {"value": told["answered"], "args": told["args"] is not None}
+    return pack({**told, **{name: pack_value(name, told[name]) if has[name] else None for name in has}})
+
+
+def answer_of(run_id: str, question: str, shape: Shape, body: bytes) -> Answer:
+    """What people have said, of the type that was asked for. Raises `AskExpired` if nobody has, and `BadRequest` if it does not fit."""
+    told = unpack(body)
+    if told["value"] is None:
+        raise AskExpired(run_id, question)
+    return Answer(
+        shape.decode("answer", told["value"]),
+        told["who"] or None,
+        told["channel"] or None,
+        told["at_ms"],
+        None if told["args"] is None else unpack_value(told["args"]),
+        told["edited"],
+        tuple(told["people"]),
+        run_id,
+    )
 
 
 def wanted_answer(
@@ -151,12 +255,12 @@ def wanted_answer(
     schema: object,
     limits: Limits,
     *,
-    to: object,
-    args: object,
-    expires: object,
-    otherwise: object,
-    people: object,
-    self_answer: object,
+    to: object = None,
+    args: object = None,
+    expires: object = None,
+    otherwise: object = Unsaid.NOTHING,
+    people: object = 1,
+    self_answer: object = False,
 ) -> WantedAnswer:
     """Check a question. Raises `BadRequest` and `TooLarge`, which name the argument."""
     text = check_text("question", question)
@@ -203,13 +307,7 @@ def shown_by(via: object, to: Sequence[tuple[str, float]]) -> Callable[[Fields],
 
 
 def _shape_of(schema: object, most: int) -> tuple[Shape, bytes]:
-    if isinstance(schema, list | tuple | set | frozenset):
-        choices = list(schema)
-        if not choices or not all(isinstance(each, str) and each for each in choices) or len({*choices}) < len(choices):
-            raise BadRequest(
-                "schema", f"{schema!r:.200} is no list of choices: those are texts, at least one, and each once"
-            )
-        schema = Literal[tuple(choices)]
+    schema = type_of_answer(schema)
     try:
         described = TypeAdapter[Any](cast("Any", schema)).json_schema()
         shape = Shape(schema)
@@ -218,6 +316,58 @@ def _shape_of(schema: object, most: int) -> tuple[Shape, bytes]:
         words = f"{schema!r:.200} is no type that people can answer with, nor a list of choices: {why}"
         raise BadRequest("schema", words) from problem
     return shape, pack_value("schema", described, most)
+
+
+def type_of_answer(schema: object) -> object:
+    """The type that an author has asked for, also by a list of choices."""
+    if isinstance(schema, list | tuple | set | frozenset):
+        choices = list(schema)
+        if not choices or not all(isinstance(each, str) and each for each in choices) or len({*choices}) < len(choices):
+            raise BadRequest(
+                "schema", f"{schema!r:.200} is no list of choices: those are texts, at least one, and each once"
+            )
+        return Literal[tuple(choices)]
+    return schema
+
+
+def kept_type(kind: Any, code_dir: Path | None) -> list[Any]:
+    """How the type of an answer is found again after a death, as plain data. Raises `BadRequest` for one that is not."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if kind is None or kind is NoneType:
+        return ["literal", [None]]
+    if origin is Literal and all(type(each) in (str, int, bool, NoneType) for each in parts):
+        return ["literal", list(parts)]
+    if kind is Ellipsis:
+        return ["and so on"]
+    if origin in (Union, UnionType):
+        return ["any of", [kept_type(each, code_dir) for each in parts]]
+    if isinstance(origin, type) and not hasattr(kind, "__metadata__"):  # of `Annotated`
+        return ["of", kept_type(origin, code_dir), [kept_type(each, code_dir) for each in parts]]
+    if not isinstance(kind, type):
+        words = "could not be found again after a death; with `then` it is a class, a list of choices, or a type that is made of those"
+        raise BadRequest("schema", f"{kind!r:.200} {words}")
+    if kind.__module__ == "builtins":
+        return ["class", f"builtins:{kind.__qualname__}"]
+    try:
+        return ["class", place_name(kind, code_dir)]
+    except BadRequest as problem:
+        raise BadRequest("schema", problem.problem) from None
+
+
+def found_type(kept: Sequence[Any], code_dir: Path | None) -> Any:
+    """The type of `kept_type`. Raises `UnknownAgentType` if a class of it is not there any more."""
+    match kept:
+        case ["literal", values]:
+            return NoneType if values == [None] else Literal[tuple(values)]
+        case ["and so on"]:
+            return ...
+        case ["any of", parts]:
+            return reduce(or_, [found_type(each, code_dir) for each in parts])
+        case ["of", origin, parts]:
+            return found_type(origin, code_dir)[tuple(found_type(each, code_dir) for each in parts)]
+        case [_, name]:
+            return load_type(name, code_dir)
+    raise BadRequest("schema", f"{kept!r:.200} is no type of an answer")
 
 
 def plain_answer(shape: Shape, field: str, value: object, most: int) -> bytes:
@@ -321,3 +471,62 @@ def user_name() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # the user has no name here, as in some containers
         return f"user {os.getuid()}"
+
+
+# ---------------------------------------------------------------- the time of a tool
+
+
+class TimeLimit:
+    """The time limit of a tool's call, as a block. It stands still while the call waits for people.
+
+    Args:
+        most_s: None for no limit.
+    """
+
+    def __init__(self, most_s: float | None) -> None:
+        self._bound = asyncio.timeout(most_s)
+        self._waits, self._left_s = 0, math.inf
+        self._is_over = False
+
+    async def __aenter__(self) -> None:
+        self._of = TIME_LIMIT.set(self)
+        await self._bound.__aenter__()
+
+    async def __aexit__(self, *raised: Any) -> None:  # noqa: PYI036 - as the block that it hands them to takes them
+        self._is_over = True
+        TIME_LIMIT.reset(self._of)
+        await self._bound.__aexit__(*raised)
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """A block, within this one, whose time does not count."""
+        loop, until_s = asyncio.get_running_loop(), self._bound.when()
+        if not self._waits and until_s is not None and self._goes_on:
+            self._left_s = until_s - loop.time()
+            self._bound.reschedule(None)
+        self._waits += 1
+        try:
+            yield
+        finally:
+            self._waits -= 1
+            if not self._waits and self._left_s < math.inf and self._goes_on:
+                self._bound.reschedule(loop.time() + self._left_s)
+
+    @property
+    def _goes_on(self) -> bool:
+        return not (self._is_over or self._bound.expired())
+
+
+TIME_LIMIT: ContextVar[TimeLimit | None] = ContextVar("perdure_time_limit", default=None)
+"""That of the call of a tool which the current code belongs to."""
+
+
+@contextmanager
+def waits_for_people() -> Iterator[None]:
+    """A block on the host's loop in which code waits for people: the time of its tool stands still."""
+    limit = TIME_LIMIT.get()
+    if limit is None:
+        yield
+    else:
+        with limit.stopped():
+            yield

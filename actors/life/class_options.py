@@ -19,6 +19,7 @@ class Runs(Placed, Protocol):
     attempts_max: ClassVar[int | None]
     _perdure_relays: ClassVar[bool]
     _perdure_apart: ClassVar[bool]
+    _perdure_held: ClassVar[bool]
 
 
 class AsksForRuns(Placed, Protocol):
@@ -53,7 +54,7 @@ def _class_options(agent_class: type[Runs], kind: type[Placed] | None, limit: fl
         return options
     if agent_class._perdure_apart:
         options["apart"] = True
-    if limit != math.inf:
+    if limit != math.inf and agent_class._perdure_held:  # noqa: SLF001 - as above
         options["limit"] = count("max_concurrent_agent_tools", limit)
     for option, attribute in (
         ("reattach_no_progress_ms", "agent_tool_reattach_no_progress_timeout_ms"),

@@ -45,6 +45,7 @@ from perdure.ledger import (
     shown_input,
     taken_out,
 )
+from perdure.policies import JsonObject
 
 CLEARED_AT_ONCE = 500
 NOT_AWAITED: Final = "the code that waited for it was cancelled"
@@ -68,6 +69,15 @@ class Dispatch:
         **options: Unpack[RunOptions],
     ) -> Pending[RunResult | RunHandle] | RunHandle:
         entry = self._requests.one(agent_class, input, detached=detached, placement=placement, **options)
+        if self._life.transaction is not None:
+            return self._post([entry])[0]
+        return self._life.bridge(self._one(entry))
+
+    def ask(
+        self, agent_class: type, asked: JsonObject, *, run_id: str | None = None, then: str = ""
+    ) -> Pending[RunResult | RunHandle] | RunHandle:
+        """Ask for a run that asks people (`actors.life.asking`): to wait for it, or to have a method told what it came to."""
+        entry = self._requests.question(agent_class, asked, run_id, then)
         if self._life.transaction is not None:
             return self._post([entry])[0]
         return self._life.bridge(self._one(entry))

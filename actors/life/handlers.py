@@ -16,6 +16,7 @@ from typing import NamedTuple, cast
 from perdure.actors.code.naming import load_type
 from perdure.actors.code.signatures import exposed_call
 from perdure.actors.life.activity import Activity
+from perdure.actors.life.asking import heard
 from perdure.actors.life.dispatch import result_of
 from perdure.actors.life.life import Life
 from perdure.actors.life.one_transaction import Step, WorkPiece, done_in_one, failure
@@ -29,7 +30,7 @@ from perdure.actors.life.results import (
     RunResult,
 )
 from perdure.actors.link.messages import Fields
-from perdure.ledger import MILESTONE, BadRequest, Slot, StorageLost, UnknownAgentType, unpack
+from perdure.ledger import MILESTONE, QUESTION_TYPE, BadRequest, Slot, StorageLost, UnknownAgentType, unpack
 
 
 class Letter(NamedTuple):
@@ -86,7 +87,7 @@ def _steps(life: Life, letter: Letter) -> list[Step]:
     # The agent's own hook first, then the named handler.
     agent = life.agent
     if letter.slot == Slot.TELL:
-        return [_step_of_refusal(agent, letter) if letter.handler == REFUSED else _step_of_tell(agent, letter)]
+        return _steps_of_refusal(life, letter) if letter.handler == REFUSED else [_step_of_tell(agent, letter)]
     run = RunInfo.from_ledger(letter.run, letter.mail_id)
     activity = Activity(origin=letter.mail_id)
     calls: list[Step] = []
@@ -106,8 +107,16 @@ def _steps(life: Life, letter: Letter) -> list[Step]:
         if life.overrides("on_agent_tool_finish"):
             calls.append((agent.on_agent_tool_finish, (run, about), activity))
     if letter.handler:
-        calls.append((_method(agent, letter.handler), (run, about), activity))
+        calls += _told(life, letter.handler, run, about, activity)
     return calls
+
+
+def _told(life: Life, name: str, run: RunInfo, about: MilestoneInfo | RunResult, activity: Activity) -> list[Step]:
+    method = _method(life.agent, name)
+    if run.agent_type != QUESTION_TYPE or isinstance(about, MilestoneInfo):
+        return [(method, (run, about), activity)]
+    answer = heard(life, about)  # `then` of a question is told that alone
+    return [] if answer is None else [(method, (answer,), activity)]
 
 
 def _method(agent: object, name: str) -> Callable[..., object]:
@@ -117,7 +126,7 @@ def _method(agent: object, name: str) -> Callable[..., object]:
     return cast("Callable[..., object]", method)
 
 
-def _step_of_refusal(agent: object, letter: Letter) -> Step:
+def _steps_of_refusal(life: Life, letter: Letter) -> list[Step]:
     # A run that a transaction asked for does not exist, because its id is taken by other content.
     name, run_id, agent_type, tool_call, why = unpack(letter.content["body"])
     about = RunInfo(
@@ -130,7 +139,7 @@ def _step_of_refusal(agent: object, letter: Letter) -> Step:
         delivery_id=letter.mail_id,
     )
     result = RunFailed(run_id=run_id, agent_type=agent_type, status="error", error=why, reason=CONFLICTING)
-    return _method(agent, name), (about, result), Activity(origin=letter.mail_id)
+    return _told(life, name, about, result, Activity(origin=letter.mail_id))
 
 
 def _step_of_tell(agent: object, letter: Letter) -> Step:

@@ -10,7 +10,7 @@ from functools import partial
 from threading import get_ident
 from typing import Any, ClassVar, NamedTuple, cast
 
-from perdure.actors.life.asks import Addressees, Answer, Unsaid, WantedAnswer, shown_by, wanted_answer
+from perdure.actors.life.asks import Addressees, Answer, Unsaid, WantedAnswer, shown_by, waits_for_people, wanted_answer
 from perdure.actors.life.cached_once import cached_once
 from perdure.actors.life.life import Life
 from perdure.actors.life.results import MAIL, run_result
@@ -52,6 +52,8 @@ EVENT_TAKEN = "\x00event\x00"
 UNTIL = "\x00until"
 ASKED = "\x00ask"
 SHOWN = "\x00shown\x00"
+Show = Callable[[Fields], object]
+"""Tells an agent of a question that is open."""
 PIECES_S = 0.002  # pieces of a stream that come within it are reported together
 
 
@@ -272,25 +274,32 @@ class RunContext(RemembersSteps):
         self._may_wait("ask")
         return self._life.bridge(self._ask(self._occurrence(ASKED), wanted, _this_thread(), show))
 
-    async def _ask(
-        self, key: str, wanted: WantedAnswer, thread: int, show: Callable[[Fields], object] | None
-    ) -> Answer:
+    async def _ask(self, key: str, wanted: WantedAnswer, thread: int, show: Show | None) -> Answer:
+        with waits_for_people():
+            return wanted.answer(self.run_id, await self._told(key, wanted, thread, "", show))
+
+    def hear(self, wanted: WantedAnswer, note: str) -> Pending[bytes]:
+        """Like `ask`, for a run that asks for others: what people have said, encoded. `note` says why it is asked again."""
+        self._may_wait("ask")
+        return self._life.bridge(self._told(self._occurrence(ASKED), wanted, _this_thread(), note))
+
+    async def _told(self, key: str, wanted: WantedAnswer, thread: int, note: str, show: Show | None = None) -> bytes:
         known = self._remembered(key)
-        if known is None:
-            number = int(key.rpartition("\0")[2])
-            try:
-                known = await self._answered(key, number, wanted, thread, show)
-            except asyncio.CancelledError:
-                if self.waits.goes_on:  # nobody waits for the answer any more
-                    said = WithdrawAsk(self.run_id, self._incarnation, number, wanted.digest)
-                    self._life.services.supervisor.question(said)
-                raise
-        return wanted.answer(self.run_id, known)
+        if known is not None:
+            return known
+        number = int(key.rpartition("\0")[2])
+        try:
+            return await self._answered(key, number, wanted, thread, note, show)
+        except asyncio.CancelledError:
+            if self.waits.goes_on:  # nobody waits for the answer any more
+                said = WithdrawAsk(self.run_id, self._incarnation, number, wanted.digest)
+                self._life.services.supervisor.question(said)
+            raise
 
     async def _answered(
-        self, key: str, number: int, wanted: WantedAnswer, thread: int, show: Callable[[Fields], object] | None
+        self, key: str, number: int, wanted: WantedAnswer, thread: int, note: str, show: Show | None
     ) -> bytes:
-        life, note, refuses = self._life, "", ""
+        life, refuses = self._life, ""
         while True:
             life.services.up(self.run_id)
             asked = wanted.opening(self.run_id, self._incarnation, number, life.now_ms(), note, refuses)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -43,6 +44,8 @@ Input = TypeVar("Input")
 Output = TypeVar("Output")
 
 PLAIN = Detached()
+ASKED: Final = Detached(max_budget_ms=math.inf, no_progress_budget_ms=0)
+"""How a question without a waiter is followed: until it is answered, expires or is cancelled."""
 FIRST_OK: Final = "perdure:first_ok"
 """The type of what decides about `first_ok`. No class has it."""
 BEHALF_MAX: Final = 8  # agents whose tool call a run is done for
@@ -144,6 +147,15 @@ class RunRequests:
             raise BadRequest("on_cancel", "nobody waits for a detached run, so it is not cancelled with whoever waits")
         request = self._request_of(agent_class, input, detached=detached, **options)
         return RequestedRun(agent_class, request, on_cancel == "leave")
+
+    def question(self, agent_class: type, asked: JsonObject, run_id: str | None, then: str) -> RequestedRun:
+        """A run that asks people, and either is waited for or has an agent's method `then` told the answer."""
+        follow, shown = ASKED if then else False, asked["question"]
+        entry = self.one(agent_class, asked, detached=follow, run_id=run_id, input_preview=shown)
+        if not then:
+            return entry
+        options = {**entry.request.options, "on_finish": then}
+        return entry._replace(request=entry.request._replace(options=options))
 
     def _request_of(
         self,

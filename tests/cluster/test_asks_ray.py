@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,18 @@ import pytest
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
-from perdure import Agent, AlreadyAnswered, BadRequest, RunContext, Runtime
+from perdure import (
+    Agent,
+    AlreadyAnswered,
+    Answer,
+    BadRequest,
+    FiberContext,
+    NoAnswer,
+    RunContext,
+    Runtime,
+    blocking,
+    exposed,
+)
 from perdure.actors.ray_world.os_processes import kill
 from perdure.scenarios.cli import app
 from tests.cluster.test_ray_death import ONE_HOST
@@ -42,6 +54,28 @@ class Gate(Agent):
 
     async def run(self, run: RunContext) -> str:
         return "open" if await run.ask("Open?", to="ops", expires=3600, otherwise=False) else "shut"
+
+
+class Counter(Agent):
+    """Asks outside of runs: from sync and async code, and in a fiber."""
+
+    @exposed
+    def open(self) -> list[Any]:
+        with self.transaction():
+            self.ask("Whom?", Size, then=self.decided, to="ops", args={"table": 4})
+        self.start_fiber("f", self.work, fiber_id="f", retry=True)
+        answer = blocking(self.ask("Open?"))
+        return [answer.value, answer.who]
+
+    async def work(self, fiber: FiberContext) -> None:
+        self.state["work"] = [fiber.attempt, (await self.ask("Work?", ["much", "little"])).value]
+
+    def decided(self, answer: Answer | NoAnswer) -> None:
+        self.state["decided"] = [*self.state.get("decided", []), [answer.value.boxes, bool(answer)]]
+
+    @exposed(repeatable=True)
+    def told(self) -> dict[str, Any]:
+        return dict(self.state)
 
 
 def asked(runtime: Runtime, *names: str) -> None:
@@ -88,3 +122,25 @@ def test_questions_of_sync_and_async_code_are_answered_by_a_command_a_script_and
         assert runtime.run(Gate, run_id="gate").output == "open"
         assert runtime.asks() == []
         assert [each["status"] for each in runtime.asks(closed=True) if each["run_id"] == "gate"] == ["answered"]
+
+
+def test_an_agent_asks_outside_of_its_runs_and_its_host_is_killed_meanwhile(tmp_path: Path) -> None:
+    with Runtime(tmp_path / "data", limits=LIMITS) as runtime:
+        counter = runtime.agent(Counter, "c")
+        opening: Future[Any] = ThreadPoolExecutor().submit(counter.open)
+        while len(found := {each["question"]: each for each in runtime.asks()}) < 3:
+            time.sleep(0.1)
+        assert {each["agent_type"] for each in found.values()} == {f"{__name__}:Counter"}
+        runtime.answer(found["Open?"]["ask_id"], True, who="ada")
+        assert opening.result(60) == [True, "ada"]
+        kill([each.process for name, each in soon(runtime.cluster.processes).items() if name != "supervisor"])
+        runtime.answer(found["Whom?"]["ask_id"], {"boxes": 3})
+        assert counter.told().get("work") is None
+        runtime.answer(found["Work?"]["ask_id"], "much")
+        while len(told := counter.told()) < 2:
+            time.sleep(0.1)
+        time.sleep(1)
+        assert counter.told() == told
+        assert told["decided"] == [[3, True]]
+        assert told["work"] == [2, "much"]
+        assert runtime.asks() == []

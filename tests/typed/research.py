@@ -10,10 +10,12 @@ from pydantic import BaseModel
 
 from perdure import (
     Agent,
+    Answer,
     ChatAgent,
     Detached,
     FiberContext,
     MilestoneInfo,
+    NoAnswer,
     Retries,
     RunContext,
     RunHandle,
@@ -115,6 +117,8 @@ class Survey(Agent):
         assert_type(await self.run_agent_tool(Helpdesk, "Where is order 17?"), RunResult[str])
         assert_type(await self.run_agent_tool(Planner, "Plan it."), RunResult[Notes])
         assert_type(await self.first_ok(1, [(Reader, "a"), (Reader, "b")]), list[RunResult[int]])
+        assert_type(await self.ask("Ship?", to="ops"), Answer)
+        assert_type(self.ask("Ship?", Notes, then=self.decided, expires=timedelta(hours=1)), RunHandle)
         begun = await self.run_agent_tool(Reader, "a", detached=True)
         later = await self.run_agent_tool(Reader, "b", after=any_of(begun.end, begun.milestone("read"), "run-3"))
         assert_type(later, RunResult[int])
@@ -122,6 +126,10 @@ class Survey(Agent):
             assert_type(result, RunResult[Notes])
             print(result.output.title if result.ok else result.failure.error)
         return sum(result.output.words for result in (first, *others) if result.ok)
+
+    def decided(self, answer: Answer | NoAnswer) -> None:
+        assert_type(answer.run_id, str)
+        print(answer.value if answer else answer.run_id)
 
     async def begin(self, topics: list[Topic]) -> list[str]:
         handle = await self.run_agent_tool(Researcher, topics[0], detached=Detached(on_finish="on_notes"))
@@ -172,6 +180,9 @@ class Survey(Agent):
         await self.run_agent_tool(Reader, "a", run_it="x")  # error: mypy[call-overload] pyright[reportCallIssue]
         await self.run_agent_tools([(Reader, 3)])  # error: mypy[arg-type] pyright[reportArgumentType, reportCallIssue]
         self.run_agent_tool(Reader, "a")  # error: mypy[unused-coroutine] pyright[reportUnusedCoroutine]
+        await self.ask("Ship?", expire=5)  # error: mypy[call-overload] pyright[reportCallIssue]
+        await self.ask("Ship?", then=5)  # error: mypy[call-overload] pyright[reportArgumentType, reportCallIssue]
+        self.ask("Ship?")  # error: mypy[unused-coroutine] pyright[reportUnusedCoroutine]
         result = await self.run_agent_tool(Researcher, topic)
         text: str = result.output  # error: mypy[assignment] pyright[reportAssignmentType]
         print(result.failure.eror, text)  # error: mypy[union-attr] pyright[reportAttributeAccessIssue]

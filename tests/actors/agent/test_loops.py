@@ -79,6 +79,7 @@ AGENT: dict[str, Verb] = {
     "keep_alive": _awake,
     "run_agent_tool": lambda agent, _: agent.run_agent_tool(Leaf, 1),
     "run_agent_tools": lambda agent, _: agent.run_agent_tools([(Leaf, 2), (Leaf, 3)]),
+    "ask": lambda agent, _: agent.ask("Go on?", expires=0.01, otherwise=False),
     "as_completed": lambda agent, _: agent.as_completed([(Leaf, 4), (Leaf, 5)]),
     "first_ok": lambda agent, _: agent.first_ok(1, [(Leaf, 6)]),
     "cancel_agent_tool": lambda agent, _: agent.cancel_agent_tool("nobody"),
@@ -223,7 +224,7 @@ CHAT: dict[str, Verb] = {
 def test_every_verb_is_tried_here() -> None:
     assert members(Agent) - NO_VERBS == AGENT.keys()
     assert members(MessengerAgent) - members(Agent) - NO_VERBS | {"stash"} == CHAT.keys()
-    engine = {"begin", "entered", "note_task", "counted", "records", "close", "flush"}
+    engine = {"begin", "entered", "note_task", "hear", "counted", "records", "close", "flush"}
     iterated = {"messages"}
     assert {
         name for name in members(RunContext) if callable(getattr(RunContext, name))

@@ -13,7 +13,7 @@ from tests.kit import Stage, play
 AGENT = """
     name path parent state sql transaction storage destroy keep_alive prepare
     on_start on_error on_state_changed validate_state
-    run_agent_tool run_agent_tools as_completed first_ok cancel_agent_tool send_event
+    run_agent_tool run_agent_tools as_completed first_ok cancel_agent_tool send_event ask
     inspect_agent_tool_run has_agent_tool_run list_agent_tool_runs
     get_agent_tool_summary
     clear_agent_tool_runs report_progress on_agent_tool_start on_agent_tool_finish on_progress
