@@ -45,6 +45,7 @@ class RunsChosen(Taken):
         ),
     ] = None
     parked: Annotated[bool, Field(description="Only runs that are parked.")] = False
+    undoing: Annotated[bool, Field(description="Only runs that undo their steps.")] = False
     requested_since_ms: Annotated[
         Seq | None, Field(description="Only runs that were requested from this instant on.")
     ] = None
@@ -68,6 +69,7 @@ class RunsChosen(Taken):
             ended_until_ms=self.ended_before_ms,
             error=self.error or "",
             parked=self.parked,
+            undoing=self.undoing,
         )
 
 
@@ -161,6 +163,7 @@ class RunLine(BaseModel):
     host: str | None
     waits: JsonObject | None = None
     waits_for: Annotated[str | None, Field(description="In words, what has to come true before it begins.")] = None
+    undoing: Annotated[bool, Field(description="Whether its steps are being undone; it ends when they are.")] = False
     status: Status
     started_at_ms: int
     completed_at_ms: int | None
@@ -298,6 +301,7 @@ class RunTold(BaseModel):
     waits_for_host: bool = False
     waits: JsonObject | None = None
     waits_for: Annotated[str | None, Field(description="In words, what has to come true before it begins.")] = None
+    undoing: Annotated[bool, Field(description="Whether its steps are being undone; it ends when they are.")] = False
     lost_by: str | None = None
     signal_at_ms: int | None
     progress: JsonObject | None = None

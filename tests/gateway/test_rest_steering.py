@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from perdure.actors.gateway.security import Principal, Scope, bearer
 from perdure.actors.rest import models
 from perdure.ledger import BadRequest
 from perdure.scenarios.testing.laboratory import Laboratory
-from tests.gateway.cast import Counter, Walker
+from tests.gateway.cast import Booker, Counter, Walker
 from tests.gateway.door import Door
 from tests.gateway.test_rest_reading import Teller, client_of, fits, tell
 from tests.gateway.world import visit
@@ -272,6 +273,37 @@ def test_a_run_is_cancelled_tried_again_and_cleared() -> None:
             assert gone.status == 404
 
     visit([Teller, Walker], story)
+
+
+def test_a_run_that_undoes_its_steps_is_told_as_such_beside_its_status_until_it_ends(tmp_path: Path) -> None:
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        await door.post("/api/runs", {"type": "booker", "input": str(tmp_path / "gate"), "run_id": "booked"})
+        await door.post("/api/runs", {"type": "walker", "input": 600, "run_id": "other"})
+        while not (await door.get("/api/runs/booked")).json()["host"]:
+            await asyncio.sleep(1)
+        await asyncio.sleep(5)
+        assert (await door.get("/api/runs/booked")).json()["undoing"] is False
+        cancelled = await door.post("/api/runs/booked/cancel", {"reason": "rain"})
+        assert cancelled.json() == {"run_id": "booked", "status": "running"}
+        told = (await door.get("/api/runs/booked")).json()
+        fits(models.RunTold, told)
+        assert (told["undoing"], told["error"]) == (True, "rain")
+        lines = (await door.get("/api/runs?undoing=true")).json()["runs"]
+        assert [(each["run_id"], each["undoing"], each["outcome"]["error"]) for each in lines] == [
+            ("booked", True, "rain")
+        ]
+        live = (await door.get("/api/overview")).json()["live"]
+        assert {each["run_id"]: each["undoing"] for each in live} == {"booked": True, "other": False}
+        hit = await door.post("/api/runs/bulk", {"verb": "cancel", "undoing": True, "dry_run": True})
+        assert (hit.json()["found"], hit.json()["sample"]) == (1, ["booked"])
+        refused = await door.get("/api/runs?undoing=true&status=aborted")
+        assert (refused.status, refused.json()["error"]["field"]) == (400, "undoing")
+        (tmp_path / "gate").touch()
+        assert await ended(laboratory, "booked") == "aborted"
+        assert (await door.get("/api/runs/booked")).json()["undoing"] is False
+        await door.post("/api/runs/other/cancel", {})
+
+    visit([Booker, Walker], story)
 
 
 def test_runs_are_steered_by_names_filters_or_all_but_never_by_saying_nothing() -> None:
