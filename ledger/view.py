@@ -433,6 +433,8 @@ class View:
             self.enqueue(run)
             return
         self.waiting[run.run_id] = None
+        if run.run_id not in self.agents:
+            self.timers.disarm(run.run_id)  # those were of the attempt
         if wait is not None and wait.by_wall and not math.isinf(wait.until_ms):
             self.alarms.arm(ALARM_OF_RUN + run.run_id, wait.until_ms)
 
