@@ -12,6 +12,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from operator import attrgetter
+from sys import intern
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from perdure.ledger.activation import with_package
@@ -137,6 +138,7 @@ class AskRecord(NamedTuple):
 
 Milestone: TypeAlias = tuple[int, str, int, int, bytes, str]
 NO_SLOTS: Final[Mapping[str, MailState]] = {}
+NO_CHUNK: Final = (0, -1)
 
 
 @dataclass(slots=True)
@@ -186,7 +188,7 @@ class Run:
     signal_at_ms: int = 0
     progress: bytes | None = None
     milestones: Sequence[Milestone] = ()
-    chunk: tuple[int, int] = (0, -1)
+    chunk: tuple[int, int] = NO_CHUNK
     reattached_at_ms: int = 0
     teardown: str = ""
     teardown_at_ms: int = 0
@@ -359,12 +361,13 @@ class Run:
     def from_plain(cls, plain: list[Any]) -> Run:
         run = cls(*plain)
         run.status = Status(run.status)
-        run.milestones = tuple((*stone,) for stone in run.milestones)
-        run.chunk = (run.chunk[0], run.chunk[1])
+        run.agent_type, run.parent = intern(run.agent_type), intern(run.parent)  # which many have
+        run.milestones = tuple([(*stone,) for stone in run.milestones])
+        run.chunk = (run.chunk[0], run.chunk[1]) if run.chunk[0] else NO_CHUNK
         run.slots = {slot: MailState(state) for slot, state in run.slots.items()} if run.slots else NO_SLOTS
         run.overtaken = tuple(run.overtaken)
         run.wait = None if run.wait is None else _wait(*run.wait)
-        run.asks = tuple(AskRecord.from_plain(each) for each in run.asks)
+        run.asks = tuple(map(AskRecord.from_plain, run.asks))
         return run
 
 
