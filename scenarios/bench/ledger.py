@@ -116,8 +116,8 @@ def build(place: Path, retained: int, live: int, say: Callable[[str], None] = pr
     view.hosts[HOST] = HostView(HOST, None, up=True)
     for first in range(0, waiting, CHUNK):
         numbers = range(first, min(first + CHUNK, waiting))
-        steps = ((each, [_request(each), _up, _waiting]) for each in map("waiting-{:07d}".format, numbers))
-        store.append([row for each in steps for row in _lived(view, *each)], [])
+        waits = map("waiting-{:07d}".format, numbers)
+        store.append([row for each in waits for row in _lived(view, each, [_request(each), _up, _waiting])], [])
     runs = [f"live-{number:07d}" for number in range(live)]
     store.append([row for run_id in runs for row in _lived(view, run_id, [_request(run_id)])], [])
     store.checkpoint(meta_of(view), view.seq, dirty_records(view), [])
