@@ -12,7 +12,6 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from operator import attrgetter
-from sys import intern
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from perdure.ledger.activation import with_package
@@ -359,9 +358,10 @@ class Run:
 
     @classmethod
     def from_plain(cls, plain: list[Any]) -> Run:
+        """The record that `to_plain` gave."""
         run = cls(*plain)
         run.status = Status(run.status)
-        run.agent_type, run.parent = intern(run.agent_type), intern(run.parent)  # which many have
+        run.agent_type, run.parent = _same(run.agent_type, run.parent)  # which many have
         run.milestones = tuple([(*stone,) for stone in run.milestones])
         run.chunk = (run.chunk[0], run.chunk[1]) if run.chunk[0] else NO_CHUNK
         run.slots = {slot: MailState(state) for slot, state in run.slots.items()} if run.slots else NO_SLOTS

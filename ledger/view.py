@@ -473,17 +473,8 @@ class View:
         """Put a mail into a slot of a run, unless the slot was used before."""
         if slot in run.slots:
             return
-        options = run.options
-        mail = Mail(
-            run.mail_id(slot),
-            run.parent,
-            run.run_id,
-            slot,
-            handler_of(slot, options),
-            content,
-            at_ms,
-            seq=self.seq,
-        )
+        key, handler = run.mail_id(slot), handler_of(slot, run.options)
+        mail = Mail(key, run.parent, run.run_id, slot, handler, content, at_ms, seq=self.seq)
         run.mark_slot(slot, MailState.PENDING)
         self.settle(run)
         self.put(mail)
