@@ -290,7 +290,7 @@ def list_asks(
     of runs that are in memory."""
     runs = list(view.runs.values()) if closed else [view.runs[run_id] for run_id in view.asks]
     if asked_by is not None:
-        runs = [run for run in runs if asked_by in (run.run_id, run.child)]
+        runs = [run for run in runs if asked_by in (run.run_id, _asker_of(run))]
     found: list[tuple[AskRecord, Run | str]] = [
         (ask, run) for run in runs if not run.cleared for ask in run.asks if closed or ask.is_open
     ]
@@ -304,6 +304,11 @@ def list_asks(
         call_told(view.asked_calls[of], of, calls[of], now_ms) if isinstance(of, str) else ask_told(of, ask)
         for ask, of in asked[:limit]
     ]
+
+
+def _asker_of(run: Run) -> str:
+    # A question that an agent asks outside of its runs is a run that it has requested.
+    return run.parent if run.agent_type == QUESTION_TYPE else run.child
 
 
 def asks_stand(view: View) -> dict[str, Any]:
@@ -325,8 +330,7 @@ def asks_below(view: View, run_id: str) -> list[dict[str, Any]]:
 def ask_told(run: Run, ask: AskRecord) -> dict[str, Any]:
     """A question of a run for whoever is to answer it, as plain data. `to` are those who may answer by now, `later` those to whom it goes
     on."""
-    agent = run.parent if run.agent_type == QUESTION_TYPE else run.child
-    of = {"run_id": run.run_id, "agent": agent, "kind": QUESTION, "tool": None, "call_id": None}
+    of = {"run_id": run.run_id, "agent": _asker_of(run), "kind": QUESTION, "tool": None, "call_id": None}
     return _told(ask_id(run.run_id, ask.number), ask, of)
 
 

@@ -101,7 +101,7 @@ def _check_kinds(wanted: Wanted) -> None:
     if len(wanted.run_ids or ()) > NAMED_MAX:
         raise BadRequest("run_ids", f"{len(wanted.run_ids or ()):,} runs are named; at most {NAMED_MAX:,} are at once")
     check_words("status", wanted.statuses, Status)
-    for name in ("parked", "retriable"):
+    for name in ("parked", "retriable", "undoing"):
         check_bool(name, getattr(wanted, name))
     if wanted.before is not None:
         check_whole("before", wanted.before)
@@ -121,14 +121,15 @@ def _check_ages(wanted: Wanted) -> None:
 
 def _check_statuses(wanted: Wanted, statuses: frozenset[Status] | None) -> None:
     ages = wanted.ended_since_ms is not None or wanted.ended_until_ms is not None
-    if wanted.parked and ages:
-        raise BadRequest(
-            "parked", "a run that is parked has not ended, so it has no time of its end; leave one of the two out"
-        )
+    for name in [each for each in ("parked", "undoing") if getattr(wanted, each)]:
+        if ages:
+            raise BadRequest(
+                name, f"a run that is {name} has not ended, so it has no time of its end; leave one of the two out"
+            )
+        if statuses is not None and not statuses & LIVE:
+            raise BadRequest(name, f"a run that is {name} is {_either(LIVE)}, and never {_either(statuses)}")
     if statuses is None:
         return
-    if wanted.parked and not statuses & LIVE:
-        raise BadRequest("parked", f"a run that is parked is {_either(LIVE)}, and never {_either(statuses)}")
     if ages and not statuses - LIVE:
         raise BadRequest("ended", f"a run that is {_either(statuses)} has not ended; leave the time of its end out")
     if wanted.error and statuses == {Status.COMPLETED}:

@@ -8,10 +8,11 @@ moved. The table in `transitions` moves the status; the functions below keep the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from perdure.ledger.activation import with_package
 from perdure.ledger.facts import (
@@ -57,7 +58,7 @@ RECEIPTS_KEPT: Final = 1_000
 class RunWait(NamedTuple):
     """What a run waits for without a process, as `RunWaiting` says it, since `since_ms`."""
 
-    events: list[str]
+    events: Sequence[str]
     until_ms: float
     by_wall: bool
     deadline_ms: float
@@ -140,6 +141,11 @@ def opened(fact: AskOpened, seq: int, at_ms: int) -> AskRecord:
     return AskRecord(*fact[1:], seq=seq, opened_at_ms=at_ms)._replace(to=to)
 
 
+Milestone: TypeAlias = tuple[int, str, int, int, bytes, str]
+NO_SLOTS: Final[Mapping[str, MailState]] = {}
+NO_CHUNK: Final = (0, -1)
+
+
 @dataclass(slots=True)
 class Run:
     """One logical execution of a child, requested by a parent under a run id.
@@ -156,6 +162,8 @@ class Run:
     why, no time limit applies, and the attempts after `begun_after` undo.
 
     `asks` are its questions to people, the oldest first: the open ones, and the last that were closed.
+
+    Containers are made anew when something comes into them. So runs share the empty ones, of which many waiting runs would have many.
     """
 
     run_id: str
@@ -184,8 +192,8 @@ class Run:
     cause: str = ""
     signal_at_ms: int = 0
     progress: bytes | None = None
-    milestones: list[tuple[int, str, int, int, bytes, str]] = field(default_factory=list)
-    chunk: tuple[int, int] = (0, -1)
+    milestones: Sequence[Milestone] = ()
+    chunk: tuple[int, int] = NO_CHUNK
     reattached_at_ms: int = 0
     teardown: str = ""
     teardown_at_ms: int = 0
@@ -197,7 +205,7 @@ class Run:
     reason: str = ""
     child_still_running: bool | None = None
     cleared: bool = False
-    slots: dict[str, MailState] = field(default_factory=dict)
+    slots: Mapping[str, MailState] = field(default_factory=lambda: NO_SLOTS)
     mark: int = 0
     trace: str = ""
     progress_at_ms: int = 0
@@ -206,7 +214,7 @@ class Run:
     retried_at_ms: int = 0
     begun_after: int = 0
     end_mark: int = 0
-    overtaken: list[str] = field(default_factory=list)
+    overtaken: Sequence[str] = ()
     wait: RunWait | None = None
     waited_ms: int = 0
     reentries: int = 0
@@ -218,7 +226,7 @@ class Run:
     joined_at_ms: int = 0
     ended_seq: int = 0
     undo: str = ""
-    asks: list[AskRecord] = field(default_factory=list)
+    asks: Sequence[AskRecord] = ()
 
     child: str = field(init=False, repr=False)
 
@@ -336,18 +344,19 @@ class Run:
         """Forget the oldest closed questions but for so many, and but for these."""
         closed = [ask.number for ask in self.asks if not ask.is_open and ask.number not in but]
         gone = set(closed[: max(0, len(closed) - kept)])
-        self.asks = [ask for ask in self.asks if ask.number not in gone]
+        self.asks = tuple(ask for ask in self.asks if ask.number not in gone)
 
     def release(self, seq: int) -> None:
         self.host_id, self.last_seq, self.teardown = "", seq, "" if self.is_hard else self.teardown
 
     def mark_slot(self, slot: str, state: MailState) -> None:
-        self.slots[slot] = state
+        self.slots = {**self.slots, slot: state}
 
     def forget_ends(self, seq: int) -> None:
-        for slot in (Slot.FINISH, Slot.GIVE_UP):
-            if self.slots.pop(slot, None) is MailState.SUPERSEDED:
-                self.overtaken.append(self.mail_id(slot))
+        ends = (Slot.FINISH, Slot.GIVE_UP)
+        gone = [self.mail_id(slot) for slot in ends if self.slots.get(slot) is MailState.SUPERSEDED]
+        self.overtaken = (*self.overtaken, *gone)
+        self.slots = {slot: state for slot, state in self.slots.items() if slot not in ends}
         self.end_mark = seq
 
     def to_plain(self) -> list[Any]:
@@ -355,13 +364,16 @@ class Run:
 
     @classmethod
     def from_plain(cls, plain: list[Any]) -> Run:
+        """The record that `to_plain` gave."""
         run = cls(*plain)
         run.status = Status(run.status)
-        run.milestones = [(*stone,) for stone in run.milestones]
-        run.chunk = (run.chunk[0], run.chunk[1])
-        run.slots = {slot: MailState(state) for slot, state in run.slots.items()}
-        run.wait = None if run.wait is None else RunWait(*run.wait)
-        run.asks = [AskRecord.from_plain(each) for each in run.asks]
+        run.agent_type, run.parent = _same(run.agent_type, run.parent)  # which many have
+        run.milestones = tuple([(*stone,) for stone in run.milestones])
+        run.chunk = (run.chunk[0], run.chunk[1]) if run.chunk[0] else NO_CHUNK
+        run.slots = {slot: MailState(state) for slot, state in run.slots.items()} if run.slots else NO_SLOTS
+        run.overtaken = tuple(run.overtaken)
+        run.wait = None if run.wait is None else _wait(*run.wait)
+        run.asks = tuple(map(AskRecord.from_plain, run.asks))
         return run
 
 
@@ -469,7 +481,7 @@ def _progress(run: Run, fact: ProgressReported, at_ms: int) -> None:
 
 def _milestone(run: Run, fact: MilestoneReached, at_ms: int) -> None:
     _told(run, fact, at_ms)
-    run.milestones.append((fact.number, fact.name, fact.occurrence, at_ms, fact.body, fact.source))
+    run.milestones = (*run.milestones, (fact.number, fact.name, fact.occurrence, at_ms, fact.body, fact.source))
 
 
 def _chunk(run: Run, fact: ChunkEmitted, at_ms: int) -> None:
@@ -548,9 +560,20 @@ def _parked(run: Run, fact: RunParked, _at_ms: int) -> None:
 
 def _waiting(run: Run, fact: RunWaiting, at_ms: int) -> None:
     _signalled(run, at_ms)
-    run.wait = RunWait(fact.events, fact.until_ms, fact.by_wall, fact.deadline_ms, at_ms)
+    run.wait = _wait(fact.events, fact.until_ms, fact.by_wall, fact.deadline_ms, at_ms)
     run.host_id, run.confirmed, run.cause, run.retry_at_ms, run.lost_at_ms = "", False, "", 0, 0
     run.ended_at_ms, run.reason, run.child_still_running, run.error = 0, "", None, ""
+
+
+def _wait(events: Sequence[str], until_ms: float, by_wall: bool, deadline_ms: float, since_ms: int) -> RunWait:
+    # Many wait for the same, and for no time: they share the names, and infinity.
+    until_ms, deadline_ms = min(math.inf, until_ms), min(math.inf, deadline_ms)
+    return RunWait(_same(*events), until_ms, by_wall, deadline_ms, since_ms)
+
+
+@lru_cache(maxsize=1_000)
+def _same(*names: str) -> Sequence[str]:
+    return names
 
 
 def _taken(run: Run, fact: EventTaken, at_ms: int) -> None:
@@ -562,7 +585,7 @@ def _taken(run: Run, fact: EventTaken, at_ms: int) -> None:
 
 def _ask_opened(run: Run, fact: AskOpened, at_ms: int) -> None:
     _signalled(run, at_ms)
-    run.asks = [*(ask for ask in run.asks if ask.number != fact.number), opened(fact, run.last_seq, at_ms)]
+    run.asks = (*(ask for ask in run.asks if ask.number != fact.number), opened(fact, run.last_seq, at_ms))
 
 
 def _ask_answered(run: Run, fact: AskAnswered, at_ms: int) -> None:
@@ -583,12 +606,12 @@ def _ask_withdrawn(run: Run, fact: AskWithdrawn, at_ms: int) -> None:
 
 
 def _change_ask(run: Run, number: int, change: Callable[[AskRecord], AskRecord]) -> None:
-    run.asks = [change(ask) if ask.number == number else ask for ask in run.asks]
+    run.asks = tuple(change(ask) if ask.number == number else ask for ask in run.asks)
 
 
 def _withdraw_asks(run: Run, at_ms: int) -> None:
     # Nobody is left to take an answer.
-    run.asks = [ask.closed(AskStatus.WITHDRAWN, at_ms) if ask.is_open else ask for ask in run.asks]
+    run.asks = tuple(ask.closed(AskStatus.WITHDRAWN, at_ms) if ask.is_open else ask for ask in run.asks)
 
 
 def _paused(run: Run, fact: RunPaused, at_ms: int) -> None:

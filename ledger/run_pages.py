@@ -103,6 +103,8 @@ def wanted_of(runs: Iterable[Run], wanted: Wanted) -> list[Run]:
         found = [run for run in found if run.can_be_retried]
     if wanted.parked:
         found = [run for run in found if run.parked]
+    if wanted.undoing:
+        found = [run for run in found if run.is_undoing]
     if wanted.prefix:
         found = [run for run in found if run.run_id.startswith(wanted.prefix)]
     return _with_words(_of_age(found, wanted), wanted)

@@ -428,6 +428,12 @@ class View:
     def rest(self, run: Run) -> None:
         """Have a run that waits, or is paused, stand in no queue until its time or its event comes. What has come already counts."""
         self.dequeue(run)
+        if run.run_id not in self.agents:
+            self.timers.disarm(run.run_id)  # those were of the attempt
+        self.rest_again(run)
+
+    def rest_again(self, run: Run) -> None:
+        """The same of a run that stands in no queue, and is looked at by no timer."""
         wait = run.wait
         if not run.paused and (wait is None or wait.is_for_nothing or self._has_come(run, wait)):
             self.enqueue(run)
@@ -441,8 +447,8 @@ class View:
             self.alarms.disarm(ALARM_OF_RUN + run.run_id)
 
     def _has_come(self, run: Run, wait: RunWait) -> bool:
-        names = {EVENT + name for name in wait.events}
-        return any(self.mail[key].slot in names for key in self.events.get(run.run_id, ()))
+        come = self.events.get(run.run_id)
+        return come is not None and any(self.mail[key].slot.removeprefix(EVENT) in wait.events for key in come)
 
     def enqueue(self, run: Run) -> None:
         if run.waits_for_others:
@@ -467,17 +473,8 @@ class View:
         """Put a mail into a slot of a run, unless the slot was used before."""
         if slot in run.slots:
             return
-        options = run.options
-        mail = Mail(
-            run.mail_id(slot),
-            run.parent,
-            run.run_id,
-            slot,
-            handler_of(slot, options),
-            content,
-            at_ms,
-            seq=self.seq,
-        )
+        key, handler = run.mail_id(slot), handler_of(slot, run.options)
+        mail = Mail(key, run.parent, run.run_id, slot, handler, content, at_ms, seq=self.seq)
         run.mark_slot(slot, MailState.PENDING)
         self.settle(run)
         self.put(mail)

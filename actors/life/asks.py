@@ -47,7 +47,7 @@ from perdure.actors.life.handle import address_of, tell
 from perdure.actors.life.results import RunFailed
 from perdure.actors.link.direct_calls import split_route
 from perdure.actors.link.messages import Call, Fields
-from perdure.actors.link.questions import about_ask, question_of
+from perdure.actors.link.questions import question_of
 from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.telemetry.telemetry import carried
 from perdure.ledger import (
@@ -434,8 +434,7 @@ class Answering(NamedTuple):
         said = self.said(limits)
         if is_call_ask(self.ask_id):
             return await self._given_to_agent(supervisor, said)
-        await supervisor.ask(said)
-        return cast("Fields", await supervisor.ask(question_of(*about_ask(self.ask_id))))
+        return cast("Fields", await supervisor.ask(said))
 
     def said(self, limits: Limits) -> AnswerAsk:
         """The answer in the words of the ledger. Raises `BadRequest` and `TooLarge`, which name the argument."""

@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import httpx
 
+from perdure.actors.life.conditions import After
 from perdure.actors.life.results import BulkReport, RunResult
 from perdure.actors.remote import answers, remote_requests
 from perdure.actors.remote.answers import AnswerEnd, AnswerOperations, ChatOperations, ChatQuestion, Piece, Telling
@@ -210,9 +211,17 @@ class AsyncGateway(Operations, Awaits):
         """Leave. What was started goes on."""
         await self._wire.close()
 
-    async def run(self, type: str, input: object = None, *, run_id: str | None = None) -> RunResult:
-        """Begin a run and wait for its end."""
-        return await self.result(await self.start(type, input, run_id=run_id))
+    async def run(
+        self,
+        type: str,
+        input: object = None,
+        *,
+        run_id: str | None = None,
+        after: After | None = None,
+        losers: str = "leave",
+    ) -> RunResult:
+        """Begin a run and wait for its end. The arguments are those of `start`."""
+        return await self.result(await self.start(type, input, run_id=run_id, after=after, losers=losers))
 
     async def result(self, run_id: str) -> RunResult:
         """Wait for the end of a run."""
@@ -240,8 +249,8 @@ class AsyncGateway(Operations, Awaits):
 
     async def cancel_runs(self, **which: object) -> BulkReport:
         """Cancel many runs, and what their children wait for: those that `status`, `type`, `parent`, `q`, `prefix`, `error`, `parked`,
-        `requested_since_ms`, `requested_before_ms`, `ended_since_ms` and `ended_before_ms` choose, or the named `run_ids`, or `all`. With
-        `dry_run` they are only counted. `reason` is told to their parents."""
+        `undoing`, `requested_since_ms`, `requested_before_ms`, `ended_since_ms` and `ended_before_ms` choose, or the named `run_ids`, or
+        `all`. With `dry_run` they are only counted. `reason` is told to their parents."""
         return await self._steered("cancel", which)
 
     async def retry_runs(self, **which: object) -> BulkReport:

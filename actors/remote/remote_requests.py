@@ -16,6 +16,7 @@ from uuid import uuid4
 import httpx
 
 from perdure.actors.gateway import refusals
+from perdure.actors.life.conditions import After, checked_condition, condition_as_json
 from perdure.actors.life.results import BulkReport, RunResult, run_result
 from perdure.actors.link.wire import remote_error
 from perdure.ledger import (
@@ -137,10 +138,22 @@ class Operations:
     """The operations of a gateway."""
 
     @operation
-    def start(self, type: str, input: object = None, *, run_id: str | None = None) -> RemoteRequest[str]:
+    def start(
+        self,
+        type: str,
+        input: object = None,
+        *,
+        run_id: str | None = None,
+        after: After | None = None,
+        losers: str = "leave",
+    ) -> RemoteRequest[str]:
         """Begin a run of a class that the gateway serves, and return its id when it is durable. The same id with the same content is the
-        same run."""
+        same run. `after` is what has to come true before it begins, of runs that clients asked for: `all_of("run-1", MilestoneOf("run-2",
+        "sources"))`; `losers="cancel"` cancels those of which nothing was needed."""
         asked = {"type": type, "input": input, "run_id": uuid4().hex if run_id is None else run_id}
+        condition = checked_condition(after, losers, run_id)
+        if condition is not None:
+            asked |= {"after": condition_as_json(condition), "losers": losers}
         return RemoteRequest("POST", "/api/runs", asked, told=lambda told: str(told["run_id"]))
 
     @operation
@@ -155,8 +168,9 @@ class Operations:
 
     @operation
     def runs(self, /, **which: object) -> RemoteRequest[dict[str, Any]]:
-        """A page of runs, newest first: `runs`, and `next` for `before`. Filters are `status`, `type`, `parent`, `q`, `prefix`, `error`,
-        `parked`, `requested_since_ms`, `requested_before_ms`, `ended_since_ms`, `ended_before_ms`; `limit` is that of the page."""
+        """A page of runs, newest first: `runs`, and `next` for `before`. Filters are `status`, `type`, `parent`, `q`, `prefix`,
+        `error`, `parked`, `undoing`, `requested_since_ms`, `requested_before_ms`, `ended_since_ms`, `ended_before_ms`; `limit` is that
+        of the page."""
         return RemoteRequest("GET", "/api/runs", query=given(**which))
 
     @operation

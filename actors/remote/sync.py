@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
+from perdure.actors.life.conditions import After
 from perdure.actors.life.results import BulkReport, RunResult
 from perdure.actors.remote import remote_requests
 from perdure.actors.remote.answers import AnswerEnd, AnswerOperations, ChatOperations, Piece
@@ -107,9 +108,17 @@ class RemoteGateway(Operations, Blocks):
         """Leave. What was started goes on."""
         _played(self._gateway.close())
 
-    def run(self, type: str, input: object = None, *, run_id: str | None = None) -> RunResult:
-        """Begin a run and wait for its end."""
-        return _played(self._gateway.run(type, input, run_id=run_id))
+    def run(
+        self,
+        type: str,
+        input: object = None,
+        *,
+        run_id: str | None = None,
+        after: After | None = None,
+        losers: str = "leave",
+    ) -> RunResult:
+        """Begin a run and wait for its end. The arguments are those of `start`."""
+        return _played(self._gateway.run(type, input, run_id=run_id, after=after, losers=losers))
 
     def result(self, run_id: str) -> RunResult:
         """Wait for the end of a run."""
@@ -121,8 +130,8 @@ class RemoteGateway(Operations, Blocks):
 
     def cancel_runs(self, **which: object) -> BulkReport:
         """Cancel many runs, and what their children wait for: those that `status`, `type`, `parent`, `q`, `prefix`, `error`, `parked`,
-        `requested_since_ms`, `requested_before_ms`, `ended_since_ms` and `ended_before_ms` choose, or the named `run_ids`, or `all`. With
-        `dry_run` they are only counted. `reason` is told to their parents."""
+        `undoing`, `requested_since_ms`, `requested_before_ms`, `ended_since_ms` and `ended_before_ms` choose, or the named `run_ids`, or
+        `all`. With `dry_run` they are only counted. `reason` is told to their parents."""
         return _played(self._gateway.cancel_runs(**which))
 
     def retry_runs(self, **which: object) -> BulkReport:

@@ -6,9 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, StringConstraints
 
+from perdure.actors.life.conditions import of_parts
 from perdure.actors.rest.table import Taken
-from perdure.ledger import BY_OPERATOR, AskStatus, BadRequest, Status, Verb, Wanted
-from perdure.policies import Json, JsonObject
+from perdure.ledger import BY_OPERATOR, AskStatus, BadRequest, Status, Verb, Wanted, check_id
+from perdure.policies import Condition, EndOf, Json, JsonObject, MilestoneOf
 
 Id = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 Words = Annotated[str, StringConstraints(max_length=200)]
@@ -44,6 +45,7 @@ class RunsChosen(Taken):
         ),
     ] = None
     parked: Annotated[bool, Field(description="Only runs that are parked.")] = False
+    undoing: Annotated[bool, Field(description="Only runs that undo their steps.")] = False
     requested_since_ms: Annotated[
         Seq | None, Field(description="Only runs that were requested from this instant on.")
     ] = None
@@ -67,6 +69,7 @@ class RunsChosen(Taken):
             ended_until_ms=self.ended_before_ms,
             error=self.error or "",
             parked=self.parked,
+            undoing=self.undoing,
         )
 
 
@@ -160,6 +163,7 @@ class RunLine(BaseModel):
     host: str | None
     waits: JsonObject | None = None
     waits_for: Annotated[str | None, Field(description="In words, what has to come true before it begins.")] = None
+    undoing: Annotated[bool, Field(description="Whether its steps are being undone; it ends when they are.")] = False
     status: Status
     started_at_ms: int
     completed_at_ms: int | None
@@ -297,6 +301,7 @@ class RunTold(BaseModel):
     waits_for_host: bool = False
     waits: JsonObject | None = None
     waits_for: Annotated[str | None, Field(description="In words, what has to come true before it begins.")] = None
+    undoing: Annotated[bool, Field(description="Whether its steps are being undone; it ends when they are.")] = False
     lost_by: str | None = None
     signal_at_ms: int | None
     progress: JsonObject | None = None
@@ -339,12 +344,49 @@ class LimitsTold(BaseModel):
     limits: JsonObject
 
 
+class ConditionAsked(Taken):
+    """What has to come true before a run begins: one of these, of runs that clients asked for."""
+
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
+
+    end: Annotated[Id | None, Field(description="This run has completed.")] = None
+    milestone: Annotated[
+        tuple[Id, Id] | None, Field(description="A run, and the name of a milestone that it has reached.")
+    ] = None
+    all_of: Annotated[list[ConditionAsked] | None, Field(description="All of these.")] = None
+    any_of: Annotated[list[ConditionAsked] | None, Field(description="One of these, or more.")] = None
+    n_of: Annotated[tuple[int, list[ConditionAsked]] | None, Field(description="So many of these, or more.")] = None
+
+    def condition(self, id_max: int, place: str = "after") -> Condition:
+        """As the ledger keeps it. Raises `BadRequest` that names the place."""
+        said = [(name, value) for name, value in self if value is not None]
+        if len(said) != 1:
+            names = ", ".join(type(self).model_fields)
+            raise BadRequest(place, f"say one of {names}; here are {', '.join(name for name, _ in said) or 'none'}")
+        ((name, value),) = said
+        place = f"{place}.{name}"
+        if name == "end":
+            return EndOf(check_id(place, value, id_max))
+        if name == "milestone":
+            return MilestoneOf(*(check_id(f"{place}.{at}", each, id_max) for at, each in enumerate(value)))
+        count, parts, inside = (*value, f"{place}.1") if name == "n_of" else (1, value, place)
+        made = [part.condition(id_max, f"{inside}.{at}") for at, part in enumerate(parts)]
+        return of_parts(place, len(made) if name == "all_of" else count, made, f"{place}.0")
+
+
 class StartAsked(Taken):
     """A run to begin. The same `run_id` with the same content is the same run."""
 
     type: Annotated[Id, Field(description="A class that the gateway serves: as module:Class, or as in its address.")]
     input: JsonValue = None
     run_id: Annotated[Id | None, Field(description="By default a new one.")] = None
+    after: Annotated[
+        ConditionAsked | None, Field(description="It begins when this has come true, and is given what was there.")
+    ] = None
+    losers: Annotated[
+        Literal["leave", "cancel"],
+        Field(description="What becomes of the runs in `after` of which nothing was needed when it begins."),
+    ] = "leave"
 
 
 class Started(BaseModel):

@@ -42,11 +42,15 @@ class SteeringHandlers(Handlers):
 
     @Operation("POST", "/api/runs", models.Started, scope=Scope.OPERATE, body=models.StartAsked)
     async def start_run(self, asked: ApiRequest) -> object:
-        """Begin a run. It is durable when this is answered. The same `run_id` with other content is refused."""
+        """Begin a run. It is durable when this is answered. The same `run_id` with other content is refused. With `after` it begins when
+        that has come true; if it never can, the run ends as `error`."""
         client = await self._backend.client()
         wanted: models.StartAsked = asked.body
         kind = self._class(wanted.type, client.code_dir)
-        started = await client.start(kind, wanted.input, run_id=wanted.run_id, began_by=asked.who.began_by)
+        after = None if wanted.after is None else wanted.after.condition(client.limits.id_max)
+        started = await client.start(
+            kind, wanted.input, run_id=wanted.run_id, after=after, losers=wanted.losers, began_by=asked.who.began_by
+        )
         return {"run_id": started.run_id, "status": started.status}
 
     def _class(self, name: str, code_dir: Path | None) -> type:

@@ -38,6 +38,7 @@ class RunFilter(TypedDict, total=False):
         prefix: of their ids.
         error: words in what went wrong, whatever the case: the error, or why a run was given up or parked.
         parked: True for runs that are parked.
+        undoing: True for runs that undo their steps.
         requested_since, requested_before, ended_since, ended_before: instants: milliseconds since the epoch, or aware datetimes.
         run_ids: only these, at most 1,000; no other filter goes with them.
     """
@@ -49,6 +50,7 @@ class RunFilter(TypedDict, total=False):
     prefix: str
     error: str
     parked: bool
+    undoing: bool
     requested_since: float | datetime
     requested_before: float | datetime
     ended_since: float | datetime
@@ -84,8 +86,8 @@ def wanted_by(given: RunFilter, code_dir: Path | None = None) -> Wanted:
         elif name == "parent":
             address = address_of(value)
             found["parent"] = check_text(name, value) if address is None else address.agent_id
-        elif name == "parked":
-            found["parked"] = check_bool(name, value)
+        elif name in ("parked", "undoing"):
+            found[name] = check_bool(name, value)
         elif name == "run_ids":
             found["run_ids"] = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
         else:

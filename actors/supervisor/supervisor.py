@@ -63,6 +63,7 @@ from perdure.ledger import (
     BATCH_MIN,
     INLINE_MAX,
     Adopt,
+    AnswerAsk,
     BadRequest,
     BucketUnreachable,
     CarryingStore,
@@ -85,6 +86,7 @@ from perdure.ledger import (
     WorldError,
     apply_fact,
     arm,
+    ask_told,
     assign_hosts,
     count_of,
     decide,
@@ -426,6 +428,9 @@ class Supervisor:
                 told = steer(self.view, wish, partial(self._decided, at_ms, rows))._asdict()
             elif not isinstance(wish, CopyStorage):
                 self._decide(wish, at_ms, rows, [])
+                if isinstance(wish, AnswerAsk):  # whoever answers is told how the question stands then
+                    run = self.view.runs[wish.run_id]
+                    told = next(ask_told(run, ask) for ask in run.asks if ask.number == wish.number)
             else:
                 assert self._carrier is not None, "with a directory a host makes copies itself"
                 self._carrier.copy(session.peer_id, wish)

@@ -159,8 +159,8 @@ def ended_runs(
 def newest_runs(con: duckdb.DuckDBPyConnection, wanted: Wanted, limit: int) -> list[Record]:
     """The runs that are wanted and not live, newest request first. Only what is asked for is a condition: one that is always true would
     cost ten times as much as the rest."""
-    if wanted.parked:
-        return []  # what is parked is live
+    if wanted.is_of_live:
+        return []
     clauses = {
         "parent = ?": wanted.parent,
         "agent_type = ?": wanted.agent_type,

@@ -158,7 +158,7 @@ class MemoryStore:
             status, its_type, its_parent, requested_ms, ended_ms, *_ = record.columns
             return (
                 not record.live
-                and not wanted.parked
+                and not wanted.is_of_live
                 and wanted.parent in (None, its_parent)
                 and wanted.agent_type in (None, its_type)
                 and (wanted.statuses is None or status in wanted.statuses)

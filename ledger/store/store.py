@@ -92,6 +92,7 @@ class Wanted(NamedTuple):
             by whoever can read a run's body (`run_pages`), so a store gives all that may have such words.
         parked: only runs that are parked.
         retriable: only runs that can be tried again: those that failed, were given up, or are parked.
+        undoing: only runs that undo their steps.
     """
 
     parent: str | None = None
@@ -108,6 +109,12 @@ class Wanted(NamedTuple):
     error: str = ""
     parked: bool = False
     retriable: bool = False
+    undoing: bool = False
+
+    @property
+    def is_of_live(self) -> bool:
+        """Whether only live runs can be meant."""
+        return self.parked or self.undoing
 
 
 class Store(Protocol):

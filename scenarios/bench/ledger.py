@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -28,6 +29,7 @@ from perdure.ledger import (
     SupervisorStarted,
     Up,
     View,
+    Waiting,
     apply_fact,
     assign_hosts,
     decide,
@@ -96,8 +98,9 @@ def commit(bench: Bench) -> Found:
     return Found(Compared(commits, statistics.median(writes)), beyond)
 
 
-def build(place: Path, retained: int, live: int, say: Callable[[str], None] = print) -> None:
-    """Fill a ledger like a supervisor, but many runs at once. Live runs also have facts after the snapshot."""
+def build(place: Path, retained: int, live: int, say: Callable[[str], None] = print, waiting: int = 0) -> None:
+    """Fill a ledger like a supervisor, but many runs at once. Live runs also have facts after the snapshot; those that wait for an event
+    without a process have none."""
     store, view = DuckDBStore(place, fsync=False), View()
     store.boot()
     store.append([record_fact(view, SupervisorStarted(1, {}), AT_MS)], [])
@@ -111,6 +114,10 @@ def build(place: Path, retained: int, live: int, say: Callable[[str], None] = pr
         if first and first % (CHUNK * 5) == 0:
             say(f"built {first:,} retained runs")
     view.hosts[HOST] = HostView(HOST, None, up=True)
+    for first in range(0, waiting, CHUNK):
+        numbers = range(first, min(first + CHUNK, waiting))
+        waits = map("waiting-{:07d}".format, numbers)
+        store.append([row for each in waits for row in _lived(view, each, [_request(each), _up, _waiting])], [])
     runs = [f"live-{number:07d}" for number in range(live)]
     store.append([row for run_id in runs for row in _lived(view, run_id, [_request(run_id)])], [])
     store.checkpoint(meta_of(view), view.seq, dirty_records(view), [])
@@ -155,6 +162,10 @@ def _request(run_id: str) -> Request:
 
 def _up(run_id: str, incarnation: int) -> Stimulus:
     return Up(run_id, incarnation)
+
+
+def _waiting(run_id: str, incarnation: int) -> Stimulus:
+    return Waiting(run_id, incarnation, 1, ["go"], math.inf, math.inf, by_wall=False, released=True, sequence=1)
 
 
 def _progress(run_id: str, incarnation: int) -> Stimulus:

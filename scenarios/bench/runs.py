@@ -7,6 +7,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -15,8 +16,9 @@ import psutil
 from perdure import actors
 from perdure.actors import Runtime
 from perdure.actors.ray_world.os_processes import ProcessId, kill
-from perdure.ledger import pack
+from perdure.ledger import UnknownAsk, pack
 from perdure.scenarios.bench.figures import Compared, Found
+from perdure.scenarios.bench.ledger import boot_apart, build
 from perdure.scenarios.bench.measuring import (
     Bench,
     calm,
@@ -32,7 +34,7 @@ from perdure.scenarios.bench.measuring import (
     wait_for,
 )
 from perdure.scenarios.bench.peers import AWAITED, FAN_OUT, PeerProcess
-from perdure.scenarios.cast.measured import BATCH, Idler, Jobber, ManyRunner, Nap, Parent, Waiter
+from perdure.scenarios.cast.measured import BATCH, Asker, Idler, Jobber, ManyRunner, Nap, Parent, Waiter, Writer
 from perdure.scenarios.swarm.runner import swarm
 
 PAYLOAD = pack(7)
@@ -124,7 +126,8 @@ def sleepers(bench: Bench) -> Found:
 
 
 def waits(bench: Bench) -> Found:
-    """Runs that wait without a process: how soon an event reaches them, what they hold, and many short sleeps in few hosts."""
+    """Runs that wait without a process: how soon an event or an answer reaches them, what they hold, in memory and for a boot, and many
+    short sleeps in few hosts."""
     count, many, times, seconds = bench.size(10_000, 1_000), bench.size(100_000, 2_000), bench.size(40, 10), 1.0
     with bench.cluster("waits", hosts_max=2) as runtime:
         parent = handle(runtime, Parent, "waits")
@@ -134,11 +137,17 @@ def waits(bench: Bench) -> Found:
         parent = handle(runtime, Parent, "waiting")
         awake = [_reached_ms(runtime, f"awake-{each}", 0.0) for each in range(times)]
         asleep = [_reached_ms(runtime, f"asleep-{each}", AWHILE_MS * 3 / 1000) for each in range(times)]
+        asked, plain = [], []
+        for each in range(times):
+            asked.append(took_ms(lambda each=each: _answered(runtime, f"asks-{each}")))  # type: ignore[misc]
+            plain.append(took_ms(lambda: runtime.run(Writer, 1).output))
+        ratio = Compared([statistics.median(asked) / statistics.median(plain)], statistics.median(plain))
         parent.wait(many // 10)
         before = _resting_kb(runtime)
         parent.wait(many)
         held = (_resting_kb(runtime) - before) / many
-    return Found(Compared(naps, seconds), awake, asleep, held, count=count, many=many, seconds=seconds)
+    booted = _boots_s(bench, many)
+    return Found(Compared(naps, seconds), awake, asleep, ratio, held, booted, count=count, many=many, seconds=seconds)
 
 
 AWHILE_MS: Final = 200
@@ -150,6 +159,29 @@ def _reached_ms(runtime: Runtime, run_id: str, pause_s: float) -> float:
     sent_s = time.time()
     run.send("go")
     return float(run.result().output - sent_s) * 1000
+
+
+def _answered(runtime: Runtime, run_id: str) -> object:
+    """Begin a run that asks at once, answer as soon as the question is there, and wait for the end."""
+    run = runtime.start(Asker, run_id=run_id)
+
+    def is_answered() -> bool:
+        with suppress(UnknownAsk):
+            return bool(runtime.answer(f"{run_id}:1", True))
+        return False
+
+    wait_for(is_answered, pause_s=0)
+    return run.result().output
+
+
+def _boots_s(bench: Bench, many: int) -> list[float]:
+    """What runs that wait add to a boot."""
+    took_s: dict[int, list[float]] = {}
+    for count in (0, many):
+        place = bench.data / f"waiting-ledger-{count}"
+        build(place, 0, 0, bench.say, waiting=count)
+        took_s[count] = [boot_apart(place)["seconds"] for _ in range(bench.size(3, 1))]
+    return [each - statistics.median(took_s[0]) for each in took_s[many]]
 
 
 def _resting_kb(runtime: Runtime) -> float:

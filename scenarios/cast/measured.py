@@ -88,6 +88,13 @@ class Dozer(Agent):
         return run.attempt
 
 
+class Asker(Agent):
+    """Asks people, and gives back the answer."""
+
+    async def run(self, run: RunContext) -> bool:
+        return bool((await run.ask("Go?")).value)
+
+
 class Waiter(Agent):
     """Waits for an event, and says when it came, by the wall clock."""
 

@@ -74,6 +74,7 @@ def _filter(
         str | None, typer.Option(help="Only runs with this in their error, or in why they were given up or parked.")
     ] = None,
     parked: Annotated[bool, typer.Option("--parked", help="Only runs that are parked.")] = False,
+    undoing: Annotated[bool, typer.Option("--undoing", help="Only runs that undo their steps.")] = False,
     older_than: Annotated[
         str | None, typer.Option(help="Only runs requested at least so long ago, such as 90m or 7d.")
     ] = None,
@@ -90,6 +91,7 @@ def _filter(
         "words": match,
         "error": error,
         "parked": parked or None,
+        "undoing": undoing or None,
         **_instants("", older_than, newer_than),
         **_instants("ended-", ended_older_than, ended_newer_than),
     }

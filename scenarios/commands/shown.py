@@ -80,7 +80,8 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     asked_ms, ended_ms = row["started_at_ms"], row["completed_at_ms"]
     took = lasting(max(0, ended_ms - asked_ms)) if ended_ms else ""
     told = row["outcome"]
-    outcome = shortened(told.get("reason") or told.get("error") or told.get("summary") or "")
+    words = "" if row.get("undoing") else told.get("reason") or told.get("error") or told.get("summary") or ""
+    outcome = shortened(words)
     return (
         row["run_id"], row["agent_type"], row["status"], str(row["attempt"]), instant(asked_ms), took, outcome or _progress(row),
     )  # fmt: skip
@@ -97,6 +98,8 @@ def shortened(text: str) -> str:
 
 
 def _progress(row: dict[str, Any]) -> str:
+    if row.get("undoing"):
+        return shortened(f"undoing: {row['outcome']['error']}")
     waits = row.get("waits")
     if waits is not None:
         until = [f"until {instant(waits['until_ms'])}"] if waits["until_ms"] else []

@@ -54,6 +54,18 @@ class Gated(Agent):
         return "there"
 
 
+class Booker(Agent):
+    """Books, waits, and gives the booking up when it is cancelled, as soon as a file is there."""
+
+    async def run(self, input: str, run: RunContext) -> None:
+        await run.step("book", lambda: input, undo=self.give_up)
+        await asyncio.sleep(600)
+
+    async def give_up(self, gate: str) -> None:
+        while not await asyncio.to_thread(Path(gate).exists):
+            await asyncio.sleep(0.05)
+
+
 class Walker(Agent):
     """Reports each step."""
 

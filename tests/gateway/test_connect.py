@@ -45,6 +45,26 @@ def test_runs_are_started_watched_and_steered(gateway: RealGateway) -> None:
         assert remote.overview()["runs"]["completed"] == 1
 
 
+def test_a_run_waits_for_runs_that_were_started_before(gateway: RealGateway) -> None:
+    with perdure.connect(gateway.url) as remote:
+        first, second = [remote.start("walker", steps) for steps in (0, 600)]
+        either = perdure.any_of(first, perdure.EndOf(second))
+        assert remote.run("walker", 0, run_id="joined", after=either, losers="cancel").ok
+        assert remote.start("walker", 0, run_id="joined", after=either, losers="cancel") == "joined"
+        assert not remote.result(second).ok
+        for after, field in (([first], "after"), ("nobody", "after"), (perdure.n_of(1, "again"), "after")):
+            with pytest.raises(perdure.BadRequest) as refused:
+                remote.start("walker", 0, run_id="again", after=after)
+            assert refused.value.field == field
+
+    async def both() -> perdure.RunResult:
+        async with perdure.connect_async(gateway.url) as remote:
+            runs = [await remote.start("walker", 0) for _ in range(2)]
+            return await remote.run("walker", 0, after=perdure.n_of(2, *runs, perdure.MilestoneOf(runs[0], "none")))
+
+    assert asyncio.run(both()).ok
+
+
 def test_many_runs_are_counted_steered_and_reported(gateway: RealGateway) -> None:
     with perdure.connect(gateway.url) as remote:
         for number in range(4):

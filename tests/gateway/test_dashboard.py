@@ -16,7 +16,8 @@ from tests.gateway.browser import PATIENCE_MS, browser_page
 from tests.gateway.real import RealGateway, client, real_gateway
 
 GATED = "tests.gateway.cast:Gated"
-AGENTS = [GATED, "tests.gateway.cast:Talker"]
+BOOKER = "tests.gateway.cast:Booker"
+AGENTS = [GATED, BOOKER, "tests.gateway.cast:Talker"]
 
 expect.set_options(timeout=PATIENCE_MS)
 
@@ -34,10 +35,10 @@ def browser() -> Iterator[Browser]:
         yield started
 
 
-def begin(gateway: RealGateway, run_id: str, gate: Path) -> None:
+def begin(gateway: RealGateway, run_id: str, gate: Path, type_name: str = GATED) -> None:
     """Start a run that waits for a file."""
     with client(gateway) as asked:
-        told = asked.post("/api/runs", json={"type": GATED, "input": str(gate), "run_id": run_id})
+        told = asked.post("/api/runs", json={"type": type_name, "input": str(gate), "run_id": run_id})
         assert told.is_success, told.text
 
 
@@ -127,6 +128,32 @@ def test_a_run_is_cancelled_and_found_in_the_history_by_its_status(
         page.get_by_label("Status", exact=True).select_option("")
         page.get_by_label("Agent type or run id").fill("unwant")
         expect(row(page, "unwanted")).to_be_visible()
+
+
+def test_a_run_whose_steps_are_undone_is_shown_as_such_until_it_has_ended(
+    gateway: RealGateway, browser: Browser, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    begin(gateway, "booked", gate, BOOKER)
+    with browser_page(browser) as page, browser_page(browser) as listed:
+        page.goto(f"{gateway.url}/#/runs/booked")
+        listed.goto(f"{gateway.url}/#/runs")
+        expect(row(listed, "booked").locator(".state")).to_have_text("running")
+        with client(gateway) as asked:
+            while not any(
+                "undone if the run fails" in each for each in asked.get("/api/runs/booked/explain").json()["lines"]
+            ):
+                page.wait_for_timeout(50)
+        page.get_by_role("button", name="Cancel").click()
+        page.get_by_role("button", name="Cancel it").click()
+        told = page.get_by_role("status").filter(has_text="The run is aborted when its steps are undone.")
+        expect(told).to_have_class("notice good")
+        expect(page.locator("main .state")).to_have_text("undoing")
+        expect(row(listed, "booked").locator(".state")).to_have_text("undoing")
+        expect(row(listed, "booked").locator(".said")).to_have_text("cancelled by an operator")
+        gate.touch()
+        expect(page.locator("main .state")).to_have_text("aborted")
+        expect(row(listed, "booked").locator(".state")).to_have_text("aborted")
 
 
 def test_the_runs_that_are_listed_are_steered_together_with_their_count_in_the_question(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from perdure.actors.gateway.security import Principal, Scope, bearer
 from perdure.actors.rest import models
 from perdure.ledger import BadRequest
 from perdure.scenarios.testing.laboratory import Laboratory
-from tests.gateway.cast import Counter, Walker
+from tests.gateway.cast import Booker, Counter, Walker
 from tests.gateway.door import Door
 from tests.gateway.test_rest_reading import Teller, client_of, fits, tell
 from tests.gateway.world import visit
@@ -65,6 +66,149 @@ def test_a_wish_that_does_not_fit_starts_nothing_and_names_the_field(wish: Any, 
         assert (await door.get("/api/runs")).json()["runs"] == []
 
     visit([Teller], story)
+
+
+class Joiner(Agent):
+    """Says what it was given."""
+
+    async def run(self, run: RunContext) -> list[Any]:
+        return [getattr(each, "output", each) for each in run.joined]
+
+
+def join(run_id: str, after: Any, **wish: Any) -> dict[str, Any]:
+    return {"type": "joiner", "run_id": run_id, "after": after, **wish}
+
+
+@pytest.mark.parametrize(
+    ("after", "status", "given"),
+    [
+        ({"end": "a"}, "completed", ["A"]),
+        ({"milestone": ["a", "half-way"]}, "completed", [{"input": "a"}]),
+        ({"all_of": [{"end": "b"}, {"any_of": [{"end": "a"}, {"milestone": ["fail", "half-way"]}]}]}, "completed", 3),
+        ({"n_of": [2, [{"end": "fail"}, {"end": "a"}, {"end": "b"}]]}, "completed", [None, "A", "B"]),
+        ({"end": "a", "any_of": None}, "completed", ["A"]),
+        ({"all_of": [{"end": "a"}, {"end": "fail"}]}, "error", None),
+    ],
+)
+def test_a_run_waits_for_others_that_clients_asked_for(after: Any, status: str, given: Any) -> None:
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        for each in ("a", "b", "fail"):
+            await door.post("/api/runs", {"type": "teller", "input": each, "run_id": each})
+            await ended(laboratory, each)
+        for _ in range(2):  # asked for again, it is the same
+            started = await door.post("/api/runs", join("j", after))
+            assert started.status == 200
+            fits(models.Started, started.json())
+        assert await ended(laboratory, "j") == status
+        output = (await door.get("/api/runs/j")).json()["output"]
+        assert (len(output) if isinstance(given, int) else output) == given
+
+    visit([Teller, Joiner], story)
+
+
+def test_those_of_which_nothing_was_needed_are_cancelled_and_what_is_waited_for_is_told() -> None:
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        await door.post("/api/runs", {"type": "walker", "input": 3, "run_id": "short"})
+        await door.post("/api/runs", {"type": "walker", "input": 900, "run_id": "long"})
+        either = {"any_of": [{"end": "short"}, {"end": "long"}]}
+        await door.post("/api/runs", join("j", either, losers="cancel"))
+        told = (await door.get("/api/runs/j")).json()
+        assert (told["status"], told["waits_for"]) == ("starting", "1 of: the end of short, the end of long")
+        assert await ended(laboratory, "j") == "completed"
+        assert (await ended(laboratory, "long"), await ended(laboratory, "short")) == ("aborted", "completed")
+        changed = await door.post("/api/runs", join("j", {"all_of": either["any_of"]}, losers="cancel"))
+        assert (changed.status, changed.json()["error"]["type"]) == (409, "ConflictingRequest")
+
+    visit([Walker, Joiner], story)
+
+
+def deep(levels: int) -> Any:
+    return {"all_of": [deep(levels - 1)]} if levels else {"end": "a"}
+
+
+@pytest.mark.parametrize(
+    ("after", "status", "field", "words"),
+    [
+        ({"end": "nobody"}, 404, "after", "no run 'nobody' of a client is known"),
+        ({"all_of": [{"end": "a"}, {"end": "j"}]}, 400, "after", "run 'j' would wait for itself"),
+        (deep(40), 400, "after" + ".all_of.0" * 23 + ".all_of", "17 deep in each other; the limit is 16"),
+        (deep(95), 400, "body", "is nested more than 100 deep"),
+        ({}, 400, "after", "say one of end, milestone, all_of, any_of, n_of; here are none"),
+        ({"all_of": [{"end": "a"}, {"end": None}]}, 400, "after.all_of.1", "here are none"),
+        ({"end": "a", "all_of": [{"end": "b"}]}, 400, "after", "here are end, all_of"),
+        ({"all_of": []}, 400, "after.all_of", "nothing was named"),
+        ({"any_of": [{"end": "a"}, {"n_of": [1, []]}]}, 400, "after.any_of.1.n_of", "nothing was named"),
+        ({"n_of": [3, [{"end": "a"}, {"end": "b"}]]}, 400, "after.n_of.0", "3 of 2 can never come true"),
+        ({"n_of": [0, [{"end": "a"}]]}, 400, "after.n_of.0", "0"),
+        ({"n_of": ["two", [{"end": "a"}]]}, 400, "after.n_of.0", "integer"),
+        ({"n_of": [2]}, 400, "after.n_of.1", "required"),
+        ({"n_of": [1, [{"end": "a"}, {"edn": "b"}]]}, 400, "after.n_of.1.1.edn", "not permitted"),
+        ({"any_of": [{"end": "a"}, {"end": "a"}]}, 400, "after.any_of", "the end of a is named twice"),
+        ({"any_of": [{"end": str(n)} for n in range(1001)]}, 400, "after.any_of", "it has 1001 leaves"),
+        ({"all_of": [{"end": "a"}, {"end": 3}]}, 400, "after.all_of.1.end", "string"),
+        ({"all_of": [{"end": "x" * 300}]}, 400, "after.all_of.0.end", "has 300 characters; the limit is 256"),
+        ({"milestone": ["a", " "]}, 400, "after.milestone.1", "is blank"),
+        ({"milestone": ["a\x00", "s"]}, 400, "after.milestone.0", "NUL"),
+        ({"milestone": ["a"]}, 400, "after.milestone.1", "required"),
+        ({"milestone": "a"}, 400, "after.milestone", "tuple"),
+        (["a"], 400, "after", "object"),
+        ("a", 400, "after", "object"),
+    ],
+)
+def test_a_condition_that_makes_no_sense_is_refused_at_its_place(
+    after: Any, status: int, field: str, words: str
+) -> None:
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        await door.post("/api/runs", {"type": "teller", "input": "a", "run_id": "a"})
+        answer = await door.post("/api/runs", join("j", after))
+        told = answer.json()["error"]
+        assert (answer.status, told.get("field")) == (status, field), told
+        assert words in told["message"]
+        assert [each["run_id"] for each in (await door.get("/api/runs")).json()["runs"]] == ["a"]
+
+    visit([Teller, Joiner], story)
+
+
+@pytest.mark.parametrize(("wish", "words"), [({"losers": "cancel"}, "without"), ({"losers": "kill"}, "leave")])
+def test_losers_are_those_of_a_condition(wish: dict[str, Any], words: str) -> None:
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        answer = await door.post("/api/runs", join("j", None, **wish))
+        assert (answer.status, answer.json()["error"]["field"]) == (400, "losers")
+        assert words in answer.json()["error"]["message"]
+
+    visit([Joiner], story)
+
+
+class Asker(Agent):
+    """Asks for a run."""
+
+    async def run(self) -> str:
+        return (await self.run_agent_tool(Teller, "a")).run_id
+
+
+def test_a_run_that_an_agent_asked_for_is_nothing_to_wait_for() -> None:
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        await door.post("/api/runs", {"type": "asker", "run_id": "asker"})
+        assert await ended(laboratory, "asker") == "completed"
+        child = (await door.get("/api/runs/asker")).json()["output"]
+        answer = await door.post("/api/runs", join("j", {"all_of": [{"end": "asker"}, {"end": child}]}))
+        assert (answer.status, answer.json()["error"]["field"]) == (404, "after")
+        assert f"no run {child!r} of a client is known" in answer.json()["error"]["message"]
+
+    visit([Teller, Asker, Joiner], story)
+
+
+def test_runs_cannot_wait_for_each_other() -> None:
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        await door.post("/api/runs", {"type": "walker", "input": 900, "run_id": "v"})
+        assert (await door.post("/api/runs", join("w", {"end": "v"}))).status == 200
+        circle = await door.post("/api/runs", {"type": "walker", "input": 900, "run_id": "v", "after": {"end": "w"}})
+        assert (circle.status, circle.json()["error"]["field"]) == (409, "after")
+        assert "waits for something else (nothing; not the end of w)" in circle.json()["error"]["message"]
+        await door.post("/api/runs/v/cancel", {})
+        assert await ended(laboratory, "w") == "error"
+
+    visit([Walker, Joiner], story)
 
 
 @pytest.mark.parametrize(
@@ -129,6 +273,37 @@ def test_a_run_is_cancelled_tried_again_and_cleared() -> None:
             assert gone.status == 404
 
     visit([Teller, Walker], story)
+
+
+def test_a_run_that_undoes_its_steps_is_told_as_such_beside_its_status_until_it_ends(tmp_path: Path) -> None:
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        await door.post("/api/runs", {"type": "booker", "input": str(tmp_path / "gate"), "run_id": "booked"})
+        await door.post("/api/runs", {"type": "walker", "input": 600, "run_id": "other"})
+        while not (await door.get("/api/runs/booked")).json()["host"]:
+            await asyncio.sleep(1)
+        await asyncio.sleep(5)
+        assert (await door.get("/api/runs/booked")).json()["undoing"] is False
+        cancelled = await door.post("/api/runs/booked/cancel", {"reason": "rain"})
+        assert cancelled.json() == {"run_id": "booked", "status": "running"}
+        told = (await door.get("/api/runs/booked")).json()
+        fits(models.RunTold, told)
+        assert (told["undoing"], told["error"]) == (True, "rain")
+        lines = (await door.get("/api/runs?undoing=true")).json()["runs"]
+        assert [(each["run_id"], each["undoing"], each["outcome"]["error"]) for each in lines] == [
+            ("booked", True, "rain")
+        ]
+        live = (await door.get("/api/overview")).json()["live"]
+        assert {each["run_id"]: each["undoing"] for each in live} == {"booked": True, "other": False}
+        hit = await door.post("/api/runs/bulk", {"verb": "cancel", "undoing": True, "dry_run": True})
+        assert (hit.json()["found"], hit.json()["sample"]) == (1, ["booked"])
+        refused = await door.get("/api/runs?undoing=true&status=aborted")
+        assert (refused.status, refused.json()["error"]["field"]) == (400, "undoing")
+        (tmp_path / "gate").touch()
+        assert await ended(laboratory, "booked") == "aborted"
+        assert (await door.get("/api/runs/booked")).json()["undoing"] is False
+        await door.post("/api/runs/other/cancel", {})
+
+    visit([Booker, Walker], story)
 
 
 def test_runs_are_steered_by_names_filters_or_all_but_never_by_saying_nothing() -> None:

@@ -23,6 +23,7 @@ from perdure.ledger import (
     chosen_of,
     decide,
     dirty_records,
+    line,
     meta_of,
     near_types,
     page_of,
@@ -32,7 +33,18 @@ from perdure.ledger import (
     steer,
 )
 from perdure.ledger import bulk as bulk_module
-from perdure.ledger.facts import RunAborted, RunCleared, RunCompleted, RunFailed, RunInterrupted, RunParked, RunRetried
+from perdure.ledger.facts import (
+    AttemptLost,
+    RunAborted,
+    RunCleared,
+    RunCompleted,
+    RunFailed,
+    RunInterrupted,
+    RunParked,
+    RunRetried,
+    UndoBegan,
+    UndoPromised,
+)
 from perdure.ledger.status import Status
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.ledger.store.memory_store import MemoryStore
@@ -93,6 +105,7 @@ BOTH_SIDES: list[tuple[dict[str, Any], set[str]]] = [
     ({"error": "needed", "statuses": ["aborted"]}, {"aborted"}),
     ({"error": "needed", "statuses": ["error"]}, set()),
     ({"parked": True}, {"parked"}),
+    ({"undoing": True}, set()),
     ({"run_ids": ["error", "nobody", "starting"]}, {"error", "starting"}),
     ({"since_ms": NOW_MS + 5_000}, {"interrupted", "parked"}),
     ({"until_ms": NOW_MS + 1_000}, {"starting"}),
@@ -164,6 +177,25 @@ def test_an_error_is_sought_for_in_many_rows_by_pages_that_may_be_empty(monkeypa
     assert len(pages) == 6
 
 
+def test_runs_that_undo_their_steps_are_chosen_by_that_whatever_their_status() -> None:
+    ledger = every()
+    for life, run_id in enumerate(("undoing", "lost", "promised"), 7):
+        ledger.given(asked(run_id), placed(run_id, incarnation=life), begun(run_id), UndoPromised(run_id, 1))
+        if run_id != "promised":
+            ledger.given(UndoBegan(run_id, 1, "aborted", "enough"))
+    ledger.given(AttemptLost("lost", 1, "gone", 0))
+    for given, ids in (
+        ({}, ["lost", "undoing"]),
+        ({"error": "enough", "statuses": ["running"], "prefix": "u"}, ["undoing"]),
+        ({"statuses": ["interrupted"]}, []),
+        ({"parked": True}, []),
+    ):
+        wanted = Wanted(**given, undoing=True)
+        told = page_of(ledger.view.runs, [], wanted, 9).runs
+        assert [run.run_id for run in told] == ids, given
+        assert all(line(run)["undoing"] for run in told)
+
+
 WRONG: list[tuple[Any, str, str]] = [
     ({"statuses": ["eror"]}, "status", "is none of starting, running"),
     ({"statuses": []}, "status", "an empty list chooses no run"),
@@ -183,6 +215,9 @@ WRONG: list[tuple[Any, str, str]] = [
     ({"ended_since_ms": 30, "ended_until_ms": 20}, "ended", "no run has ended from 30 on"),
     ({"parked": True, "statuses": ["error"]}, "parked", "never error"),
     ({"parked": True, "ended_since_ms": 1}, "parked", "has not ended"),
+    ({"undoing": 1}, "undoing", "neither True nor False"),
+    ({"undoing": True, "statuses": ["completed", "aborted"]}, "undoing", "and never aborted or completed"),
+    ({"undoing": True, "ended_until_ms": 1}, "undoing", "has not ended"),
     ({"statuses": ["running"], "ended_since_ms": 1}, "ended", "running has not ended"),
     ({"statuses": ["completed"], "error": "x"}, "error", "has no error"),
 ]

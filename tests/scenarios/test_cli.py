@@ -697,6 +697,16 @@ def test_cancelling_what_is_undone_first_says_so(data: Path) -> None:
     told = perdure("cancel", "two", "--data", data)
     assert "Run two is running, and is aborted when its steps are undone" in told.stdout
     assert "its steps are being undone: cancelled by an operator" in perdure("explain", "two", "--data", data).stdout
+    row = next(line for line in perdure("ps", "--data", data).stdout.splitlines() if line.startswith("two"))
+    assert "running" in row
+    assert "undoing: cancelled by an operator" in row
+    told = json.loads(perdure("show", "two", "--json", "--data", data).stdout)
+    assert (told["status"], told["undoing"], told["error"]) == ("running", True, "cancelled by an operator")
+    assert not json.loads(perdure("show", "one", "--json", "--data", data).stdout)["undoing"]
+    assert listed("--undoing", "--data", data) == ["two"]
+    assert "undoing: cancelled" in perdure("ps", "--undoing", "--data", data).stdout
+    counted = json.loads(perdure("cancel", "--undoing", "--dry-run", "--json", "--data", data).stdout)
+    assert (counted["found"], counted["sample"]) == (1, ["two"])
 
 
 def test_a_command_that_only_looks_begins_no_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -983,6 +993,7 @@ def test_retry_shows_ids_as_they_are() -> None:
         (["cancel", "--status", "completed"], "status: a run that is completed has ended"),
         (["retry", "--status", "aborted"], "status: a run that has completed or was cancelled (aborted) is not"),
         (["clear", "--parked", "--status", "error"], "parked: a run that is parked"),
+        (["cancel", "--undoing", "--ended-older-than", "1d"], "undoing: a run that is undoing has not ended"),
         (["clear", "--error", ""], "error: is empty"),
         (["cancel", "one", "--all"], "run: name what is meant, or choose runs by options"),
         (["retry", "one", "--dry-run"], "run: name what is meant"),

@@ -4,6 +4,7 @@ import { ask, follow, query } from "./api.js";
 import { clock, confirmed, h, say, short, shown, some, span, sync, tell } from "./dom.js";
 import { questions } from "./asks.js";
 import { blank, take } from "./fold.js";
+import { state, watch } from "./live.js";
 import { row, update } from "./runs.js";
 
 const HARD = new Set(["completed", "error", "aborted", "cleared"]);
@@ -59,6 +60,7 @@ export function show(main, runId) {
     const below = live ? `, and with it what its child waits for: ${some(live, "run")} of the child ${live === 1 ? "is" : "are"} live` : "";
     if (!(await confirmed(`This run is aborted for good${below}. Detached runs of the child go on.`, "Cancel it"))) return "";
     const { status } = await ask(`${path}/cancel`, { method: "POST", body: {} });
+    if (!HARD.has(status)) return "The run is aborted when its steps are undone.";
     return status === "aborted" ? "The run is aborted." : `The run had ended before (${status}), and stays as it is.`;
   }
 
@@ -100,7 +102,8 @@ export function show(main, runId) {
     const fraction = run.progress?.fraction;
     bar.hidden = HARD.has(status) || fraction === undefined;
     if (fraction !== undefined) bar.value = fraction;
-    const chips = [h(`span.state.${status}`, {}, status), " ", ...(run.attempt > 1 ? [h("span.chip.again", {}, `attempt ${run.attempt}`)] : []), ...(run.progress?.phase ? [h("span.chip", {}, run.progress.phase)] : []), ...run.milestones.map((mark) => h("span.chip.mark", {}, mark)), run.progress?.message ?? ""];
+    const word = !HARD.has(status) && (state.runs.get(runId) ?? told).undoing ? "undoing" : status;
+    const chips = [h(`span.state.${word}`, {}, word), " ", ...(run.attempt > 1 ? [h("span.chip.again", {}, `attempt ${run.attempt}`)] : []), ...(run.progress?.phase ? [h("span.chip", {}, run.progress.phase)] : []), ...run.milestones.map((mark) => h("span.chip.mark", {}, mark)), run.progress?.message ?? ""];
     marks.replaceChildren(...chips);
     const parent = told.parent ?? run.info.parent;
     const rows = [["agent", told.agent_type ?? run.info.agent_type], ["asked by", parent ? h("a", { href: `#/agents/${encodeURIComponent(parent)}` }, parent) : "a client"], ["tool call", told.parent_tool_call_id], ["requested", clock(told.started_at_ms)], ["took", told.completed_at_ms ? span(told.completed_at_ms - told.started_at_ms) : null], ["host", told.host], ["input", told.input_preview]];
@@ -127,5 +130,6 @@ export function show(main, runId) {
   });
   act(async () => {});
   const leaveQuestions = questions(asked, runId);
-  return () => { left = true; following.close(); leaveQuestions(); };
+  const unwatch = watch(() => { if (state.fresh.has(runId)) changed(); });
+  return () => { left = true; following.close(); leaveQuestions(); unwatch(); };
 }

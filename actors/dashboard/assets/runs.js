@@ -32,8 +32,9 @@ export function row(run) {
 /** Show a run in its row. */
 export function update(item, run) {
   const [status, name, said, bar, when] = item.firstElementChild.children;
-  status.className = `state ${run.status}`;
-  say(status, run.status);
+  const word = run.undoing ? "undoing" : run.status;
+  status.className = `state ${word}`;
+  say(status, word);
   const marks = run.milestones ?? [], key = `${title(run)} ${run.run_id} ${run.attempt} ${marks.length} ${run.progress?.phase} ${isOpen(run)}`;
   if (name.dataset.key !== key) {
     name.dataset.key = key;
@@ -42,7 +43,7 @@ export function update(item, run) {
       ...(isOpen(run) && run.progress?.phase ? [h("span.chip", {}, run.progress.phase)] : []),
       ...marks.slice(-3).map((mark) => h("span.chip.mark", {}, mark.name ?? mark)));
   }
-  say(said, isOpen(run) ? run.progress?.message ?? "" : run.outcome?.error || run.outcome?.summary || "");
+  say(said, isOpen(run) ? (run.undoing ? run.outcome?.error : run.progress?.message) ?? "" : run.outcome?.error || run.outcome?.summary || "");
   const fraction = run.status === "completed" ? 1 : run.progress?.fraction;
   bar.firstElementChild.hidden = !isOpen(run) || fraction === undefined;
   if (fraction !== undefined) bar.firstElementChild.value = fraction;
