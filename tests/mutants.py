@@ -468,7 +468,7 @@ MUTANTS = (
     Mutant("actors.jobs.fiber_requests:FiberRequests._accept", "never", "known",
            "test_a_duplicate_joins_and_nothing_is_done_twice"),
     Mutant("actors.jobs.fibers:Fibers._claim", "never", "goes_on",
-           "test_bodies_with_waits_come_to_what_they_say[retries]"),
+           "test_bodies_with_waits_come_to_what_they_say[gives_up]"),
     Mutant("actors.jobs.fibers:Fibers._rest", "removed call", "put",
            "test_a_fiber_that_sleeps_leaves_its_host_and_goes_on_at_its_time"),
     Mutant("actors.jobs.fibers:Fibers._send", "never", "awaited",

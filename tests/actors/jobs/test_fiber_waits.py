@@ -12,7 +12,15 @@ from typing import Any, ClassVar
 import pytest
 
 from perdure.actors import Agent, Client, FiberContext, FiberRecovery, KillPoint, Retries, exposed
-from perdure.ledger import AwaitedInsideHandler, BadRequest, EventRefused, FiberStopped, HostUnavailable, WaitTimedOut
+from perdure.ledger import (
+    AwaitedInsideHandler,
+    BadRequest,
+    EventRefused,
+    FiberStopped,
+    HostUnavailable,
+    StepFailed,
+    WaitTimedOut,
+)
 from perdure.ledger.storage.agent_storages import FIBER, FIBER_EVENT, FIBER_HEARD
 from perdure.scenarios.swarm.explorer import explore
 from perdure.scenarios.swarm.runner import swarm
@@ -106,6 +114,16 @@ class Clerk(Agent):
         self.seen.append("try")
         if self.seen.count("try") < 4:
             raise ValueError("not yet")
+
+    async def gives_up(self, fiber: FiberContext) -> None:
+        try:
+            await fiber.step("never", self.never, retry=Retries(attempts_max=3, first_ms=600_000, most_ms=600_000))
+        except StepFailed as failed:
+            fiber.stash([failed.tries, self.seen.count("try"), fiber.attempt])
+
+    def never(self) -> None:
+        self.seen.append("try")
+        raise ValueError("never")
 
     async def raises_after(self, fiber: FiberContext) -> None:
         await fiber.sleep(20)
@@ -308,6 +326,7 @@ PROGRAMS: list[tuple[str, list[Any], Any]] = [
     ("transacts", [], [True, True, None, 2]),
     ("nothing", [], 1),
     ("retries", [], [4, 4]),
+    ("gives_up", [], [3, 3, 3]),
     ("refuses", [], [True] * 14),
 ]
 
