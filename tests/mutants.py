@@ -471,7 +471,7 @@ MUTANTS = (
            "test_bodies_with_waits_come_to_what_they_say[gives_up]"),
     Mutant("actors.jobs.fibers:Fibers._rest", "removed call", "put",
            "test_a_fiber_that_sleeps_leaves_its_host_and_goes_on_at_its_time"),
-    Mutant("actors.jobs.fibers:Fibers._send", "never", "awaited",
+    Mutant("actors.jobs.fibers:Fibers._sent", "removed call", "add",
            "test_events_are_taken_in_their_order_early_late_and_sent_twice"),
     Mutant("actors.jobs.fibers:Fibers._moved", "removed call", "forget",
            "test_one_that_is_cancelled_while_it_waits_is_over_and_wakes_nobody[True]"),

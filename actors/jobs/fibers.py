@@ -103,9 +103,10 @@ class FiberAgenda:
     def add(self, fiber: Fiber, *, after_ms: int = 0) -> None:
         """Enter or recover this fiber when it is due, unless that is under way. The earliest instant given counts."""
         fiber_id = fiber.fiber_id
-        if fiber.is_waiting and not fiber.due_at_ms:
+        has_come = fiber.is_waiting and self._store.has_come(fiber)
+        if fiber.is_waiting and not has_come and not fiber.due_at_ms:
             return  # only an event ends its wait
-        at_ms = max(fiber.due_at_ms, self._life.now_ms() + after_ms if after_ms else 0)
+        at_ms = max(0 if has_come else fiber.due_at_ms, self._life.now_ms() + after_ms if after_ms else 0)
         if fiber_id in self._attended or self._waiting.get(fiber_id, at_ms + 1) <= at_ms:
             return
         self._waiting[fiber_id] = at_ms
@@ -393,14 +394,15 @@ class Fibers:
         sent = self.store.send(transaction, fiber, event_id, name, body)
         if sent is None:
             return
-        if fiber.is_waiting and name in (fiber.awaited or ()):
-            self.store.put(transaction, fiber.but(due_at_ms=max(1, self._life.now_ms()), wait_ends_ms=0))
         transaction.then(lambda: self._life.on_loop(partial(self._sent, fiber_id, sent)))
 
     def _sent(self, fiber_id: str, event: SentEvent) -> None:
         context = self._at_work.get(fiber_id)
         if context is not None:
             context.event_came(event)
+        fiber, _ = tried_now(lambda: self.store.find(fiber_id))
+        if fiber is not None and fiber.is_waiting:
+            self._agenda.add(fiber)
 
     def clock_was_set(self) -> None:
         for context in self._at_work.values():
@@ -477,15 +479,13 @@ class Fibers:
         now_ms, ends = self._life.now_ms(), rest.until
         left_ms = ends.at_ms - now_ms if ends.by_wall else rest.left_ms
         is_endless = math.isinf(left_ms)
-        due_at_ms = 0 if is_endless else now_ms + max(1, math.ceil(left_ms))
-        has_come = any(event.name in rest.events for event in self.store.events(context.id))  # since it was looked
         waiting = fiber.after(
             FiberEvent.WAITED,
             now_ms,
             awaited=rest.events,
             waits_since_ms=now_ms,
-            wait_ends_ms=0 if is_endless or ends.by_wall or has_come else math.ceil(ends.at_ms),
-            due_at_ms=now_ms if has_come else due_at_ms,
+            wait_ends_ms=0 if is_endless or ends.by_wall else math.ceil(ends.at_ms),
+            due_at_ms=0 if is_endless else now_ms + max(1, math.ceil(left_ms)),
             waited=fiber.waited + 1,
         )
         if waiting is not None:
