@@ -100,7 +100,7 @@ class RetryRefused(BadRequest):
 
 
 class EventRefused(BadRequest):
-    """The run has ended, or has too many events that it has not taken. The event was not sent."""
+    """The run or the fiber has ended, or has too many events that it has not taken. The event was not sent."""
 
 
 class PauseRefused(BadRequest):
@@ -431,15 +431,18 @@ class AgentAborted(WorldError):
 
 
 class WaitTimedOut(WorldError, TimeoutError):
-    """An event that a run waited for did not come in time. If it comes later it is there for the next wait."""
+    """An event that a run or a fiber waited for did not come in time. If it comes later it is there for the next wait. Of `run_id` and
+    `fiber_id` the other one is empty."""
 
-    def __init__(self, run_id: str, event: str) -> None:
-        super().__init__(run_id, event)
+    def __init__(self, run_id: str, event: str, fiber_id: str = "") -> None:
+        super().__init__(run_id, event, fiber_id)
         self.run_id = run_id
         self.event = event
+        self.fiber_id = fiber_id
 
     def __str__(self) -> str:
-        return f"event {self.event!r} did not come in time for run {self.run_id!r}"
+        whose = f"fiber {self.fiber_id!r}" if self.fiber_id else f"run {self.run_id!r}"
+        return f"event {self.event!r} did not come in time for {whose}"
 
 
 class AskExpired(WorldError, TimeoutError):

@@ -137,6 +137,7 @@ if TYPE_CHECKING:
     )
     from perdure.policies.fiber_status import (
         FIBER_CLEANED,
+        FIBER_ENTERED_NEXT,
         FIBER_OPEN_STATES,
         FIBER_SETTLED,
         FIBER_TRANSITIONS,

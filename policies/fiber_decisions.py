@@ -1,5 +1,8 @@
 """What happens to a fiber, a durable job inside one agent.
 
+                waiting (without a process)
+                 ▲   │
+                 │   ▼
     pending ──► running ──► completed | error | aborted
        ▲           │ (its process died)
        │           ▼
@@ -8,9 +11,9 @@
 `completed`, `error` and `aborted` never change. An `interrupted` fiber is either being *recovered*, and open; or it is *settled*, because
 the hook has declined or a budget is used up. Then only a person (`resolve_fiber`) moves it. An inspection tells which.
 
-A life that finds an open fiber decides by the table. A test checks every row. A *waiting* fiber has not begun, or has failed and waits for
-its next attempt. *Recoveries* count calls of the hook, and *attempts* those of the body. Both are durable before the call, so a body or
-hook that kills its process uses up its budget too.
+A life that finds an open fiber decides by the table. A test checks every row. A *waiting* fiber has not begun, has failed and waits for
+its next attempt, or its body waits without a process. *Recoveries* count calls of the hook, and *attempts* those of the body. Both are
+durable before the call, so a body or hook that kills its process uses up its budget too.
 
 | | waiting | managed | hook | recoveries left | retry | attempts left | verdict |
 |---|---|---|---|---|---|---|---|
@@ -23,9 +26,9 @@ hook that kills its process uses up its budget too.
 | G | no | no | yes | no | – | – | `Drop`: work without a record ends with its last recovery |
 | H | no | no | no | – | – | – | `Drop`: there is nobody to tell |
 
-A: the process died before the body began, or during a pause. B: the ordinary death, also one during the hook. C and G: a hook that hangs,
-raises or kills each time. D: a repeatable job. E: one that makes no progress. F: the default; a person decides. H: `run_fiber` without a
-hook.
+A: the process died before the body began, or during a pause, or while the body waited. B: the ordinary death, also one during the hook.
+C and G: a hook that hangs, raises or kills each time. D: a repeatable job. E: one that makes no progress. F: the default; a person
+decides. H: `run_fiber` without a hook.
 """
 
 from __future__ import annotations
@@ -138,7 +141,8 @@ class FiberRetry:
 
 
 class Interruption(NamedTuple):
-    """What is known of an open fiber that this life does not run. `cause` says how its process died, if that is known."""
+    """What is known of an open fiber that this life does not run. `cause` says how its process died, if that is known. `attempt` does not
+    count attempts that ended in a wait."""
 
     is_waiting: bool
     is_managed: bool

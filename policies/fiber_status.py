@@ -2,7 +2,8 @@
 
 A row has a *status*, which is stored and which authors see. The status `interrupted` covers two *states*. A fiber whose process died is
 `recovering`, and open, until its hook or the policy decides. It is `interrupted`, and settled, if nobody could decide; then only a person
-moves it.
+moves it. So does the status `running`: a fiber is `running` as long as its body is at work, and `waiting` when that has ended because all
+that it did waited, to be entered again when the wait is over. Nothing of a waiting fiber is in any process, so none can die under it.
 
 Only `Fiber.after` moves a row. The transaction that stores the row makes the move durable. A `running` row of an earlier life is treated as
 `recovering`. Events from code that no longer owns the fiber (a cancelled body, an earlier life or attempt) are refused before this table.
@@ -35,10 +36,11 @@ FIBER_SETTLED: Final = (*FIBER_CLEANED, FiberStatus.INTERRUPTED)
 
 
 class FiberState(StrEnum):
-    """A status in which `recovering` is told from `interrupted`."""
+    """A status in which `recovering` is told from `interrupted`, and `waiting` from `running`."""
 
     PENDING = "pending"
     RUNNING = "running"
+    WAITING = "waiting"
     RECOVERING = "recovering"
     INTERRUPTED = "interrupted"
     COMPLETED = "completed"
@@ -47,11 +49,18 @@ class FiberState(StrEnum):
 
     @property
     def status(self) -> FiberStatus:
+        if self is FiberState.WAITING:
+            return FiberStatus.RUNNING
         return FiberStatus.INTERRUPTED if self is FiberState.RECOVERING else FiberStatus(self.value)
 
 
-FIBER_OPEN_STATES: Final = frozenset({FiberState.PENDING, FiberState.RUNNING, FiberState.RECOVERING})
-"""The fiber goes on by itself."""
+FIBER_OPEN_STATES: Final = frozenset(
+    {FiberState.PENDING, FiberState.RUNNING, FiberState.WAITING, FiberState.RECOVERING}
+)
+"""The fiber goes on by itself, or when an event comes."""
+
+FIBER_ENTERED_NEXT: Final = frozenset({FiberState.PENDING, FiberState.WAITING})
+"""Its body is not at work, and is entered when its time comes."""
 
 
 class FiberEvent(StrEnum):
@@ -59,6 +68,8 @@ class FiberEvent(StrEnum):
 
     ENTERED = "entered"
     """The next attempt begins."""
+    WAITED = "waits"
+    """All that its body does waits, for long, so the attempt has ended."""
     ASKED = "asked"
     """Its process died, and its recovery hook is called."""
     RETRIED = "retry"
@@ -75,16 +86,17 @@ class FiberEvent(StrEnum):
 
 _S, _E = FiberState, FiberEvent
 _ignored, _illegal = Cell.IGNORED, Cell.ILLEGAL
-_STATES = (_S.PENDING, _S.RUNNING, _S.RECOVERING, _S.INTERRUPTED, _S.COMPLETED, _S.ERROR, _S.ABORTED)
+_STATES = (_S.PENDING, _S.RUNNING, _S.WAITING, _S.RECOVERING, _S.INTERRUPTED, _S.COMPLETED, _S.ERROR, _S.ABORTED)
 
 FIBER_TRANSITIONS: Final = Transitions(_STATES, {
-    #                 pending     running         recovering      interrupted     completed error     aborted
-    _E.ENTERED:     (_S.RUNNING, _ignored,       _ignored,       _ignored,       _ignored, _ignored, _ignored),
-    _E.ASKED:       (_illegal,   _S.RECOVERING,  _S.RECOVERING,  _ignored,       _ignored, _ignored, _ignored),
-    _E.RETRIED:     (_illegal,   _S.PENDING,     _S.PENDING,     _S.PENDING,     _ignored, _ignored, _ignored),
-    _E.COMPLETED:   (_illegal,   _S.COMPLETED,   _S.COMPLETED,   _S.COMPLETED,   _ignored, _ignored, _ignored),
-    _E.FAILED:      (_illegal,   _S.ERROR,       _S.ERROR,       _S.ERROR,       _ignored, _ignored, _ignored),
-    _E.ABORTED:     (_illegal,   _S.ABORTED,     _S.ABORTED,     _S.ABORTED,     _ignored, _ignored, _ignored),
-    _E.INTERRUPTED: (_illegal,   _S.INTERRUPTED, _S.INTERRUPTED, _S.INTERRUPTED, _ignored, _ignored, _ignored),
-    _E.CANCELLED:   (_S.ABORTED, _S.ABORTED,     _S.ABORTED,     _ignored,       _ignored, _ignored, _ignored),
+    #                 pending     running         waiting     recovering      interrupted     completed error     aborted
+    _E.ENTERED:     (_S.RUNNING, _ignored,       _S.RUNNING, _ignored,       _ignored,       _ignored, _ignored, _ignored),
+    _E.WAITED:      (_illegal,   _S.WAITING,     _ignored,   _ignored,       _ignored,       _ignored, _ignored, _ignored),
+    _E.ASKED:       (_illegal,   _S.RECOVERING,  _illegal,   _S.RECOVERING,  _ignored,       _ignored, _ignored, _ignored),
+    _E.RETRIED:     (_illegal,   _S.PENDING,     _illegal,   _S.PENDING,     _S.PENDING,     _ignored, _ignored, _ignored),
+    _E.COMPLETED:   (_illegal,   _S.COMPLETED,   _illegal,   _S.COMPLETED,   _S.COMPLETED,   _ignored, _ignored, _ignored),
+    _E.FAILED:      (_illegal,   _S.ERROR,       _illegal,   _S.ERROR,       _S.ERROR,       _ignored, _ignored, _ignored),
+    _E.ABORTED:     (_illegal,   _S.ABORTED,     _illegal,   _S.ABORTED,     _S.ABORTED,     _ignored, _ignored, _ignored),
+    _E.INTERRUPTED: (_illegal,   _S.INTERRUPTED, _illegal,   _S.INTERRUPTED, _S.INTERRUPTED, _ignored, _ignored, _ignored),
+    _E.CANCELLED:   (_S.ABORTED, _S.ABORTED,     _S.ABORTED, _S.ABORTED,     _ignored,       _ignored, _ignored, _ignored),
 })  # fmt: skip

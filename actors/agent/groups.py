@@ -40,6 +40,16 @@ class FiberGroup(_Group):
             check_ms("timeout_ms", timeout_ms)
         return self._perdure.bridge(self._perdure.fibers.waiters.settled(fiber_id, timeout_ms))
 
+    def send(self, fiber_id: str, event: str, value: object = None, event_id: str | None = None) -> None:
+        """Send an event to a fiber of this agent, which takes it by `fiber.wait_for(event)`: exactly once, in the order of the calls.
+
+        Durable on return, or with the open transaction. One that comes before the wait waits for it; what the body has not taken when the
+        fiber ends is withdrawn. The same `event_id` is the same event each time. Without one, code that is entered again sends the same.
+        Raises `EventRefused` for a fiber that has ended, or has `Limits.events_max` events that it has not taken, and `BadRequest` for one
+        that is not known.
+        """
+        self._perdure.fibers.send(fiber_id, event, value, event_id)
+
 
 class ScheduleGroup(_Group):
     """The schedules of one agent."""

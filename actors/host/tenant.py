@@ -320,6 +320,8 @@ class Tenant(Life):
         for run in self._attempts.values():
             if run.has_waits:
                 run.waits.clock_was_set()
+        if self._has("fibers"):
+            self.fibers.clock_was_set()
         if self._has("alarms"):
             self.alarms.clock_was_set()
 

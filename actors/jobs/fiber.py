@@ -14,6 +14,7 @@ from typing import Any
 
 from perdure.ledger import pack, taken_out, unpack
 from perdure.policies import (
+    FIBER_ENTERED_NEXT,
     FIBER_OPEN_STATES,
     FIBER_TRANSITIONS,
     FiberEvent,
@@ -42,6 +43,12 @@ class Fiber:
         retry: `FiberRetry` as plain data.
         entered_at_ms: when the present attempt began.
         trace: where in a trace it was asked for.
+        is_waiting: its body waits, and is in no process. It is entered at `due_at_ms`, or if that is 0 when an event comes.
+        awaited: the events of these names are what it waits for.
+        waits_since_ms, wait_ends_ms: since when, and until which moment as its body knows it; 0 if only an event ends the wait.
+        waited: attempts that ended in a wait.
+        over_ms: moments up to this have passed, whatever a clock says.
+        round: the attempt with which the tries of its steps were counted anew.
     """
 
     fiber_id: str
@@ -68,6 +75,13 @@ class Fiber:
     on_recovered: str = ""
     entered_at_ms: int = 0
     trace: str = ""
+    is_waiting: bool = False
+    awaited: list[str] | None = None
+    waits_since_ms: int = 0
+    wait_ends_ms: int = 0
+    waited: int = 0
+    over_ms: int = 0
+    round: int = 0
 
     @property
     def is_settled(self) -> bool:
@@ -80,29 +94,49 @@ class Fiber:
 
     @property
     def state(self) -> FiberState:
+        if self.is_waiting:
+            return FiberState.WAITING
         # Interrupted, but not settled: its recovery hook was asked.
         is_recovering = self.status == FiberStatus.INTERRUPTED and self.is_open
         return FiberState.RECOVERING if is_recovering else FiberState(self.status)
 
     def is_cut_off(self, life: int) -> bool:
         """Whether its process died, seen from this life of the agent, and nobody has taken it up."""
-        return self.status == FiberStatus.RUNNING and self.life != life
+        return self.state is FiberState.RUNNING and self.life != life
 
     def after(self, event: FiberEvent, now_ms: int, **changes: object) -> Fiber | None:
         """The row after an event; None if the event is ignored. Raises `IllegalTransition`."""
         state = FIBER_TRANSITIONS.next(self.state, event, f"fiber {self.fiber_id}")
         if state is None:
             return None
-        return self.but(status=state.status, settled_at_ms=0 if state in FIBER_OPEN_STATES else now_ms, **changes)
+        settled_at_ms = 0 if state in FIBER_OPEN_STATES else now_ms
+        is_waiting = state is FiberState.WAITING
+        return self.but(status=state.status, settled_at_ms=settled_at_ms, is_waiting=is_waiting, **changes)
+
+    @property
+    def is_entered_next(self) -> bool:
+        """Whether its body is not at work, and is entered when its time comes."""
+        return self.state in FIBER_ENTERED_NEXT
+
+    @property
+    def waits(self) -> dict[str, Any] | None:
+        """What its body waits for, if it is in no process because of that."""
+        if not self.is_waiting:
+            return None
+        return {
+            "events": list(self.awaited or ()),
+            "until_ms": self.due_at_ms or None,
+            "since_ms": self.waits_since_ms,
+        }
 
     def interruption(self, *, has_hook: bool, cause: str = "") -> Interruption:
         return Interruption(
-            is_waiting=self.status == FiberStatus.PENDING,
+            is_waiting=self.is_entered_next,
             is_managed=self.is_managed,
             has_hook=has_hook,
             recoveries=self.recoveries,
             retry=None if self.retry is None else FiberRetry(*self.retry),
-            attempt=self.attempt,
+            attempt=self.attempt - self.waited,
             idle_attempts=self.idle_attempts,
             cause=cause,
         )
@@ -139,7 +173,8 @@ class Fiber:
             created_at_ms=self.created_at_ms,
             started_at_ms=self.started_at_ms or None,
             settled_at_ms=self.settled_at_ms or None,
-            next_try_at_ms=None if self.is_settled else self.due_at_ms or None,
+            next_try_at_ms=None if self.is_settled or self.is_waiting else self.due_at_ms or None,
+            waits=self.waits,
         )
 
 
@@ -160,6 +195,8 @@ class FiberInspection:
         recoveries: calls of its recovery hook for the last interruption.
         snapshot: what it stashed last.
         next_try_at_ms: when it is taken up again, if it waits for that.
+        waits: what its body waits for without a process: the names of `events`, and `until_ms`, or None if only an event ends it; and
+            `since_ms`. None if it does not.
     """
 
     fiber_id: str
@@ -177,6 +214,7 @@ class FiberInspection:
     started_at_ms: int | None
     settled_at_ms: int | None
     next_try_at_ms: int | None
+    waits: dict[str, Any] | None = None
 
     @property
     def is_settled(self) -> bool:

@@ -34,6 +34,7 @@ class _Entry(NamedTuple):
     life: int
     settled_at_ms: int
     is_managed: bool
+    is_waiting: bool
 
 
 class FiberRecords:
@@ -98,7 +99,8 @@ class FiberRecords:
     # the catalogue
 
     def _status(self, entry: _Entry) -> FiberStatus:
-        is_cut_off = entry.status == FiberStatus.RUNNING and entry.life != self._life.incarnation
+        is_at_work = entry.status == FiberStatus.RUNNING and not entry.is_waiting
+        is_cut_off = is_at_work and entry.life != self._life.incarnation
         return FiberStatus.INTERRUPTED if is_cut_off else entry.status
 
     def _stale(self) -> list[str]:
@@ -122,6 +124,7 @@ class FiberRecords:
                     row.life,
                     row.settled_at_ms,
                     row.is_managed,
+                    row.is_waiting,
                 )
                 for fiber_id, row in stored.some(fiber_ids).items()
             }

@@ -6,6 +6,8 @@
     fiber_input  <fiber id>            the input of its body
     fiber_stash  <fiber id>            [how often it stashed, the value]
     fiber_step   <fiber id> <name>     the result of a finished step
+    fiber_event  <fiber id> <number>   an event that its body has not taken; its name follows the number
+    fiber_heard  <fiber id> <event>    it was sent, so the same one is not sent again
 
 Every transition is one transaction, or part of the open one. It depends on the row that it read, so the later of two that meet is done
 again. Rows in memory are trusted by their version.
@@ -18,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from operator import attrgetter
+from threading import Lock
 from typing import Any, TypeVar
 
 from perdure.actors.code.author_call import tried
@@ -26,9 +29,12 @@ from perdure.actors.jobs.fiber import Fiber, FiberInspection
 from perdure.actors.jobs.job_spans import FiberSpans
 from perdure.actors.life.documents import Documents, RememberedDocuments
 from perdure.actors.life.life import Life
-from perdure.ledger import Kept, StorageError, pack_value, taken_out
+from perdure.actors.life.waits import SentEvent
+from perdure.ledger import EventRefused, Kept, StorageError, pack, pack_value, taken_out, unpack
 from perdure.ledger.storage.agent_storages import (
     FIBER,
+    FIBER_EVENT,
+    FIBER_HEARD,
     FIBER_INPUT,
     FIBER_KEY,
     FIBER_OPEN,
@@ -63,9 +69,10 @@ class FiberStore:
         self._keys: Documents[str] = Documents(life, FIBER_KEY)
         self._inputs = Documents(life, FIBER_INPUT, bytes, bytes)
         self._stashes: Documents[list[Any]] = Documents(life, FIBER_STASH)
-        self._steps = Documents(life, FIBER_STEP, bytes, bytes)
+        self._steps = _OfFibers(life, FIBER_STEP)
+        self._events = _OfFibers(life, FIBER_EVENT)
+        self._heard = _OfFibers(life, FIBER_HEARD)
         self._inputs_at_hand: dict[str, bytes] = {}
-        self._step_names: dict[str, set[str]] | None = None
         self._number = 0
 
     # rows
@@ -83,8 +90,8 @@ class FiberStore:
             finally:
                 self._own = None
 
-    def next_number(self) -> int:
-        self._number = max(self._number + 1, self._life.now_ms())
+    def next_number(self, least: int = 0) -> int:
+        self._number = max(self._number + 1, self._life.now_ms(), least)
         return self._number
 
     def put(self, transaction: Transaction, fiber: Fiber) -> Fiber:
@@ -120,18 +127,17 @@ class FiberStore:
             self._keys.drop(transaction, fiber.idempotency_key)
         for documents in (self._stashes, self._open, self.rows):
             documents.drop(transaction, fiber_id)
+        self._heard.drop_all(transaction, fiber_id)
         transaction.then(partial(self.rows.forget, fiber_id))
 
     def _drop_work(self, transaction: Transaction, fiber_id: str) -> None:
         self._inputs.drop(transaction, fiber_id)
-        for name in self._names_of_steps(fiber_id):
-            self._steps.drop(transaction, _step_key(fiber_id, name))
-        transaction.then(partial(self._forget_work, fiber_id))
+        self._steps.drop_all(transaction, fiber_id)
+        self._events.drop_all(transaction, fiber_id)
+        transaction.then(partial(self._forget_input, fiber_id))
 
-    def _forget_work(self, fiber_id: str) -> None:
+    def _forget_input(self, fiber_id: str) -> None:
         self._inputs_at_hand.pop(fiber_id, None)
-        if self._step_names is not None:
-            self._step_names.pop(fiber_id, None)
 
     def _committed(self, fiber: Fiber, *, is_own: bool) -> None:
         # A transaction of its own was committed under the storage's lock, so nobody wrote the row in between.
@@ -227,28 +233,123 @@ class FiberStore:
 
     # steps
 
-    def _names_of_steps(self, fiber_id: str) -> set[str]:
-        if self._step_names is None:  # a life reads all keys once
-            self._step_names = {}
-            for key in self._steps.versions():
-                owner, _, name = key.partition("\0")
-                self._step_names.setdefault(owner, set()).add(name)
-        return self._step_names.get(fiber_id, set())
-
     def steps(self, fiber_id: str) -> dict[str, bytes]:
-        found = self._steps.some(_step_key(fiber_id, name) for name in self._names_of_steps(fiber_id))
-        return {key.partition("\0")[2]: body for key, body in found.items()}
+        return self._steps.all(fiber_id)
 
     def pending_step(self, fiber_id: str, name: str) -> bytes | None:
         """The result of a step in the open transaction, which may still roll back."""
         transaction = self._life.transaction
-        return None if transaction is None else transaction.own((FIBER_STEP, _step_key(fiber_id, name)))
+        return None if transaction is None else transaction.own((FIBER_STEP, _key(fiber_id, name)))
 
     def save_step(self, transaction: Transaction, fiber_id: str, name: str, body: bytes) -> None:
-        names = self._names_of_steps(fiber_id)
-        self._steps.put(transaction, _step_key(fiber_id, name), body)
-        assert self._step_names is not None
-        transaction.then(partial(self._step_names.setdefault(fiber_id, names).add, name))
+        self._steps.put(transaction, fiber_id, name, body)
+
+    # events
+
+    def send(self, transaction: Transaction, fiber: Fiber, event_id: str, name: str, body: bytes) -> SentEvent | None:
+        """Keep an event for a fiber until its body takes it; None if the same one was sent before. Raises `EventRefused`."""
+        if self._heard.stands(transaction, fiber.fiber_id, event_id):
+            return None
+        words, most = f"event {name!r} was not sent", self._life.limits.events_max
+        if fiber.is_settled:
+            raise EventRefused("fiber_id", f"fiber {fiber.fiber_id!r} has ended as {fiber.status}, so {words}")
+        if self._events.count(transaction, fiber.fiber_id) >= most:
+            said = f"fiber {fiber.fiber_id!r} has {most} events that it has not taken (events_max), so {words}"
+            raise EventRefused("fiber_id", f"{said}. Send it again when the fiber has taken some")
+        last = self._events.last(fiber.fiber_id)  # the clock may have been set back since
+        number = self.next_number(1 + int(last.partition(" ")[0] or 0))
+        self._heard.put(transaction, fiber.fiber_id, event_id, b"")
+        self._events.put(transaction, fiber.fiber_id, _event_key(number, name), pack([event_id, body]))
+        return SentEvent(event_id, name, self._life.agent_id, body, number)
+
+    def has_come(self, fiber: Fiber) -> bool:
+        """Whether there is an event for which its body waits in no process."""
+        return any(key.partition(" ")[2] in (fiber.awaited or ()) for key in self._events.names(fiber.fiber_id))
+
+    def events(self, fiber_id: str) -> list[SentEvent]:
+        """The events that its body has not taken, in the order in which they were sent."""
+        found = [(*key.partition(" "), *unpack(body)) for key, body in sorted(self._events.all(fiber_id).items())]
+        return [
+            SentEvent(event_id, name, self._life.agent_id, body, int(number))
+            for number, _, name, event_id, body in found
+        ]
+
+    def took(self, transaction: Transaction, fiber_id: str, event: SentEvent) -> None:
+        """Its body has taken this event."""
+        self._events.drop(transaction, fiber_id, _event_key(event.seq, event.name))
+
+
+class _OfFibers:
+    """The documents of one kind of which a fiber may have many, each under a name. Threads and the loop look at them."""
+
+    def __init__(self, life: Life, kind: str) -> None:
+        self._life, self._documents = life, Documents(life, kind, bytes, bytes)
+        self._lock = Lock()
+        self._names: dict[str, set[str]] | None = None
+
+    def names(self, fiber_id: str) -> list[str]:
+        """Those of what is committed."""
+        if self._names is None:
+            self._read_names()
+        with self._lock:
+            assert self._names is not None
+            return list(self._names.get(fiber_id, ()))
+
+    def _read_names(self) -> None:
+        # A life reads all keys once. What is committed meanwhile is noted after that.
+        with self._life.storage.committing, self._lock:
+            if self._names is None:
+                self._names = {}
+                for key in self._documents.versions():
+                    owner, _, name = key.partition("\0")
+                    self._names.setdefault(owner, set()).add(name)
+
+    def all(self, fiber_id: str) -> dict[str, bytes]:
+        """What is committed, by the names."""
+        found = self._documents.some(_key(fiber_id, name) for name in self.names(fiber_id))
+        return {key.partition("\0")[2]: body for key, body in found.items()}
+
+    def last(self, fiber_id: str) -> str:
+        return max(self.names(fiber_id), default="")
+
+    def count(self, transaction: Transaction, fiber_id: str) -> int:
+        """How many there are with those that this transaction adds."""
+        own = transaction.collected(self._documents.kind)
+        added = sum(body is not None for key, body in own.items() if key.startswith(_key(fiber_id, "")))
+        return len(self.names(fiber_id)) + added
+
+    def stands(self, transaction: Transaction, fiber_id: str, name: str) -> bool:
+        # Of two transactions that find none and put one, the later is a conflict.
+        self._documents.depend_on(transaction, _key(fiber_id, name))
+        return self._documents.stands(_key(fiber_id, name))
+
+    def put(self, transaction: Transaction, fiber_id: str, name: str, body: bytes) -> None:
+        self._documents.put(transaction, _key(fiber_id, name), body)
+        transaction.then(partial(self._note, fiber_id, name))
+
+    def _note(self, fiber_id: str, name: str) -> None:
+        with self._lock:
+            if self._names is not None:
+                self._names.setdefault(fiber_id, set()).add(name)
+
+    def drop(self, transaction: Transaction, fiber_id: str, name: str) -> None:
+        self._documents.drop(transaction, _key(fiber_id, name))
+        transaction.then(partial(self._forget, fiber_id, {name}))
+
+    def drop_all(self, transaction: Transaction, fiber_id: str) -> None:
+        own = transaction.collected(self._documents.kind)
+        added = {key.partition("\0")[2] for key in own if key.startswith(_key(fiber_id, ""))}
+        names = added.union(self.names(fiber_id))
+        for name in names:
+            self._documents.drop(transaction, _key(fiber_id, name))
+        transaction.then(partial(self._forget, fiber_id, names))
+
+    def _forget(self, fiber_id: str, names: set[str]) -> None:
+        with self._lock:
+            left = (self._names or {}).get(fiber_id, set())
+            left -= names
+            if self._names is not None and not left:
+                self._names.pop(fiber_id, None)
 
 
 class GroupCommit:
@@ -293,5 +394,9 @@ class GroupCommit:
         return self._store.change(lambda transaction: [job(transaction) for job in jobs])
 
 
-def _step_key(fiber_id: str, name: str) -> str:
+def _event_key(number: int, name: str) -> str:
+    return f"{number:016d} {name}"
+
+
+def _key(fiber_id: str, name: str) -> str:
     return f"{fiber_id}\0{name}"

@@ -1,10 +1,13 @@
 """The fibers of one life of an agent: accepted, entered, and ended exactly once.
 
-    start ─► row (pending) ─► `_enter`: row (running, attempt + 1) ─► the body ─► row (settled, or pending again)
+    start ─► row (pending) ─► `_enter`: row (running, attempt + 1) ─► the body ─► row (settled, pending again, or waiting)
 
 The row is the truth. Memory knows only who is at work. The next life of the agent takes up every open fiber, oldest first, after it has
 come up: a pending fiber is entered, a running one is recovered (`FiberRecoveries`). What died before its commit did not happen. What died
 after it is not done again. A death between the end of a body and its commit is recovered like any other.
+
+A body that waits for long, with all that it does, ends without an end of the fiber (`actors.life.waits`): the row is *waiting* then. It
+has no place and keeps nobody awake. At its time, or with the event, which lies in the storage too, the body is entered again.
 
 A transition needs a row in the hands of this life and this attempt, or this recovery. A body that goes on after its fiber was cancelled,
 or after its life, changes nothing.
@@ -13,9 +16,11 @@ or after its life, changes nothing.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from functools import partial
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 from perdure.actors.code.author_call import in_words, is_async, tried, tried_now
 from perdure.actors.code.signatures import NOTHING, Arguments, fiber_shape
@@ -27,9 +32,10 @@ from perdure.actors.jobs.fiber_store import FiberStore, GroupCommit
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.alarm_clock import STORAGE_RETRY_MS, AlarmClock
 from perdure.actors.life.life import Life
+from perdure.actors.life.waits import Rest, SentEvent, entering
 from perdure.actors.ports import KillPoint
 from perdure.actors.telemetry.telemetry import carried_text
-from perdure.ledger import BadRequest
+from perdure.ledger import BadRequest, check_id, digest_of, pack, pack_value
 from perdure.ledger.storage.agent_storages import Transaction
 from perdure.policies import (
     AskHook,
@@ -68,6 +74,13 @@ class FiberLane:
         self.due: list[tuple[int, str]] = []
 
 
+class _Later(NamedTuple):
+    at_ms: int
+    number: int
+    fiber_id: str
+    lane: FiberLane
+
+
 class FiberAgenda:
     """The work that the fibers of one agent wait for."""
 
@@ -82,7 +95,7 @@ class FiberAgenda:
         self._life, self._alarms, self._store = life, alarms, store
         self.entering = FiberLane(self._life.limits.fibers_at_once_max, enter)
         self.recovering = FiberLane(self._life.limits.fiber_recoveries_at_once_max, recover)
-        self._later: list[tuple[int, int, str, FiberLane]] = []
+        self._later: list[_Later] = []
         self._waiting: dict[str, int] = {}
         self._attended: dict[str, asyncio.Task[None]] = {}
         self._is_looking = False
@@ -90,16 +103,24 @@ class FiberAgenda:
     def add(self, fiber: Fiber, *, after_ms: int = 0) -> None:
         """Enter or recover this fiber when it is due, unless that is under way. The earliest instant given counts."""
         fiber_id = fiber.fiber_id
-        at_ms = max(fiber.due_at_ms, self._life.now_ms() + after_ms if after_ms else 0)
+        has_come = fiber.is_waiting and self._store.has_come(fiber)
+        if fiber.is_waiting and not has_come and not fiber.due_at_ms:
+            return  # only an event ends its wait
+        at_ms = max(0 if has_come else fiber.due_at_ms, self._life.now_ms() + after_ms if after_ms else 0)
         if fiber_id in self._attended or self._waiting.get(fiber_id, at_ms + 1) <= at_ms:
             return
         self._waiting[fiber_id] = at_ms
-        lane = self.entering if fiber.status == FiberStatus.PENDING else self.recovering
+        lane = self.entering if fiber.is_entered_next else self.recovering
         if at_ms <= self._life.now_ms():
             heappush(lane.due, (fiber.number, fiber_id))
         else:
-            heappush(self._later, (at_ms, fiber.number, fiber_id, lane))
+            heappush(self._later, _Later(at_ms, fiber.number, fiber_id, lane))
         self.look_soon()
+
+    def forget(self, fiber_id: str) -> None:
+        """This fiber is over: nobody is woken for it."""
+        if self._waiting.pop(fiber_id, None) is not None:
+            self.look_soon()
 
     def look_soon(self) -> None:
         if not self._is_looking and self._life.is_up:  # nothing is due before the agent is up
@@ -117,15 +138,19 @@ class FiberAgenda:
         if self._life.is_leaving:
             return
         now_ms = self._life.now_ms()
-        while self._later and self._later[0][0] <= now_ms:
-            at_ms, number, fiber_id, lane = heappop(self._later)
-            if self._waiting.get(fiber_id) == at_ms:  # else it was given an earlier instant
-                heappush(lane.due, (number, fiber_id))
+        while self._later and (self._later[0][0] <= now_ms or not self._is_of_use(self._later[0])):
+            later = heappop(self._later)
+            if self._is_of_use(later):
+                heappush(later.lane.due, later[1:3])
         for lane in (self.entering, self.recovering):
             while lane.due and lane.places > 0:
                 self._begin(lane, heappop(lane.due)[1])
         self._alarms.owe(PART, owes=bool(self._attended or self.entering.due or self.recovering.due))
         self._alarms.set(PART, self._later[0][0] if self._later else None, self.look_soon)
+
+    def _is_of_use(self, later: _Later) -> bool:
+        # else it was given an earlier instant, or is over
+        return self._waiting.get(later.fiber_id) == later.at_ms
 
     def _begin(self, lane: FiberLane, fiber_id: str) -> None:
         if self._waiting.pop(fiber_id, None) is None or fiber_id in self._attended:
@@ -208,6 +233,7 @@ class FiberRecoveries:
         self._store.emit("fiber:recovery:attempt", asked, {"recoveries": asked.recoveries})
         result, problem = await self._called(context, asked)
         self._at_work.pop(context.id, None)
+        context.waits_are_over()
         if self._life.is_leaving:
             return
         self._life.faults.at(KillPoint.MID_HANDLER, f"recovery of fiber {context.id}")
@@ -234,7 +260,7 @@ class FiberRecoveries:
         if not callable(hook):
             return None, BadRequest("on_recovered", f"{type(self._life.agent).__name__} has no method {name!r}")
         task = self._life.spawn_awaited(self._in_context(context, hook))
-        context.begin(task, can_be_cancelled=True)
+        context.can_be_cancelled(task)
         self._at_work[context.id] = context
         timeout_ms = self._life.limits.fiber_recovery_timeout_ms
         done, _ = await asyncio.wait({task}, timeout=timeout_ms / 1000)
@@ -248,6 +274,7 @@ class FiberRecoveries:
         self, context: FiberRecovery, hook: Callable[..., object]
     ) -> tuple[FiberResult | None, Exception | None]:
         CURRENT.set(context)
+        context.begin()
         ACTIVITY.set(Activity(f"fiber/{self._life.agent_id}/{context.id}/recovery", is_repeated=True))
         result, problem = await tried(self._life.call(hook, context))
         if problem is not None or not context.is_managed:
@@ -306,7 +333,9 @@ class Fibers:
     async def _take_up(self, open_ids: list[str]) -> None:
         for first in range(0, len(open_ids), READ_AT_ONCE):
             found = self.store.rows.some(open_ids[first : first + READ_AT_ONCE]).values()
-            self.store.fetch_inputs(row for row in found if row.status == FiberStatus.PENDING or row.retry is not None)
+            self.store.fetch_inputs(
+                row for row in found if not row.is_waiting and (row.is_entered_next or row.retry is not None)
+            )
             for fiber in found:
                 if fiber.life != self._life.incarnation:
                     self._agenda.add(fiber)
@@ -317,10 +346,11 @@ class Fibers:
         if self._life.is_leaving:
             return
         if not fiber.is_settled:
-            if fiber.status == FiberStatus.PENDING:
+            if fiber.is_entered_next:
                 self._agenda.add(fiber)
             return
         self.records.settled()
+        self._agenda.forget(fiber.fiber_id)
         context = self._at_work.get(fiber.fiber_id)
         if context is not None:
             context.stop()
@@ -342,6 +372,42 @@ class Fibers:
             return moved is not None
 
         return self.store.change(abort)
+
+    def send(self, fiber_id: str, event: str, value: object, event_id: str | None) -> None:
+        """Send an event to a fiber: with the open transaction, or now. One whose body waits for it is entered."""
+        limits = self._life.limits
+        check_id("fiber_id", fiber_id, limits.id_max)
+        name = check_id("event", event, limits.id_max)
+        body = pack_value("value", value, limits.input_bytes_max)
+        if event_id is not None:
+            known = digest_of(pack([name, check_id("event_id", event_id, limits.id_max)]))
+        else:
+            activity = ACTIVITY.get()  # code that is entered again sends the same one
+            what = f"send {self._life.agent_id} {fiber_id} {name}"
+            known = self._life.dice.token() if activity is None else activity.derive(what, digest_of(body))
+        self.store.change(partial(self._send, fiber_id, known, name, body))
+
+    def _send(self, fiber_id: str, event_id: str, name: str, body: bytes, transaction: Transaction) -> None:
+        fiber = self.store.find(fiber_id)
+        if fiber is None:
+            raise BadRequest("fiber_id", f"{fiber_id!r} is no fiber of {self._life.agent_id}, or was deleted")
+        sent = self.store.send(transaction, fiber, event_id, name, body)
+        if sent is None:
+            return
+        transaction.then(lambda: self._life.on_loop(partial(self._sent, fiber_id, sent)))
+
+    def _sent(self, fiber_id: str, event: SentEvent) -> None:
+        context = self._at_work.get(fiber_id)
+        if context is not None:
+            context.event_came(event)
+        fiber, _ = tried_now(lambda: self.store.find(fiber_id))
+        if fiber is not None and fiber.is_waiting:
+            self._agenda.add(fiber)
+
+    def clock_was_set(self) -> None:
+        for context in self._at_work.values():
+            if context.has_waits:
+                context.waits.clock_was_set()
 
     def resolve(self, fiber_id: str, result: object) -> bool:
         """Apply a person's decision about an interrupted fiber, whether it is being recovered or not."""
@@ -366,36 +432,65 @@ class Fibers:
     # a body
 
     async def _enter(self, fiber_id: str) -> None:
-        seen = self.store.find(fiber_id)
         entered = await self._together(lambda transaction: self._claim(transaction, fiber_id))
-        if seen is None or entered is None:
+        if entered is None:
             return
         self._life.faults.at(KillPoint.BEFORE_RUN, f"fiber {fiber_id}")
         self.store.emit("fiber:run:started", entered, {"attempt": entered.attempt})
-        context = FiberContext(self._life, self.store, entered, was_cut_off=seen.is_recovering)
+        context = FiberContext(self._life, self.store, entered)
         result, problem = await self._within(context, entered)
         if self._life.is_leaving:
             return  # it was told to stop; the next life takes the fiber up
         self._life.faults.at(KillPoint.BEFORE_REPORT, f"fiber {fiber_id}")
-        await self._together(lambda transaction: self._conclude(transaction, context, result, problem))
+        rest = context.waits.suspended if context.has_waits else None
+        if rest is not None:
+            await self._together(lambda transaction: self._rest(transaction, context, rest))
+            self._life.faults.at(KillPoint.MID_RUN, f"fiber {fiber_id} waits")
+        else:
+            await self._together(lambda transaction: self._conclude(transaction, context, result, problem))
 
     def _claim(self, transaction: Transaction, fiber_id: str) -> Fiber | None:
         fiber = self.store.find(fiber_id)
         if fiber is None:
             return None
-        now_ms = self._life.now_ms()
+        now_ms, attempt = self._life.now_ms(), fiber.attempt + 1
+        goes_on = fiber.is_waiting or fiber.is_recovering
+        is_over = fiber.is_waiting and 0 < fiber.due_at_ms <= now_ms
         entered = fiber.after(
             FiberEvent.ENTERED,
             now_ms,
             is_recovering=False,
-            attempt=fiber.attempt + 1,
-            idle_attempts=fiber.idle_attempts + 1,
+            attempt=attempt,
+            idle_attempts=fiber.idle_attempts + (not fiber.is_waiting),
             life=self._life.incarnation,
             started_at_ms=fiber.started_at_ms or now_ms,
             entered_at_ms=now_ms,
             due_at_ms=0,
+            over_ms=max(fiber.over_ms, fiber.wait_ends_ms) if is_over else fiber.over_ms,
+            round=fiber.round if goes_on else attempt,
         )
         return None if entered is None else self.store.put(transaction, entered)
+
+    def _rest(self, transaction: Transaction, context: FiberContext, rest: Rest) -> None:
+        """Its body has ended because all that it does waits."""
+        fiber = self.store.find(context.id)
+        if fiber is None or not context.holds(fiber):
+            return
+        now_ms, ends = self._life.now_ms(), rest.until
+        left_ms = ends.at_ms - now_ms if ends.by_wall else rest.left_ms
+        is_endless = math.isinf(left_ms)
+        waiting = fiber.after(
+            FiberEvent.WAITED,
+            now_ms,
+            awaited=rest.events,
+            waits_since_ms=now_ms,
+            wait_ends_ms=0 if is_endless or ends.by_wall else math.ceil(ends.at_ms),
+            due_at_ms=0 if is_endless else now_ms + max(1, math.ceil(left_ms)),
+            waited=fiber.waited + 1,
+        )
+        if waiting is not None:
+            self.store.put(transaction, waiting)
+            self.store.emit_after(transaction, "fiber:run:waiting", waiting, {"attempt": fiber.attempt})
 
     async def _within(self, context: FiberContext, fiber: Fiber) -> tuple[FiberResult | None, Exception | None]:
         method = getattr(self._life.agent, fiber.fn_name, None)
@@ -420,8 +515,10 @@ class Fibers:
             return None, problem
         task = asyncio.current_task()
         assert task is not None
-        context.begin(task, can_be_cancelled=is_async(method))
-        result, problem = await tried(self._life.call(method, *arguments.args, **arguments.kwargs))
+        if is_async(method):
+            context.can_be_cancelled(task)
+        context.begin()
+        result, problem = await tried(self._life.call(entering(method, context), *arguments.args, **arguments.kwargs))
         context.finished()
         if problem is None and isinstance(result, FiberResult):
             return tried_now(lambda: checked_result(self._life, result))
@@ -477,9 +574,10 @@ class Fibers:
         self.store.emit("fiber:run:started", fiber, {"attempt": 1})
         context = self._at_work[fiber.fiber_id] = FiberContext(self._life, self.store, fiber)
         CURRENT.set(context)
+        context.begin()
         self.store.spans.enter(fiber)
         try:
-            result, problem = await tried(self._life.call(fn, context))
+            result, problem = await tried(self._life.call(entering(fn, context), context))
         except asyncio.CancelledError:
             self._forget(fiber, "cancelled")
             raise

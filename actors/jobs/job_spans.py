@@ -22,7 +22,7 @@ from perdure.actors.jobs.fiber import Fiber
 from perdure.actors.life.life import Life
 from perdure.actors.telemetry.span_names import LOST
 from perdure.ledger.storage.agent_storages import Transaction
-from perdure.policies import AttemptSpans, Attribute, FiberStatus, PastOutcome, context_of, error_type
+from perdure.policies import AttemptSpans, Attribute, FiberState, FiberStatus, PastOutcome, context_of, error_type
 
 _ERRORS: Final = {FiberStatus.ABORTED: "cancelled", FiberStatus.INTERRUPTED: "interrupted"}
 
@@ -47,13 +47,13 @@ class FiberSpans:
         before = find(fiber_id) if self._telemetry.is_on else None
         if before is None:
             return
-        if before.status != FiberStatus.RUNNING:
+        if before.state is not FiberState.RUNNING:
             if after is not None and after.is_settled and before.status == FiberStatus.PENDING and not before.attempt:
                 self._tell_after(transaction, before, str(after.status), "cancelled")
             return
         if before.life != self._life.incarnation:
             self._tell_after(transaction, before, "interrupted", LOST)
-        elif after is not None and (after.status, after.attempt) != (FiberStatus.RUNNING, before.attempt):
+        elif after is not None and (after.state, after.attempt) != (FiberState.RUNNING, before.attempt):
             self._tell_after(transaction, before, *_end(after))
 
     def ended(self, fiber: Fiber, problem: str | None) -> None:
@@ -78,7 +78,10 @@ class FiberSpans:
 
 
 def _end(after: Fiber) -> tuple[str, str]:
-    """How an attempt ended, and its error, by the row that follows. A row that is pending again failed, or asked for that."""
+    """How an attempt ended, and its error, by the row that follows. A row that is pending again failed, or asked for that; of one that
+    waits the attempt has ended there, and the wait has no span."""
+    if after.is_waiting:
+        return str(after.state), ""
     if after.status == FiberStatus.PENDING:
         return "retry", error_type(after.error, "retry") if after.error else ""
     if after.status == FiberStatus.ERROR:

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from perdure.actors.code.author_call import in_words, is_async, sendable, traced, tried, tried_now
+from perdure.actors.code.author_call import in_words, sendable, traced, tried, tried_now
 from perdure.actors.code.signatures import run_shapes
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.life import Life, Ready
 from perdure.actors.life.run_context import RunContext
 from perdure.actors.life.undoing import has_undos, kept_undoing, undo_steps
+from perdure.actors.life.waits import entering
 from perdure.actors.ports import KillPoint
 from perdure.actors.tasks import RANK, self_cancelled
 from perdure.ledger import (
@@ -148,7 +148,7 @@ async def _run(life: Life, run: RunContext, value: object) -> Ended | Unstarted 
     life.faults.at(KillPoint.BEFORE_RUN, run.run_id)
     run.begin()
     outcome = await _execute(life, run, value)
-    waiting = run.waits.suspended if run.has_waits else None
+    waiting = run.awaited
     run.close()  # before the end is reported: progress that came after it would be of no run
     if life.is_leaving and (outcome.error is not None or not life.has_place):
         return None  # it was told to stop; only a true result still counts (spec W-55), and only in the life that has the place
@@ -194,7 +194,7 @@ async def _execute(life: Life, run: RunContext, value: object) -> StoredOutcome:
     if problem is None:
         assert done is not None
         return done
-    if run.has_waits and run.waits.suspended is not None:
+    if run.awaited is not None:
         return StoredOutcome(None, "", None)
     life.log("run", f"attempt {run.attempt} at run {run.run_id}", problem, run.run_id)
     most = life.limits.error_chars_max
@@ -205,23 +205,12 @@ async def _work(life: Life, run: RunContext, value: object) -> StoredOutcome:
     agent = life.agent
     entered = run_shapes(type(agent))
     arguments = entered.arguments(value, run)
-    output = await life.call(_entering(agent.run, run), *arguments.args, **arguments.kwargs)
+    output = await life.call(entering(agent.run, run), *arguments.args, **arguments.kwargs)
     body = entered.gives.encode("output", output, life.limits.output_bytes_max)
     summary = agent.get_agent_tool_summary(output, run)
     if type(summary) is not str:
         summary = str(await summary if inspect.isawaitable(summary) else summary)
     return StoredOutcome(body, sendable(summary), None)
-
-
-def _entering(method: Callable[..., object], run: RunContext) -> Callable[..., object]:
-    if is_async(method):
-        return method
-
-    def entered(*args: object, **kwargs: object) -> object:
-        run.entered()
-        return method(*args, **kwargs)
-
-    return entered
 
 
 def _ended(life: Life, run: RunContext, outcome: StoredOutcome) -> Ended:

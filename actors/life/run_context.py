@@ -5,37 +5,41 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
-from threading import get_ident
 from typing import Any, ClassVar, NamedTuple, cast
 
 from perdure.actors.life.asks import Addressees, Answer, Unsaid, WantedAnswer, shown_by, waits_for_people, wanted_answer
-from perdure.actors.life.cached_once import cached_once
 from perdure.actors.life.life import Life
 from perdure.actors.life.results import MAIL, run_result
-from perdure.actors.life.steps import RECORD, RemembersSteps
-from perdure.actors.life.waits import NEVER, PASSED, AttemptWaits, SentEvent, WaitEnd
+from perdure.actors.life.steps import RECORD
+from perdure.actors.life.waits import (
+    EVENT_TAKEN,
+    NEVER,
+    UNTIL,
+    AttemptWaits,
+    RemembersWaits,
+    SentEvent,
+    WaitEnd,
+    this_thread,
+)
 from perdure.actors.link.messages import Fields
 from perdure.actors.link.questions import ShowAsk
 from perdure.actors.ports import KillPoint
-from perdure.actors.tasks import OF_ATTEMPT, Pending, current_task
+from perdure.actors.tasks import Pending
 from perdure.actors.telemetry.span_names import over_attempts
-from perdure.actors.threads import has_loop
 from perdure.ledger import (
-    AwaitedInsideHandler,
-    BadRequest,
     Chunk,
     Kept,
     Milestone,
     Progress,
     PromiseUndo,
+    Waiting,
     WaitTimedOut,
     WithdrawAsk,
     check_id,
     check_number,
     check_text,
-    checked,
     pack,
     pack_value,
     shown,
@@ -44,12 +48,9 @@ from perdure.ledger import (
     unpack,
     unpack_value,
 )
-from perdure.policies import StepRecord, TraceContext, duration_ms, moment_ms
+from perdure.policies import StepRecord, TraceContext
 
 STASH = "\x00stash"
-SLEEP = "\x00sleep"
-EVENT_TAKEN = "\x00event\x00"
-UNTIL = "\x00until"
 ASKED = "\x00ask"
 SHOWN = "\x00shown\x00"
 Show = Callable[[Fields], object]
@@ -64,7 +65,7 @@ class RunMessage(NamedTuple):
     sender: str
 
 
-class RunContext(RemembersSteps):
+class RunContext(RemembersWaits[AttemptWaits]):
     """One attempt at a run, as its child sees it.
 
     Attributes:
@@ -98,8 +99,6 @@ class RunContext(RemembersSteps):
         super().__init__()
         self.count_handled: Callable[[int], None] = _count_nothing
         self._over_ms = over_ms
-        self._main: asyncio.Task[Any] | None = None
-        self._thread = 0
         self.has_promised = False
         self._undo_number = 0
         self._after = after  # attempts up to this do not count: the run was tried again since
@@ -114,7 +113,6 @@ class RunContext(RemembersSteps):
         self._occurrences: dict[tuple[str, str], int] = {}
         self._chunks = 0
         self._pieces: list[bytes] = []
-        self._slept_ms = 0.0
 
     @property
     def above(self) -> TraceContext:
@@ -140,92 +138,25 @@ class RunContext(RemembersSteps):
 
     # waiting
 
-    @cached_once
-    def waits(self) -> AttemptWaits:
-        """What it waits for. An instant child never looks at it; an event may come before its code begins."""
+    def _new_waits(self) -> AttemptWaits:
+        # An instant child never looks at it; an event may come before its code begins.
         told = self._over_ms, self._taken_after, self.count_handled, self._main, self._thread
-        return AttemptWaits(self._life, self.run_id, self._incarnation, self.attempt, *told)
+        return AttemptWaits(self._life, self.run_id, self.attempt, *told)
 
     @property
-    def has_waits(self) -> bool:
-        return "waits" in vars(self)
-
-    def begin(self) -> None:
-        """Its code begins, in this task. The tasks that this starts are told to `note_task`."""
-        self._main = current_task()
-        if self.has_waits:
-            self.waits.main = self._main
-        OF_ATTEMPT.set(self)
-
-    def entered(self) -> None:
-        """Sync code of it begins, on this thread."""
-        self._thread = get_ident()
-        if self.has_waits:
-            self.waits.thread = self._thread
-
-    def note_task(self, task: asyncio.Task[Any]) -> None:
-        self.waits.tasks.add(task)
-
-    def sleep(self, delay: float | timedelta) -> Pending[None]:
-        """Wait for so many seconds, or a `timedelta`. Await it in async code.
-
-        If it lasts longer than `Limits.wait_in_memory_ms` and all that the run does waits, the run gives up its place: its host and
-        storage are free, and `run` is entered again when the time has come. That costs no attempt. A death does not begin the wait anew.
-        """
-        most_ms = self._life.limits.wait_ahead_ms_max
-        while_ms = checked(lambda: duration_ms("delay", delay, most_ms))
-        return self._sleep_until(WaitEnd(self._life.now_ms() + while_ms), while_ms)
-
-    def sleep_until(self, when: datetime) -> Pending[None]:
-        """Wait until an instant of the calendar, by a datetime with a time zone; otherwise like `sleep`. One that has passed is no wait."""
-        if not isinstance(when, datetime):
-            raise BadRequest("when", f"{when!r:.200} is no datetime; `sleep` takes seconds")
-        at_ms = math.ceil(checked(lambda: moment_ms("when", when)))
-        left_ms, most_ms = at_ms - self._life.now_ms(), self._life.limits.wait_ahead_ms_max
-        if left_ms > most_ms:
-            raise BadRequest("when", f"{when} is more than {most_ms // 31_536_000_000} years ahead")
-        return self._sleep_until(WaitEnd(at_ms, by_wall=True), math.inf)
-
-    def _sleep_until(self, until: WaitEnd, most_ms: float) -> Pending[None]:
-        self._may_wait("sleep")
-        return self._life.bridge(self._sleep(self._occurrence(SLEEP), until, most_ms, _this_thread()))
-
-    def wait_for(self, event: str, *, timeout: float | timedelta | None = None) -> Pending[Any]:
-        """Wait for an event that somebody sends to this run (`Runtime.send`), and give its value. Await it in async code.
-
-        Events of one name are taken in the order in which they were sent, each once; one that came before the wait is there. Without
-        a process it waits like `sleep`.
-
-        Args:
-            timeout: seconds or a `timedelta`, counted from the first time that the wait is reached, also over deaths. After it
-                `WaitTimedOut` is raised, a `TimeoutError`.
-        """
-        name = check_id("event", event, self._life.limits.id_max)
-        until, most_ms = self._bound(timeout)
-        self._may_wait("wait_for")
-        return self._life.bridge(self._value_of(*self._asked(name, until, most_ms)))
+    def awaited(self) -> Waiting | None:
+        """What its attempt has ended to wait for without a process."""
+        return self.waits.report if self.has_waits else None
 
     def receive(self, *, timeout: float | timedelta | None = None) -> Pending[RunMessage]:
         """Wait for the next message that is told to this run (`tell(run, message)`), like `wait_for`."""
         until, most_ms = self._bound(timeout)
         self._may_wait("receive")
-        return self._life.bridge(self._event(*self._asked(MAIL, until, most_ms)))
+        return self._life.bridge(self._message(*self._asked(MAIL, until, most_ms)))
 
     def messages(self, *, timeout: float | timedelta | None = None) -> RunMessages:
         """The messages that are told to this run, for `async for`, or `for` in sync code. It ends when none has come for `timeout`."""
         return RunMessages(self, timeout)
-
-    def _asked(self, name: str, until: WaitEnd, most_ms: float) -> tuple[str, str, WaitEnd, float, int]:
-        return self._occurrence(EVENT_TAKEN + name), name, until, most_ms, _this_thread()
-
-    async def _value_of(self, key: str, name: str, until: WaitEnd, most_ms: float, thread: int) -> Any:
-        return (await self._event(key, name, until, most_ms, thread)).value
-
-    def _bound(self, timeout: float | timedelta | None) -> tuple[WaitEnd, float]:
-        if timeout is None:
-            return NEVER, math.inf
-        most_ms = checked(lambda: duration_ms("timeout", timeout, self._life.limits.wait_ahead_ms_max))
-        return WaitEnd(self._life.now_ms() + most_ms), most_ms
 
     def ask(
         self,
@@ -272,7 +203,7 @@ class RunContext(RemembersSteps):
         )
         show = shown_by(via, wanted.to)
         self._may_wait("ask")
-        return self._life.bridge(self._ask(self._occurrence(ASKED), wanted, _this_thread(), show))
+        return self._life.bridge(self._ask(self._occurrence(ASKED), wanted, this_thread(), show))
 
     async def _ask(self, key: str, wanted: WantedAnswer, thread: int, show: Show | None) -> Answer:
         with waits_for_people():
@@ -281,7 +212,7 @@ class RunContext(RemembersSteps):
     def hear(self, wanted: WantedAnswer, note: str) -> Pending[bytes]:
         """Like `ask`, for a run that asks for others: what people have said, encoded. `note` says why it is asked again."""
         self._may_wait("ask")
-        return self._life.bridge(self._told(self._occurrence(ASKED), wanted, _this_thread(), note))
+        return self._life.bridge(self._told(self._occurrence(ASKED), wanted, this_thread(), note))
 
     async def _told(self, key: str, wanted: WantedAnswer, thread: int, note: str, show: Show | None = None) -> bytes:
         known = self._remembered(key)
@@ -335,58 +266,14 @@ class RunContext(RemembersSteps):
             raise
         await self._life.services.until_durable()
 
-    def _may_wait(self, verb: str) -> None:
-        self._boundary()
-        if self._life.transaction is not None:
-            raise AwaitedInsideHandler(
-                verb, "a transaction cannot wait: it would hold its changes back; wait before it or after it"
-            )
+    async def _message(self, key: str, name: str, until: WaitEnd, most_ms: float, thread: int) -> RunMessage:
+        return RunMessage(*await self._event(key, name, until, most_ms, thread))
 
-    def _boundary(self) -> None:
-        if self.has_waits:
-            self.waits.check()
+    def _keeps_sleep(self) -> bool:
+        return self._life.has_storage
 
-    async def _sleep(self, key: str, until: WaitEnd, most_ms: float, thread: int) -> None:
-        self._slept_ms += most_ms
-        if self._life.has_storage or self._slept_ms > self._life.limits.wait_in_memory_ms:
-            until = await self._kept_moment(key, until)
-        # else it is not worth a storage: a death costs it anew, as it does the rest of an attempt that has remembered nothing
-        await self.waits.until(until, most_ms, thread)
-
-    async def _event(self, key: str, name: str, until: WaitEnd, most_ms: float, thread: int) -> RunMessage:
-        known = self._remembered(key)
-        if known is None:
-            if until is not NEVER:
-                until = await self._kept_moment(key + UNTIL, until)
-            event = await self.waits.event(name, until, most_ms, thread)
-            told = [False, b"", "", "", ""]
-            if event is not None:
-                told = [True, event.body, event.sender, event.mail_id, self.last_step]
-            known = pack(told)
-            try:
-                await self._life.written(partial(self._take, key, known, event))
-            except BaseException:
-                if event is not None and self._remembered(key) is None:
-                    self.waits.put_back(event)
-                raise
-            await self._life.services.until_durable()
-        has_come, body, sender, _, _ = unpack(known)
-        if not has_come:
-            raise WaitTimedOut(self.run_id, name)
-        return RunMessage(unpack_value(body), sender)
-
-    async def _kept_moment(self, key: str, until: WaitEnd) -> WaitEnd:
-        known = self._remembered(key)
-        if known is not None:
-            until = WaitEnd(*unpack(known))
-            if until.by_wall or not self._life.now_ms() < until.at_ms <= self.waits.over_ms:
-                return until
-            until = PASSED  # also if a later attempt is on a machine whose clock is behind
-            await self._life.written(partial(self._remember, key, pack([*until])))
-            return until
-        if not self.waits.is_over(until):
-            await self._life.written(partial(self._remember, key, pack([*until])))
-        return until
+    def _late(self, event: str) -> WaitTimedOut:
+        return WaitTimedOut(self.run_id, event)
 
     def _take(self, key: str, body: bytes | None, event: SentEvent | None) -> None:
         with self._life.storage.transaction() as transaction:
@@ -427,10 +314,6 @@ class RunContext(RemembersSteps):
         """The record under this name, in this count of the tries."""
         body = self._remembered(name)
         return self._counted(StepRecord() if body is None else StepRecord(*unpack(body)))
-
-    def _paused(self, name: str, until_ms: int) -> Awaitable[None]:
-        left_ms = max(0, until_ms - self._life.now_ms())
-        return self._life.bridge(self.waits.until(WaitEnd(until_ms), left_ms, _this_thread()))
 
     async def _promise(self) -> None:
         await self._life.ask(PromiseUndo(self.run_id, self._incarnation))
@@ -529,9 +412,7 @@ class RunContext(RemembersSteps):
 
     def close(self) -> None:
         """The attempt is over: send what was coalesced, and no signal after it. The end says that it was at work."""
-        self._main = None  # it holds the context in which this is found
-        if self.has_waits:
-            self.waits.end()
+        self.waits_are_over()
         self._life.services.ended(self.run_id)
         if self._latest is not None:
             self.flush()
@@ -570,11 +451,6 @@ def _count_nothing(_handled: int) -> None:
 
 def _is_event(key: str) -> bool:
     return key.startswith(EVENT_TAKEN) and not key.endswith(UNTIL)
-
-
-def _this_thread() -> int:
-    # That of sync code. On a loop of the author's own, other code may go on beside the wait, unseen.
-    return 0 if has_loop() else get_ident()
 
 
 def _signal(

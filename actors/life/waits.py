@@ -1,9 +1,9 @@
-"""Waiting inside a run, without a process if it lasts.
+"""Waiting inside a run or a fiber, without a process if it lasts.
 
 A short wait stays in memory. When all that a run does waits for longer, the attempt ends: `Suspended` is raised where it waits, the host
 reports `Waiting`, and the child leaves. The ledger enters the run again when a wait is over, and the steps that it remembers bring it to
 the same place. A death before the report costs the attempt: a wait that is begun again keeps its deadline. After it a death costs nothing,
-because nothing is at work.
+because nothing is at work. Of a fiber it is the row that says that it waits (`actors.jobs.fibers`), and its agent that enters it again.
 
 A wait is remembered as a step is, by its order among the calls of its kind. For a moment that is its deadline; for an event, what came, in
 the transaction that takes the event out of the mailbox.
@@ -12,6 +12,11 @@ the transaction that takes the event out of the mailbox.
 `wait`, or by a queue, event or lock of asyncio. Whatever else a task does keeps the run in memory, and so does `asyncio.timeout` around a
 wait, whose time would begin anew. So do other event loops and threads of the author. A class with `attempts_max = 1` is never entered
 twice, so its runs wait in memory.
+
+    Waits              what one attempt waits for, and when it may end
+      AttemptWaits     of a run: events come by mail
+      FiberWaits       of a fiber: events lie in the storage of its agent (`actors.jobs.fiber_context`)
+    RemembersWaits     the verbs of the author: each wait is remembered as a step is
 """
 
 from __future__ import annotations
@@ -20,21 +25,43 @@ import asyncio
 import gc
 import math
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from threading import get_ident
 from types import CodeType, MethodType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 from weakref import WeakSet
 
+from perdure.actors.code.author_call import is_async
+from perdure.actors.life.cached_once import cached_once
 from perdure.actors.life.life import Life
-from perdure.actors.tasks import Pending, current_task
+from perdure.actors.life.steps import RemembersSteps
+from perdure.actors.tasks import OF_ATTEMPT, Pending, current_task
 from perdure.actors.threads import has_loop
-from perdure.ledger import Took, Waiting
+from perdure.ledger import (
+    AwaitedInsideHandler,
+    BadRequest,
+    Took,
+    Waiting,
+    WaitTimedOut,
+    check_id,
+    checked,
+    pack,
+    unpack,
+    unpack_value,
+)
+from perdure.policies import duration_ms, moment_ms
 
 LOOK_AGAIN_S: Final = 0.05
 """After so long it is looked whether the rest of the run waits as well; then after twice as long each time."""
 LOOK_AGAIN_MOST_S: Final = 30.0
+SLEEP: Final = "\x00sleep"  # names of waits among the steps
+EVENT_TAKEN: Final = "\x00event\x00"
+UNTIL: Final = "\x00until"
+W = TypeVar("W", bound="Waits")
 
 
 class Suspended(BaseException):
@@ -57,8 +84,16 @@ NEVER: Final = WaitEnd(math.inf)
 PASSED: Final = WaitEnd(0.0)
 
 
+class Rest(NamedTuple):
+    """What an attempt waits for at its end: one of the events of these names, or a moment, which is `left_ms` away."""
+
+    events: list[str]
+    until: WaitEnd
+    left_ms: float
+
+
 class SentEvent(NamedTuple):
-    """An event for a run, as it reached the host. `body` is encoded plain data."""
+    """An event for a run or a fiber, as it reached the host. `body` is encoded plain data."""
 
     mail_id: str
     name: str
@@ -79,44 +114,33 @@ class _Waiter:
     timer: asyncio.TimerHandle | None = None
 
 
-@dataclass(eq=False)
-class AttemptWaits:
-    """What one attempt at a run waits for.
+class Waits:
+    """What one attempt waits for.
 
     Attributes:
-        over_ms: a moment of an earlier attempt that the ledger says has passed, whatever this machine's clock says.
+        over_ms: a moment of an earlier attempt that has passed, whatever this machine's clock says.
         main: the task in which its code runs.
         thread: that of its sync code, or 0.
-        taken_after: says after which step an event was taken, by its id.
-        count_handled: is told how many mails more are in the inbox.
         tasks: those that its code has started.
-        suspended: what is reported, once the attempt is to end.
+        suspended: what it waits for, once the attempt is to end.
     """
 
-    life: Life
-    run_id: str
-    incarnation: int
-    attempt: int
-    over_ms: float
-    taken_after: Callable[[str], str]
-    count_handled: Callable[[int], None]
-    main: asyncio.Task[Any] | None
-    thread: int
-    suspended: Waiting | None = None
-    tasks: WeakSet[asyncio.Task[Any]] = field(default_factory=WeakSet)
-    _waiters: dict[_Waiter, None] = field(default_factory=dict)
-    _events: dict[str, deque[SentEvent]] = field(default_factory=dict)
-    _seen: set[str] = field(default_factory=set)
-    _is_paused: bool = False
-    _is_over: bool = False
-    _again: asyncio.TimerHandle | None = None
-    _again_s: float = LOOK_AGAIN_S
+    def __init__(self, life: Life, over_ms: float, main: asyncio.Task[Any] | None, thread: int) -> None:
+        self.life, self.over_ms, self.main, self.thread = life, over_ms, main, thread
+        self.suspended: Rest | None = None
+        self.tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
+        self._waiters: dict[_Waiter, None] = {}
+        self._events: dict[str, deque[SentEvent]] = {}
+        self._seen: set[str] = set()
+        self._is_paused = self._is_over = False
+        self._again: asyncio.TimerHandle | None = None
+        self._again_s = LOOK_AGAIN_S
 
     # the attempt
 
     def end(self) -> None:
         self._is_over, self.main = True, None
-        self.life.services.rests(self.run_id, rests=False)
+        self._note_rest(rests=False)
         if self._again is not None:
             self._again.cancel()
 
@@ -175,7 +199,7 @@ class AttemptWaits:
             return not is_due
         finally:
             del self._waiters[waiter]
-            self.life.services.rests(self.run_id, rests=False)
+            self._note_rest(rests=False)
             if waiter.timer is not None:
                 waiter.timer.cancel()
 
@@ -186,21 +210,19 @@ class AttemptWaits:
 
     # events
 
-    def deliver(self, events: list[SentEvent]) -> None:
-        """Take events in. One that comes again, or that an earlier life has taken, is no other."""
-        life = self.life
-        fresh = [event for event in events if event.mail_id not in self._seen]
-        self._seen.update(event.mail_id for event in fresh)
-        known = life.storage.known_inbox([event.mail_id for event in fresh]) if fresh and life.has_storage else set()
-        for event in fresh:
-            if event.mail_id in known:  # an earlier life took it, and could not say so
-                self.say_taken(event.mail_id, self.taken_after(event.mail_id))
-        for event in fresh:
-            if event.mail_id not in known:
-                self._line_up(event)
+    def line_up(self, events: list[SentEvent]) -> None:
+        """These have come, and nobody has taken them."""
+        for event in events:
+            self._line_up(event)
         for waiter in self._waiters:
             if self._events.get(waiter.event):
                 _settle(waiter.signal)
+
+    def _fresh(self, events: list[SentEvent]) -> list[SentEvent]:
+        # one that is handed over again is no other
+        fresh = [event for event in events if event.mail_id not in self._seen]
+        self._seen.update(event.mail_id for event in fresh)
+        return fresh
 
     def _line_up(self, event: SentEvent) -> None:
         line = self._events.setdefault(event.name, deque())
@@ -208,11 +230,6 @@ class AttemptWaits:
         line.append(event)
         if is_late:
             self._events[event.name] = deque(sorted(line, key=lambda each: each.seq))
-
-    def say_taken(self, mail_id: str, after: str) -> None:
-        """An event was taken out of the mailbox, durably, after this step."""
-        self.life.push(Took(self.run_id, self.incarnation, mail_id, after))
-        self.count_handled(1)
 
     @property
     def goes_on(self) -> bool:
@@ -223,7 +240,10 @@ class AttemptWaits:
 
     @property
     def _may_suspend(self) -> bool:
-        return self.goes_on and self.life.may_enter_again
+        return self.goes_on
+
+    def _note_rest(self, *, rests: bool) -> None:
+        """Whether all that the attempt does waits, in memory."""
 
     def _consider(self) -> None:
         if self._again is not None:
@@ -232,7 +252,7 @@ class AttemptWaits:
         if self._is_over or not self._waiters:
             return
         all_wait = self._all_wait(None)
-        self.life.services.rests(self.run_id, rests=all_wait)
+        self._note_rest(rests=all_wait)
         if not self._may_suspend:
             return
         pause_s = 0.0 if self._is_paused else self._short_s()
@@ -259,10 +279,7 @@ class AttemptWaits:
         if first is not None and not math.isinf(first.left_ms):
             until = first.until
             left_ms = max(0.0, first.left_ms - (asyncio.get_running_loop().time() - first.since_s) * 1000)
-        events = sorted({waiter.event for waiter in waiters if waiter.event})
-        self.suspended = Waiting(
-            self.run_id, self.incarnation, self.attempt, events, until.at_ms, left_ms, until.by_wall
-        )
+        self.suspended = Rest(sorted({waiter.event for waiter in waiters if waiter.event}), until, left_ms)
         for waiter in waiters:
             if waiter.task is not None:
                 waiter.task.add_done_callback(_heard)
@@ -277,6 +294,253 @@ class AttemptWaits:
         if self.thread and any(waiter.thread == self.thread for waiter in self._waiters):
             in_wait.add(self.main)
         return all((task in in_wait or _awaits_one_of(task, ours)) and not _times_out(task) for task in ours)
+
+
+class AttemptWaits(Waits):
+    """What one attempt at a run waits for.
+
+    Attributes:
+        taken_after: says after which step an event was taken, by its id.
+        count_handled: is told how many mails more are in the inbox.
+    """
+
+    def __init__(
+        self,
+        life: Life,
+        run_id: str,
+        attempt: int,
+        over_ms: float,
+        taken_after: Callable[[str], str],
+        count_handled: Callable[[int], None],
+        main: asyncio.Task[Any] | None,
+        thread: int,
+    ) -> None:
+        super().__init__(life, over_ms, main, thread)
+        self.run_id, self.attempt = run_id, attempt
+        self.taken_after, self.count_handled = taken_after, count_handled
+
+    @property
+    def report(self) -> Waiting | None:
+        """What is reported of an attempt that has ended because all waits."""
+        if self.suspended is None:
+            return None
+        events, until, left_ms = self.suspended
+        told = self.run_id, self.life.incarnation, self.attempt
+        return Waiting(*told, events, until.at_ms, left_ms, until.by_wall)
+
+    def deliver(self, events: list[SentEvent]) -> None:
+        """Take events in. One that comes again, or that an earlier life has taken, is no other."""
+        life, fresh = self.life, self._fresh(events)
+        known = life.storage.known_inbox([event.mail_id for event in fresh]) if fresh and life.has_storage else set()
+        for event in fresh:
+            if event.mail_id in known:  # an earlier life took it, and could not say so
+                self.say_taken(event.mail_id, self.taken_after(event.mail_id))
+        self.line_up([event for event in fresh if event.mail_id not in known])
+
+    def say_taken(self, mail_id: str, after: str) -> None:
+        """An event was taken out of the mailbox, durably, after this step."""
+        self.life.push(Took(self.run_id, self.life.incarnation, mail_id, after))
+        self.count_handled(1)
+
+    @property
+    def _may_suspend(self) -> bool:
+        return self.goes_on and self.life.may_enter_again
+
+    def _note_rest(self, *, rests: bool) -> None:
+        self.life.services.rests(self.run_id, rests=rests)
+
+
+def this_thread() -> int:
+    # That of sync code. On a loop of the author's own, other code may go on beside the wait, unseen.
+    return 0 if has_loop() else get_ident()
+
+
+class RemembersWaits(RemembersSteps, Generic[W]):
+    """One attempt whose code may wait. A subclass says where events lie, and what is worth to be remembered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._main: asyncio.Task[object] | None = None
+        self._thread = 0
+        self._slept_ms = 0.0
+
+    # for the engine
+
+    @cached_once
+    def waits(self) -> W:
+        """What it waits for. Code that never waits never looks at it."""
+        return self._new_waits()
+
+    @property
+    def has_waits(self) -> bool:
+        return "waits" in vars(self)
+
+    def begin(self) -> None:
+        """Its code begins, in this task. The tasks that this starts are told to `note_task`."""
+        self._main = current_task()
+        if self.has_waits:
+            self.waits.main = self._main
+        OF_ATTEMPT.set(self)
+
+    def entered(self) -> None:
+        """Sync code of it begins, on this thread."""
+        self._thread = get_ident()
+        if self.has_waits:
+            self.waits.thread = self._thread
+
+    def note_task(self, task: asyncio.Task[Any]) -> None:
+        self.waits.tasks.add(task)
+
+    def waits_are_over(self) -> None:
+        """Its code has ended, and waits for nothing any more."""
+        self._main = None  # it holds the context in which this is found
+        if self.has_waits:
+            self.waits.end()
+
+    # for the author
+
+    def sleep(self, delay: float | timedelta) -> Pending[None]:
+        """Wait for so many seconds, or a `timedelta`. Await it in async code.
+
+        If it lasts longer than `Limits.wait_in_memory_ms` and all that the run or the fiber does waits, it gives up its place: a host is
+        free, and `run`, or the body of the fiber, is entered again when the time has come. That costs no attempt. A death does not begin
+        the wait anew. A clock that is set changes no sleep of a run, and none in memory; a fiber that is in no process follows it, as
+        schedules do.
+        """
+        most_ms = self._life.limits.wait_ahead_ms_max
+        while_ms = checked(lambda: duration_ms("delay", delay, most_ms))
+        return self._sleep_until(WaitEnd(self._life.now_ms() + while_ms), while_ms)
+
+    def sleep_until(self, when: datetime) -> Pending[None]:
+        """Wait until an instant of the calendar, by a datetime with a time zone; otherwise like `sleep`. One that has passed is no wait."""
+        if not isinstance(when, datetime):
+            raise BadRequest("when", f"{when!r:.200} is no datetime; `sleep` takes seconds")
+        at_ms = math.ceil(checked(lambda: moment_ms("when", when)))
+        left_ms, most_ms = at_ms - self._life.now_ms(), self._life.limits.wait_ahead_ms_max
+        if left_ms > most_ms:
+            raise BadRequest("when", f"{when} is more than {most_ms // 31_536_000_000} years ahead")
+        return self._sleep_until(WaitEnd(at_ms, by_wall=True), math.inf)
+
+    def _sleep_until(self, until: WaitEnd, most_ms: float) -> Pending[None]:
+        self._may_wait("sleep")
+        return self._life.bridge(self._sleep(self._occurrence(SLEEP), until, most_ms, this_thread()))
+
+    def wait_for(self, event: str, *, timeout: float | timedelta | None = None) -> Pending[Any]:
+        """Wait for an event that somebody sends to this run (`Runtime.send`) or fiber (`fibers.send` of its agent), and give its
+        value. Await it in async code.
+
+        Events of one name are taken in the order in which they were sent, each once; one that came before the wait is there. Without
+        a process it waits like `sleep`.
+
+        Args:
+            timeout: seconds or a `timedelta`, counted from the first time that the wait is reached, also over deaths. After it
+                `WaitTimedOut` is raised, a `TimeoutError`.
+        """
+        name = check_id("event", event, self._life.limits.id_max)
+        until, most_ms = self._bound(timeout)
+        self._may_wait("wait_for")
+        return self._life.bridge(self._value_of(*self._asked(name, until, most_ms)))
+
+    # what is remembered of a wait
+
+    def _asked(self, name: str, until: WaitEnd, most_ms: float) -> tuple[str, str, WaitEnd, float, int]:
+        return self._occurrence(EVENT_TAKEN + name), name, until, most_ms, this_thread()
+
+    async def _value_of(self, key: str, name: str, until: WaitEnd, most_ms: float, thread: int) -> object:
+        value, _ = await self._event(key, name, until, most_ms, thread)
+        return value
+
+    def _bound(self, timeout: float | timedelta | None) -> tuple[WaitEnd, float]:
+        if timeout is None:
+            return NEVER, math.inf
+        most_ms = checked(lambda: duration_ms("timeout", timeout, self._life.limits.wait_ahead_ms_max))
+        return WaitEnd(self._life.now_ms() + most_ms), most_ms
+
+    def _may_wait(self, verb: str) -> None:
+        self._boundary()
+        if self._life.transaction is not None:
+            raise AwaitedInsideHandler(
+                verb, "a transaction cannot wait: it would hold its changes back; wait before it or after it"
+            )
+
+    def _boundary(self) -> None:
+        if self.has_waits:
+            self.waits.check()
+
+    async def _sleep(self, key: str, until: WaitEnd, most_ms: float, thread: int) -> None:
+        self._slept_ms += most_ms
+        if self._keeps_sleep() or self._slept_ms > self._life.limits.wait_in_memory_ms:
+            until = await self._kept_moment(key, until)
+        # else it is not worth a storage: a death costs it anew, as it does the rest of an attempt that has remembered nothing
+        await self.waits.until(until, most_ms, thread)
+
+    async def _event(self, key: str, name: str, until: WaitEnd, most_ms: float, thread: int) -> tuple[object, str]:
+        """The value of the next event of this name, and who sent it."""
+        known = self._remembered(key)
+        if known is None:
+            if until is not NEVER:
+                until = await self._kept_moment(key + UNTIL, until)
+            event = await self.waits.event(name, until, most_ms, thread)
+            told = [False, b"", "", "", ""]
+            if event is not None:
+                told = [True, event.body, event.sender, event.mail_id, self.last_step]
+            known = pack(told)
+            try:
+                await self._life.written(partial(self._take, key, known, event))
+            except BaseException:
+                if event is not None and self._remembered(key) is None:
+                    self.waits.put_back(event)
+                raise
+            await self._life.services.until_durable()
+        has_come, body, sender, _, _ = unpack(known)
+        if not has_come:
+            raise self._late(name)
+        return unpack_value(body), sender
+
+    async def _kept_moment(self, key: str, until: WaitEnd) -> WaitEnd:
+        known = self._remembered(key)
+        if known is not None:
+            until = WaitEnd(*unpack(known))
+            if until.by_wall or not self._life.now_ms() < until.at_ms <= self.waits.over_ms:
+                return until
+            until = PASSED  # also if a later attempt is on a machine whose clock is behind
+            await self._life.written(partial(self._note_down, key, pack([*until])))
+            return until
+        if not self.waits.is_over(until):
+            await self._life.written(partial(self._note_down, key, pack([*until])))
+        return until
+
+    def _paused(self, name: str, until_ms: int) -> Awaitable[None]:
+        left_ms = max(0, until_ms - self._life.now_ms())
+        return self._life.bridge(self.waits.until(WaitEnd(until_ms), left_ms, this_thread()))
+
+    # for subclasses
+
+    def _new_waits(self) -> W:
+        raise NotImplementedError
+
+    def _keeps_sleep(self) -> bool:
+        """Whether a short sleep is remembered, too."""
+        raise NotImplementedError
+
+    def _take(self, key: str, body: bytes, event: SentEvent | None) -> None:
+        """Take an event out of where it lies, and remember it under this key, in one commit."""
+        raise NotImplementedError
+
+    def _late(self, event: str) -> WaitTimedOut:
+        raise NotImplementedError
+
+
+def entering(method: Callable[..., object], attempt: RemembersWaits[Any]) -> Callable[..., object]:
+    """The author's method; sync code says on which thread it works."""
+    if is_async(method):
+        return method
+
+    def entered(*args: object, **kwargs: object) -> object:
+        attempt.entered()
+        return method(*args, **kwargs)
+
+    return entered
 
 
 def _settle(signal: asyncio.Future[None]) -> None:

@@ -22,7 +22,7 @@ from perdure.ledger.codec import pack, unpack
 STATE, INBOX, OUTBOX, RESULT, STEP, GONE = "state", "inbox", "outbox", "result", "step", "gone"
 MESSAGE, TURN, OPEN, KEY, CHUNKS, CALL, GUARD = "message", "turn", "open", "key", "chunks", "call", "guard"
 FEED, SUMMARY = "feed", "summary"
-FIBER, FIBER_OPEN, FIBER_KEY, FIBER_INPUT, FIBER_STASH, FIBER_STEP, FIBER_CARE = (
+FIBER, FIBER_OPEN, FIBER_KEY, FIBER_INPUT, FIBER_STASH, FIBER_STEP, FIBER_CARE, FIBER_EVENT, FIBER_HEARD = (
     "fiber",
     "fiber_open",
     "fiber_key",
@@ -30,6 +30,8 @@ FIBER, FIBER_OPEN, FIBER_KEY, FIBER_INPUT, FIBER_STASH, FIBER_STEP, FIBER_CARE =
     "fiber_stash",
     "fiber_step",
     "fiber_care",
+    "fiber_event",
+    "fiber_heard",
 )
 SCHEDULE, SCHEDULE_HISTORY, QUEUED = "schedule", "schedule_history", "queued"
 HEARD, REPLY, POST, SHELF = "heard", "reply", "post", "shelf"
@@ -39,7 +41,7 @@ DOCUMENTS = frozenset(  # a row without a body deletes its key
         *(MESSAGE, TURN, OPEN, KEY, CHUNKS, CALL, GUARD, FEED, SUMMARY),  # of chat agents
         SUB_AGENT,
         VERSION,
-        *(FIBER, FIBER_OPEN, FIBER_KEY, FIBER_INPUT, FIBER_STASH, FIBER_STEP, FIBER_CARE),
+        *(FIBER, FIBER_OPEN, FIBER_KEY, FIBER_INPUT, FIBER_STASH, FIBER_STEP, FIBER_CARE, FIBER_EVENT, FIBER_HEARD),
         *(SCHEDULE, SCHEDULE_HISTORY, QUEUED),
         *(HEARD, REPLY, POST, SHELF),  # of messengers
     }

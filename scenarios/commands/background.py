@@ -20,7 +20,7 @@ from perdure.ledger.maintenance.storage_sources import StorageSource
 from perdure.scenarios.commands.cold import ColdLedger
 from perdure.scenarios.commands.opening import opened
 from perdure.scenarios.commands.options import HERE, AsJson, Data
-from perdure.scenarios.commands.shown import instant, json_of, print_pairs, print_table, shortened
+from perdure.scenarios.commands.shown import awaited_in_words, instant, json_of, print_pairs, print_table, shortened
 
 if TYPE_CHECKING:
     from perdure.actors import Runtime
@@ -44,8 +44,9 @@ def fibers(
 ) -> None:
     """List the fibers of all agents, newest first, with their last errors.
 
-    A fiber is pending or running, interrupted (its process died; if it is not settled, the agent's next life takes it up), or completed,
-    error or aborted. Failed ones are settled with an error, or interrupted until somebody resolves them.
+    A fiber is pending or running, waits (it is in no process until its time or its event comes), is interrupted (its process died; if it is
+    not settled, the agent's next life takes it up), or completed, error or aborted. Failed ones are settled with an error, or interrupted
+    until somebody resolves them.
 
     Examples:
         perdure fibers --failed
@@ -214,6 +215,7 @@ def _list(kind: str, data: Path, agent: str | None, limit: int, *, failed: bool,
 
 def _fiber_cells(row: Told) -> tuple[str, ...]:
     status = f"{row['status']} (recovering)" if row["is_recovering"] and not row["is_settled"] else row["status"]
+    status = status if row["waits"] is None else awaited_in_words(row["waits"])
     return row["fiber_id"], row["agent"], row["name"], status, str(row["attempt"]), _when(row), _error(row)
 
 

@@ -97,14 +97,18 @@ def shortened(text: str) -> str:
     return words if len(words) <= OUTCOME_MAX else words[: OUTCOME_MAX - 1] + _MORE
 
 
+def awaited_in_words(waits: dict[str, Any]) -> str:
+    """What a run or a fiber that is in no process waits for."""
+    until = [f"until {instant(waits['until_ms'])}"] if waits["until_ms"] else []
+    return f"waits {' or '.join([*(f'for {name}' for name in waits['events']), *until])}"
+
+
 def _progress(row: dict[str, Any]) -> str:
     if row.get("undoing"):
         return shortened(f"undoing: {row['outcome']['error']}")
     waits = row.get("waits")
     if waits is not None:
-        until = [f"until {instant(waits['until_ms'])}"] if waits["until_ms"] else []
-        whats = [*(f"for {name}" for name in waits["events"]), *until]
-        return "paused" if waits["paused"] else f"waits {' or '.join(whats)}"
+        return "paused" if waits["paused"] else awaited_in_words(waits)
     if row.get("waits_for"):
         return f"waits for {row['waits_for']}"
     progress = row["progress"] or {}

@@ -33,15 +33,16 @@ from perdure.policies import (
 )
 
 FIBERS = """
-    -           pending  running     recovering  interrupted completed error   aborted
-    entered     running  ignored     ignored     ignored     ignored   ignored ignored
-    asked       illegal  recovering  recovering  ignored     ignored   ignored ignored
-    retry       illegal  pending     pending     pending     ignored   ignored ignored
-    completed   illegal  completed   completed   completed   ignored   ignored ignored
-    error       illegal  error       error       error       ignored   ignored ignored
-    aborted     illegal  aborted     aborted     aborted     ignored   ignored ignored
-    interrupted illegal  interrupted interrupted interrupted ignored   ignored ignored
-    cancelled   aborted  aborted     aborted     ignored     ignored   ignored ignored
+    -           pending  running     waiting recovering  interrupted completed error   aborted
+    entered     running  ignored     running ignored     ignored     ignored   ignored ignored
+    waits       illegal  waiting     ignored ignored     ignored     ignored   ignored ignored
+    asked       illegal  recovering  illegal recovering  ignored     ignored   ignored ignored
+    retry       illegal  pending     illegal pending     pending     ignored   ignored ignored
+    completed   illegal  completed   illegal completed   completed   ignored   ignored ignored
+    error       illegal  error       illegal error       error       ignored   ignored ignored
+    aborted     illegal  aborted     illegal aborted     aborted     ignored   ignored ignored
+    interrupted illegal  interrupted illegal interrupted interrupted ignored   ignored ignored
+    cancelled   aborted  aborted     aborted aborted     ignored     ignored   ignored ignored
 """
 CALLBACKS = """
     -                     waiting  retrying paused   parked
@@ -101,7 +102,8 @@ def test_each_cell_is_what_the_table_says(table: Any, state: StrEnum, event: Str
 
 def fiber_in(state: FiberState) -> Fiber:
     settled_at_ms = 0 if state in FIBER_OPEN_STATES else 5
-    return Fiber("f", 1, "job", status=state.status, settled_at_ms=settled_at_ms)
+    is_waiting = state is FiberState.WAITING
+    return Fiber("f", 1, "job", status=state.status, settled_at_ms=settled_at_ms, is_waiting=is_waiting)
 
 
 @pytest.mark.parametrize(("state", "event"), list(product(FiberState, FiberEvent)))

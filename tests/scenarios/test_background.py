@@ -15,6 +15,7 @@ from pydantic_ai.models.test import TestModel
 from typer.testing import CliRunner
 
 from perdure.actors import Agent, ChatAgent, Client, FiberContext, Occurrence, exposed
+from perdure.actors.jobs.fiber import Fiber
 from perdure.actors.runtime.inspecting import KINDS_OF_WORK, NOT_AWAKE, RECORDS_OF_WORK
 from perdure.ledger import View, record_fact, restore
 from perdure.ledger.facts import AgentActivated, SupervisorStarted
@@ -23,8 +24,9 @@ from perdure.ledger.maintenance.storage_sources import DirectorySource
 from perdure.ledger.storage.agent_storages import FileDisk
 from perdure.ledger.storage.patches import MAIN, WAL, Patch, whole
 from perdure.ledger.store.bucket_store import open_bucket
-from perdure.policies import Limits
+from perdure.policies import FiberStatus, Limits
 from perdure.scenarios.cli import app
+from perdure.scenarios.commands.background import COLUMNS
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.kit import address
 from tests.ledger.directories import file_of, recorded, written
@@ -153,6 +155,17 @@ def test_ps_counts_what_is_open_and_what_has_failed_and_changes_nothing(given: s
         in said
     )
     assert {path: path.stat().st_mtime_ns for path in (data / "agents").rglob("*")} == before
+
+
+def test_a_fiber_that_waits_says_for_what_and_until_when() -> None:
+    waiting = Fiber("f", 1, "job", status=FiberStatus.RUNNING, is_waiting=True, awaited=["go"], due_at_ms=60_000)
+    for fiber, words in (
+        (waiting, "waits for go or until 1970-01-01 00:01:00"),
+        (waiting.but(due_at_ms=0), "waits for go"),
+    ):
+        row = {"agent": ADA, **asdict(fiber.shown(NOT_AWAKE, None))}
+        assert COLUMNS["fibers"][1](row)[3].startswith(words)
+        assert (row["status"], row["is_recovering"]) == ("running", False)
 
 
 def test_work_is_listed_across_agents_with_its_last_error(given: str) -> None:

@@ -137,9 +137,14 @@ RUN: dict[str, Verb] = {
 FIBER: dict[str, Verb] = {
     "step": lambda _, fiber: [fiber.step("a", lambda: 1), fiber.step("a", lambda: 1)],
     "stash": lambda agent, fiber: [fiber.stash([1]), agent.stash([2]), fiber.snapshot],
+    "sleep": lambda _, fiber: fiber.sleep(0.01),
+    "sleep_until": lambda _, fiber: fiber.sleep_until(datetime(2020, 1, 1, tzinfo=UTC)),
+    "wait_for": lambda agent, fiber: [agent.fibers.send(fiber.id, "news"), fiber.wait_for("news")][1],
+    "wait_for in vain": lambda _, fiber: _in_vain(lambda: fiber.wait_for("news", timeout=0.01)),
 }
 GROUPS: dict[str, Verb] = {
     "FiberGroup.start": lambda agent, _: agent.fibers.start([{"name": "a", "fn_name": "noted"}]),
+    "FiberGroup.send": lambda agent, _: agent.fibers.send(_fiber(agent), "news", 1),
     "FiberGroup.wait": lambda agent, _: agent.fibers.wait(_fiber(agent), timeout_ms=60_000),
     "ScheduleGroup.list": lambda agent, _: agent.schedules.list(),
     "ScheduleGroup.get": lambda agent, _: agent.schedules.get(agent.schedule(1_000, agent.noted).schedule_id),
@@ -224,13 +229,14 @@ CHAT: dict[str, Verb] = {
 def test_every_verb_is_tried_here() -> None:
     assert members(Agent) - NO_VERBS == AGENT.keys()
     assert members(MessengerAgent) - members(Agent) - NO_VERBS | {"stash"} == CHAT.keys()
-    engine = {"begin", "entered", "note_task", "hear", "counted", "records", "close", "flush"}
+    engine = {"begin", "entered", "note_task", "hear", "counted", "records", "close", "flush", "waits_are_over"}
     iterated = {"messages"}
     assert {
         name for name in members(RunContext) if callable(getattr(RunContext, name))
     } - engine - iterated <= RUN.keys()
-    engine = {"begin", "finished", "stop", "holds"}
-    assert {name for name in members(FiberContext) if callable(getattr(FiberContext, name))} - engine == FIBER.keys()
+    engine |= {"can_be_cancelled", "finished", "stop", "holds", "event_came"}
+    verbs = {name for name in members(FiberContext) if callable(getattr(FiberContext, name))}
+    assert verbs - engine == FIBER.keys() - {"wait_for in vain"}
     groups = (FiberGroup, ScheduleGroup, QueueGroup, SubAgentGroup, OwnStorage)
     assert {f"{kind.__name__}.{name}" for kind in groups for name in members(kind)} == GROUPS.keys()
 

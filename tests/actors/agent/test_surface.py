@@ -40,7 +40,7 @@ MESSENGER_AGENT = """
     messengers ask_threads ask_thread on_ask on_messenger_event receive deliver_notice cancel_reply retry_delivery list_deliveries
 """
 GROUPS = {
-    "fibers": "start wait",
+    "fibers": "send start wait",
     "schedules": "get list history cancel pause resume retry",
     "queued": "list drop drop_all retry",
     "sub_agents": "has list abort delete",

@@ -56,6 +56,9 @@ class Foreman(Agent):
         if fiber.attempt < 3:
             raise ValueError("not this time")
 
+    async def naps(self, fiber: FiberContext) -> None:
+        await fiber.sleep(300)
+
     async def endless(self, fiber: FiberContext) -> None:
         await asyncio.sleep(3_600)
 
@@ -134,6 +137,15 @@ def test_each_attempt_at_a_fiber_that_fails_is_told_and_linked_to_the_one_before
     ]
     assert (first.links, second.links, third.links) == ((), (first.context,), (second.context,))
     assert first.end_ms <= second.start_ms
+
+
+def test_an_attempt_that_ends_in_a_wait_has_its_span_there_and_the_wait_has_none() -> None:
+    first, second = traced(asking("naps", then=400)).named("fiber naps")
+    assert [each.error for each in (first, second)] == ["", ""]
+    assert [each.attributes["perdure.fiber.status"] for each in (first, second)] == ["waiting", "completed"]
+    assert second.links == (first.context,)
+    assert first.end_ms - first.start_ms < 10_000
+    assert second.start_ms - first.end_ms > 290_000
 
 
 def killed(fiber_id: str, times: int = 1) -> Any:
