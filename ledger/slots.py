@@ -35,7 +35,7 @@ Ten rules make that harmless. Without any one of them an acknowledged commit is 
     look before the sweep   what no root names any more is listed, then the slot after the root is found missing, then it is deleted: so no
                             later life has begun with an earlier root, and what one puts there is not in the list
 
-Nothing here waits or sends. A procedure is a generator of requests; who drives it sends back each answer, or throws `NoAnswer` in.
+Nothing here waits or sends. A procedure is a generator of requests; who drives it sends back each answer, or throws `NoReply` in.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _DIGEST: Final = 16
 AFTER_ALL: Final = "~"
 
 
-class NoAnswer(Exception):
+class NoReply(Exception):
     """A request may have taken effect, may yet, or was lost."""
 
 
@@ -194,7 +194,7 @@ def claim(body: bytes) -> Procedure[bytes | None]:
         if there is None:
             return None
     while there is None:
-        with suppress(NoAnswer):
+        with suppress(NoReply):
             yield Create(IDENTITY, body)
         there = yield from _sure_get(IDENTITY)
     while there == body:  # so this is the first opening
@@ -202,7 +202,7 @@ def claim(body: bytes) -> Procedure[bytes | None]:
             if not (yield Create(IDENTITY, body)):
                 return there
             yield Delete((IDENTITY,))
-        except NoAnswer:
+        except NoReply:
             continue
         raise NotCreatedOnce
     return there
@@ -427,7 +427,7 @@ class JournalLife:
         for prefix in prefixes:
             gone += [key for key in (yield from names(prefix, prefix + AFTER_ALL)) if not has(key)]
         if gone and (yield from self._is_last()):
-            with suppress(NoAnswer):
+            with suppress(NoReply):
                 yield Delete(tuple(gone))
 
     def slots_to_go(self, has_slot: Callable[[int], bool]) -> Procedure[list[int]]:
@@ -471,7 +471,7 @@ class JournalLife:
             try:
                 if (yield Create(key, body)):
                     return True
-            except NoAnswer:
+            except NoReply:
                 continue
             held = yield from _sure_get(key)
             if held is not None:
@@ -534,7 +534,7 @@ def get(keys: Sequence[str]) -> Procedure[list[bytes | None]]:
     while keys:
         try:
             return cast("list[bytes | None]", (yield Get(tuple(keys))))
-        except NoAnswer:
+        except NoReply:
             if half := len(keys) // 2:
                 return (yield from get(keys[:half])) + (yield from get(keys[half:]))
     return []
@@ -543,7 +543,7 @@ def get(keys: Sequence[str]) -> Procedure[list[bytes | None]]:
 def delete(keys: Sequence[str]) -> Procedure[None]:
     """Delete these objects, and know that they are gone."""
     while keys and any(each is not None for each in (yield from get(keys))):
-        with suppress(NoAnswer):
+        with suppress(NoReply):
             yield Delete(tuple(keys))
 
 
@@ -552,7 +552,7 @@ def names(prefix: str, last: str) -> Procedure[list[str]]:
     while True:
         try:
             return cast("list[str]", (yield Names(prefix, last)))
-        except NoAnswer:
+        except NoReply:
             continue
 
 
@@ -566,5 +566,5 @@ def newest_key(prefix: str) -> Procedure[str]:
     while True:
         try:
             return str((yield Newest(prefix)))
-        except NoAnswer:
+        except NoReply:
             continue

@@ -29,7 +29,7 @@ from typing import Final, NamedTuple
 
 from perdure.ledger.codec import pack, unpack
 from perdure.ledger.errors import ServedElsewhere
-from perdure.ledger.slots import Create, Fenced, JournalLife, NoAnswer, Procedure, get, newest_key, record_of, slot_key
+from perdure.ledger.slots import Create, Fenced, JournalLife, NoReply, Procedure, get, newest_key, record_of, slot_key
 
 ATTEND_S: Final = 2.0
 """How often a life looks for knocks."""
@@ -184,7 +184,7 @@ def knock(fence: int) -> Procedure[int]:
     while True:
         try:
             is_mine = yield Create(f"{prefix}{number:08}", b"")
-        except NoAnswer:
+        except NoReply:
             continue  # if it has come to be there, the next number is taken: none may be left out
         if is_mine:
             return number

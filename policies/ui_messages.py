@@ -54,7 +54,7 @@ TOOL_SETTLED = frozenset({ToolState.OUTPUT_AVAILABLE, ToolState.OUTPUT_ERROR, To
 """The call has its outcome."""
 
 
-class Approval(TypedDict, total=False):
+class PartApproval(TypedDict, total=False):
     """The approval of a call, requested or given."""
 
     id: str
@@ -87,7 +87,7 @@ class Part(TypedDict, total=False):
     errorText: str
     preliminary: bool
     providerExecuted: bool
-    approval: Approval
+    approval: PartApproval
     callProviderMetadata: ProviderMetadata
     resultProviderMetadata: ProviderMetadata
 

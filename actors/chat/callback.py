@@ -28,7 +28,7 @@ from typing import Any, Protocol, TypedDict, Unpack
 from perdure.actors.chat.chat_messages import Messages
 from perdure.actors.chat.followers import Caller, TurnPages, is_last
 from perdure.actors.chat.turn import STEER, SteerReceipt, TurnPage, TurnResult
-from perdure.actors.chat.waits import WaitedTooLong, Waits
+from perdure.actors.chat.waits import ShortWaits, WaitedTooLong
 from perdure.actors.code.author_call import in_words, is_async, text_of, tried
 from perdure.actors.ports import Threads
 from perdure.actors.tasks import awaited
@@ -166,7 +166,7 @@ class CallbackRunner:
         self._hears_events = True
         self._calls: deque[tuple[str, tuple[object, ...]]] = deque()
         self._called, self._calling, self._began_s = 0, "", 0.0
-        self._waits = Waits()
+        self._waits = ShortWaits()
         self._teller: asyncio.Task[None] | None = None
 
     def tell(self, name: str, *args: object) -> None:

@@ -17,7 +17,7 @@ class WaitedTooLong(TimeoutError):
     """The limit of a wait, and no timeout of what was waited for."""
 
 
-class Waits:
+class ShortWaits:
     """The waits of one task at a time. The timer looks at whichever is under way when it fires, and goes on for that one."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class Watchdog:
     def __init__(self, first_ms: float = 0, between_ms: float = 0) -> None:
         self._limit_ms, self._between_ms = first_ms, between_ms
         self._since_s = asyncio.get_running_loop().time()
-        self._waits = Waits()
+        self._waits = ShortWaits()
 
     async def within(self, job: Awaitable[T]) -> T:
         """What a job gives. Raises `Stalled` if it takes too long, or if `cut` is called meanwhile."""

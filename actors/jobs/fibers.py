@@ -32,7 +32,7 @@ from perdure.actors.jobs.fiber_store import FiberStore, GroupCommit
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.alarm_clock import STORAGE_RETRY_MS, AlarmClock
 from perdure.actors.life.life import Life
-from perdure.actors.life.waits import Rest, SentEvent, entering
+from perdure.actors.life.waits import SentEvent, WaitEnding, entering
 from perdure.actors.ports import KillPoint
 from perdure.actors.telemetry.telemetry import carried_text
 from perdure.ledger import BadRequest, check_id, digest_of, pack, pack_value
@@ -471,7 +471,7 @@ class Fibers:
         )
         return None if entered is None else self.store.put(transaction, entered)
 
-    def _rest(self, transaction: Transaction, context: FiberContext, rest: Rest) -> None:
+    def _rest(self, transaction: Transaction, context: FiberContext, rest: WaitEnding) -> None:
         """Its body has ended because all that it does waits."""
         fiber = self.store.find(context.id)
         if fiber is None or not context.holds(fiber):

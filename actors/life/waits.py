@@ -84,7 +84,7 @@ NEVER: Final = WaitEnd(math.inf)
 PASSED: Final = WaitEnd(0.0)
 
 
-class Rest(NamedTuple):
+class WaitEnding(NamedTuple):
     """What an attempt waits for at its end: one of the events of these names, or a moment, which is `left_ms` away."""
 
     events: list[str]
@@ -127,7 +127,7 @@ class Waits:
 
     def __init__(self, life: Life, over_ms: float, main: asyncio.Task[Any] | None, thread: int) -> None:
         self.life, self.over_ms, self.main, self.thread = life, over_ms, main, thread
-        self.suspended: Rest | None = None
+        self.suspended: WaitEnding | None = None
         self.tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
         self._waiters: dict[_Waiter, None] = {}
         self._events: dict[str, deque[SentEvent]] = {}
@@ -279,7 +279,7 @@ class Waits:
         if first is not None and not math.isinf(first.left_ms):
             until = first.until
             left_ms = max(0.0, first.left_ms - (asyncio.get_running_loop().time() - first.since_s) * 1000)
-        self.suspended = Rest(sorted({waiter.event for waiter in waiters if waiter.event}), until, left_ms)
+        self.suspended = WaitEnding(sorted({waiter.event for waiter in waiters if waiter.event}), until, left_ms)
         for waiter in waiters:
             if waiter.task is not None:
                 waiter.task.add_done_callback(_heard)

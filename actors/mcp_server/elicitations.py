@@ -183,7 +183,7 @@ def said_in(key: str, response: object) -> tuple[bool, Mapping[str, Any]]:
 # ---------------------------------------------------------------- questions
 
 
-class Questions:
+class QuestionsBelow:
     """The questions of runs, and of chats that are runs: the conversation of such a run has the run's id as its name."""
 
     def __init__(self, backend: Backend) -> None:

@@ -33,7 +33,7 @@ from perdure.actors.gateway.backend import Backend
 from perdure.actors.gateway.plain_json import json_text
 from perdure.actors.gateway.problems import is_known, told
 from perdure.actors.gateway.security import Principal, Scope
-from perdure.actors.mcp_server.elicitations import Questions, form_elicitation
+from perdure.actors.mcp_server.elicitations import QuestionsBelow, form_elicitation
 from perdure.actors.mcp_server.long_runs import McpRuns, run_id_of
 from perdure.actors.mcp_server.offers import RESERVED, Choice, Offer, offers_of
 from perdure.actors.tasks import awaited, to_the_end
@@ -91,7 +91,7 @@ class McpServer:
     def __init__(self, backend: Backend, choices: Iterable[Choice], local: Principal | None = None) -> None:
         self.offers = offers_of(choices)
         self._runs, self._local = McpRuns(backend), local
-        self._questions = Questions(backend)
+        self._questions = QuestionsBelow(backend)
         self._neighbours = backend.neighbours
         self._neighbours.on(CANCELLED, self._cancelled_elsewhere)
         # By session and request: whose run it is, and which.
@@ -130,9 +130,9 @@ class McpServer:
         who = self._who(ctx, scope_of(offer))
         if not offer.is_run:
             return done(offer, await self._runs.call(who, offer, given))
-        again = Round.of(params.request_state)
+        again = InputRound.of(params.request_state)
         if again is None:
-            again = Round(await self._runs.begin(who, offer, given, taken(ctx.meta or {}, KEY, str, "")))
+            again = InputRound(await self._runs.begin(who, offer, given, taken(ctx.meta or {}, KEY, str, "")))
         elif await self._offer_of(await self._runs.seen(who, again.run)) is not offer:
             raise BadRequest("requestState", f"is not that of a call of {name}")
         if takes_tasks(ctx):
@@ -142,7 +142,7 @@ class McpServer:
         return required or result_of(offer, await self._runs.seen(who, again.run))
 
     async def _awaited(
-        self, ctx: Context, who: Principal, again: Round, said: Mapping[str, object]
+        self, ctx: Context, who: Principal, again: InputRound, said: Mapping[str, object]
     ) -> types.InputRequiredResult | None:
         # Until the run has ended; or until it requires something that the client can be asked for only by the answer to its call.
         watching = awaited(self._report(ctx, who, again.run))
@@ -166,7 +166,9 @@ class McpServer:
 
     # people
 
-    async def _required(self, who: Principal, again: Round, said: Mapping[str, object]) -> types.InputRequiredResult:
+    async def _required(
+        self, who: Principal, again: InputRound, said: Mapping[str, object]
+    ) -> types.InputRequiredResult:
         run_id, wrong = run_id_of(who, again.run), dict[str, str]()
         asks = await self._questions.of_run(who, run_id)
         for key in asks.keys() & said.keys():
@@ -180,7 +182,7 @@ class McpServer:
                 new = {key: form_elicitation(row, wrong.get(key)) for key, row in found.items() if key not in left}
                 if new:
                     requests: Any = {key: types.ElicitRequest.model_validate(each) for key, each in new.items()}
-                    state = Round(again.run, frozenset(left & found.keys())).text
+                    state = InputRound(again.run, frozenset(left & found.keys())).text
                     return types.InputRequiredResult(input_requests=requests, request_state=state)
         raise AssertionError("a run is looked at until its call is cancelled")
 
@@ -406,7 +408,7 @@ def plain_response(said: object) -> object:
     return said.model_dump(mode="json") if isinstance(said, types.ElicitResult) else said
 
 
-class Round(NamedTuple):
+class InputRound(NamedTuple):
     """What a client hands back with what its call required: the handle of the run, and the questions that were answered or left open."""
 
     run: str

@@ -32,8 +32,8 @@ from perdure.actors.messenger.adapter import (
     ProviderTrouble,
 )
 from perdure.actors.messenger.messenger_events import MessengerEvent, user_message
-from perdure.actors.messenger.questions import Questions, buttons_of
-from perdure.actors.messenger.replies import PostRow, Press, Replies, ReplyRow, digest, heard_key
+from perdure.actors.messenger.questions import ThreadQuestions, buttons_of
+from perdure.actors.messenger.replies import PostRow, PressedButton, Replies, ReplyRow, digest, heard_key
 from perdure.actors.ports import KillPoint
 from perdure.actors.retries import until
 from perdure.actors.tasks import awaited
@@ -285,7 +285,7 @@ class ReplyDelivery:
     """One reply in one life of its agent."""
 
     def __init__(
-        self, agent: ChatAgent, replies: Replies, reply: ReplyRow, messenger: Messenger, questions: Questions
+        self, agent: ChatAgent, replies: Replies, reply: ReplyRow, messenger: Messenger, questions: ThreadQuestions
     ) -> None:
         self._agent, self._replies, self._reply, self._messenger = agent, replies, reply, messenger
         self._questions = questions
@@ -332,7 +332,7 @@ class ReplyDelivery:
         await self._posts.finish(shown.shown(said))
         return shown.outcome, "" if last is None else last["error"]
 
-    async def _pressed(self, reply: ReplyRow, press: Press) -> tuple[DeliveryOutcome, str]:
+    async def _pressed(self, reply: ReplyRow, press: PressedButton) -> tuple[DeliveryOutcome, str]:
         if reply.words is None:
             await self._questions.decide(reply)
         if reply.words is None:
@@ -428,7 +428,7 @@ class Deliveries:
     ) -> None:
         self._agent, self._tenant, self.messengers, self.groups_of = agent, tenant, messengers, groups_of
         self._replies = Replies(tenant)
-        self.questions = Questions(agent, tenant, self._replies, self)
+        self.questions = ThreadQuestions(agent, tenant, self._replies, self)
         self._number: int | None = None
 
     def messenger(self, messenger_id: str) -> Messenger:

@@ -70,7 +70,7 @@ class KeepsReplies(Protocol):
     def keep(self, row: ReplyRow, event: MessengerEvent | None = None) -> None: ...
 
 
-class Questions:
+class ThreadQuestions:
     """The questions of one agent to the people of its threads, in one life of it."""
 
     def __init__(self, agent: ChatAgent, tenant: Tenant, replies: Replies, keeper: KeepsReplies) -> None:

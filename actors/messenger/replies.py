@@ -76,7 +76,7 @@ class AskedInThread(TypedDict, total=False):
     people: dict[str, str]
 
 
-class Press(TypedDict):
+class PressedButton(TypedDict):
     """The press of a button: of which question, the place of the answer there, and by whom."""
 
     press_id: str
@@ -128,7 +128,7 @@ class ReplyRow(StoredRow):
     trace: str = ""
     buttons: list[str] = field(default_factory=list)
     asked: AskedInThread | None = None
-    press: Press | None = None
+    press: PressedButton | None = None
     approvals: dict[str, str] = field(default_factory=dict)
 
     @property

@@ -27,7 +27,7 @@ from perdure.actors.sim_world.sim_ports import SimThreads
 from perdure.actors.sim_world.strands import Outcome, Wake, current_strand
 from perdure.actors.sim_world.weather import Span, Weather
 from perdure.actors.tasks import Killed
-from perdure.ledger.slots import ROOTS, Answer, Create, Delete, Get, Names, Newest, NoAnswer, Request
+from perdure.ledger.slots import ROOTS, Answer, Create, Delete, Get, Names, Newest, NoReply, Request
 from perdure.ledger.store.bucket import Bucket
 
 T = TypeVar("T")
@@ -135,8 +135,8 @@ class SimBucket(CalmBucket):
         return [cast("T", outcomes[number][0]) for number in range(len(jobs))]
 
     def _answer(self, request: Request) -> Answer:
-        answer: Answer | NoAnswer = _wait(partial(self._send, request))
-        if isinstance(answer, NoAnswer):
+        answer: Answer | NoReply = _wait(partial(self._send, request))
+        if isinstance(answer, NoReply):
             raise answer
         return answer
 
@@ -159,12 +159,12 @@ class SimBucket(CalmBucket):
         if is_write and nature.chance(weather.bucket_doubled):
             self._later(weather.bucket_late_ms, self._take_effect_late, request)
         if self._lasts(self._outage) or nature.chance(weather.bucket_lost):
-            self._later(weather.bucket_silent_ms, wake, NoAnswer("lost on the way there"))
+            self._later(weather.bucket_silent_ms, wake, NoReply("lost on the way there"))
         elif nature.chance(weather.bucket_busy):
-            self._later(weather.bucket_ms, wake, NoAnswer("409 or 503"))
+            self._later(weather.bucket_ms, wake, NoReply("409 or 503"))
         elif is_write and nature.chance(weather.bucket_late):
             self._later(weather.bucket_late_ms, self._take_effect_late, request)
-            self._later(weather.bucket_silent_ms, wake, NoAnswer("late"))
+            self._later(weather.bucket_silent_ms, wake, NoReply("late"))
         elif isinstance(request, Get):
             self._read(request.keys, wake)
         else:
@@ -231,7 +231,7 @@ class SimBucket(CalmBucket):
     def _reply(self, answer: Answer, wake: Wake) -> None:
         weather = self._nature.weather
         if self._lasts(self._outage) or self._nature.chance(weather.bucket_answer_lost):
-            self._later(weather.bucket_silent_ms, wake, NoAnswer("the answer was lost"))
+            self._later(weather.bucket_silent_ms, wake, NoReply("the answer was lost"))
         else:
             self._later(weather.bucket_ms, wake, answer)
 
@@ -241,10 +241,10 @@ class SimBucket(CalmBucket):
             self.objects.do(request)
 
 
-def _wait(see_to: Callable[[Wake], None]) -> Answer | NoAnswer:
+def _wait(see_to: Callable[[Wake], None]) -> Answer | NoReply:
     strand = current_strand()
     assert strand is not None, "only a simulated thread can wait for a simulated bucket"
-    answer: Answer | NoAnswer = strand.wait(see_to)
+    answer: Answer | NoReply = strand.wait(see_to)
     return answer
 
 

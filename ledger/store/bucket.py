@@ -1,7 +1,7 @@
 """A bucket: the objects under a URL (`s3://…`, `gs://…`, `az://…`, or a directory), through obstore.
 
 The library's own retries are off, because an answer that was lost must not become "it exists": what an answer means is for the rules of
-`slots` to say. What says nothing (a timeout, a closed connection, 409, 429, 5xx) is `NoAnswer`, and the same request is sent again after
+`slots` to say. What says nothing (a timeout, a closed connection, 409, 429, 5xx) is `NoReply`, and the same request is sent again after
 a pause. What no repetition mends (no such bucket, keys that may not write, a clock that is off) is an error, and only at the opening:
 while a supervisor is at work somebody mends it, and until then it waits.
 
@@ -41,7 +41,7 @@ from obstore.store import AzureStore, GCSStore, LocalStore, MemoryStore, ObjectS
 
 from perdure.ledger.bucket_url import KEYS, checked_url
 from perdure.ledger.errors import BadRequest, LedgerError
-from perdure.ledger.slots import Answer, Create, Delete, Get, Names, Newest, NoAnswer, Request
+from perdure.ledger.slots import Answer, Create, Delete, Get, Names, Newest, NoReply, Request
 
 T = TypeVar("T")
 
@@ -111,7 +111,7 @@ _ENDPOINTS: Final = {
 }
 _CONFLICTS: Final = (">ContainerBeingDeleted<", ">ConditionalRequestConflict<", ">OperationAborted<")
 
-_SILENCES: Final = (NoAnswer, BaseError, OSError, ValueError)
+_SILENCES: Final = (NoReply, BaseError, OSError, ValueError)
 """What obstore raises. Other exceptions are bugs, which no waiting mends."""
 
 
@@ -169,7 +169,7 @@ class Bucket:
             request = procedure.send(None)
             while True:
                 answer = self._patiently(request, waits, tries_max)
-                request = procedure.throw(answer) if isinstance(answer, NoAnswer) else procedure.send(answer)
+                request = procedure.throw(answer) if isinstance(answer, NoReply) else procedure.send(answer)
         except StopIteration as done:
             result: T = done.value
             return result
@@ -216,12 +216,12 @@ class Bucket:
         self.run(_asked(Delete(tuple(keys))))
         return took_s
 
-    def _patiently(self, request: Request, waits: dict[type[Request], _Wait], tries_max: float) -> Answer | NoAnswer:
+    def _patiently(self, request: Request, waits: dict[type[Request], _Wait], tries_max: float) -> Answer | NoReply:
         """Ask once, and wait after a failure, longer after each in a row."""
         waiting = waits.setdefault(type(request), _Wait(self._now_s()))
         try:
             answer = self._ask(request)
-        except NoAnswer as silence:
+        except NoReply as silence:
             waiting.tries += 1
             refusal = self._refusal(request, silence.__cause__)
             if tries_max != math.inf and refusal:
@@ -241,7 +241,7 @@ class Bucket:
             return self._answer(request)
         except _SILENCES as problem:
             self.trouble = _words(problem)
-            raise NoAnswer(self.trouble) from problem
+            raise NoReply(self.trouble) from problem
 
     def _refusal(self, request: Request, problem: BaseException | None) -> tuple[str, str] | None:
         """What no repetition mends: what happened, and what to do."""

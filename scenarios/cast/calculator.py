@@ -8,15 +8,15 @@ from typing import Any, Final
 from perdure.actors import Approval, ChatAgent, tool
 from perdure.policies import ChatRecovery
 from perdure.scenarios.cast.environment import model_here, outside
-from perdure.scenarios.provider.script import Question, Round, ScriptedCall, conclusion
+from perdure.scenarios.provider.script import Round, ScriptedCall, ScriptedQuestion, conclusion
 
 TOPICS: Final = 8
 
 
-def _question(topic: int) -> Question:
+def _question(topic: int) -> ScriptedQuestion:
     together = tuple(ScriptedCall(name="add", arguments={"a": 10 * topic + each, "b": 2}) for each in range(3))
     alone = ScriptedCall(name="double", arguments={"a": topic})
-    return Question(
+    return ScriptedQuestion(
         asks=f"topic {topic}.",
         rounds=(
             Round(thinks="Three at once.", says="First I add. ", calls=together),
@@ -25,9 +25,9 @@ def _question(topic: int) -> Question:
     )
 
 
-def _expense(amount: int) -> Question:
+def _expense(amount: int) -> ScriptedQuestion:
     call = ScriptedCall(name="spend", arguments={"amount": amount})
-    return Question(asks=f"expense {amount}.", rounds=(Round(says="May I? ", calls=(call,)),))
+    return ScriptedQuestion(asks=f"expense {amount}.", rounds=(Round(says="May I? ", calls=(call,)),))
 
 
 QUESTIONS: Final = tuple(_question(topic) for topic in range(TOPICS))

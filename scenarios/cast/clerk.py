@@ -16,7 +16,7 @@ from perdure.actors import Messenger, MessengerAgent, Telegram, conversation_nam
 from perdure.ledger import Secret
 from perdure.policies import ChatRecovery, Delivery
 from perdure.scenarios.cast.environment import MODEL, SIMULATED, model_here, outside
-from perdure.scenarios.provider.script import Question, Script, conclusion
+from perdure.scenarios.provider.script import Script, ScriptedQuestion, conclusion
 from perdure.scenarios.telegram.bot_api import BOT_NAME
 
 API: Final = "PERDURE_SCENARIO_BOT_API"
@@ -89,11 +89,11 @@ def clerk_of(chat_id: int) -> str:
     return conversation_name(MESSENGER, f"telegram:{chat_id}")
 
 
-def question_of(number: int, seed: int) -> Question:
+def question_of(number: int, seed: int) -> ScriptedQuestion:
     die = Random(f"{seed} {number}")
     length = die.choice((8, 30, 90, 200))
     words = " ".join(die.choice(PROSE.split()) for _ in range(length))
-    return Question(asks=f"[{number}]", concludes=f"To number {number}: {words}")
+    return ScriptedQuestion(asks=f"[{number}]", concludes=f"To number {number}: {words}")
 
 
 def answer_of(number: int, seed: int) -> str:

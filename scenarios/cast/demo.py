@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from perdure.actors import Agent, ChatAgent, Detached, RunInfo, RunResult, agent_tool, exposed
 from perdure.scenarios.cast.census import Census, CensusOrder, Findings, Reader, SourceFile, files_for
 from perdure.scenarios.provider.faults import Pace
-from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
+from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion
 from perdure.scenarios.provider.sim import SimProvider
 
 CHILDREN: Final = 8
@@ -61,12 +61,12 @@ nobody noticed, but for a pause in the middle of a
 sentence. When it came home it told its parent, once, that it had arrived. So the story is true, and it ends here"""
 SCRIPT: Final = Script(
     questions=(
-        Question(
+        ScriptedQuestion(
             asks="count",
             rounds=(Round(thinks="Three files; an agent for each.", says="I ask three agents. ", calls=READ),),
             concludes="Counted",
         ),
-        Question(asks="story", concludes=STORY),
+        ScriptedQuestion(asks="story", concludes=STORY),
     ),
     otherwise=(
         "I am a scripted model, so that this works without a key. Write 'count', and I have three agents count source files; "

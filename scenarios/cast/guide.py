@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from perdure.actors import Agent, ChatAgent, RunContext, agent_tool
 from perdure.scenarios.cast.environment import model_here
 from perdure.scenarios.cast.workspace import SHELF, TOOLS, Workspace, read_file
-from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall, conclusion
+from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion, conclusion
 
 EFFECTS: Final = ("write_file", "shell")
 COUNTING: Final = "word_counter"
@@ -97,7 +97,7 @@ class Quiz:
     def __init__(self, workspace: Workspace, *, with_shell: bool) -> None:
         self.workspace, self.with_shell = workspace, with_shell
 
-    def question(self, number: int) -> Question:
+    def question(self, number: int) -> ScriptedQuestion:
         plain = self.workspace.question(number, with_shell=self.with_shell)
         look, report, *command = plain.rounds
         counted = ScriptedCall(name=COUNTING, arguments={"path": self._file(number, 1)})
@@ -105,11 +105,11 @@ class Quiz:
         busy = Round(says="Now the report; others count and sum up.", calls=(*report.calls, counted, summed))
         return plain.model_copy(update={"rounds": (look, busy, *command)})
 
-    def child_question(self, number: int) -> Question:
+    def child_question(self, number: int) -> ScriptedQuestion:
         path = self._file(number, 2)
         reading = Round(thinks="It is short.", calls=(ScriptedCall(name="read_file", arguments={"path": path}),))
         asks = f"Summary of {path} for stocktaking no. {number}, please."
-        return Question(asks=asks, rounds=(reading,), concludes=f"Summary of {path}")
+        return ScriptedQuestion(asks=asks, rounds=(reading,), concludes=f"Summary of {path}")
 
     def _file(self, number: int, place: int) -> str:
         names = sorted(path.name for path in (self.workspace.files / SHELF).iterdir())

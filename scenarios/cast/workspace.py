@@ -24,7 +24,7 @@ from typing import Any, Final, Self
 from uuid import uuid4
 
 from perdure.actors import tool
-from perdure.scenarios.provider.script import Question, Round, ScriptedCall, key_of
+from perdure.scenarios.provider.script import Round, ScriptedCall, ScriptedQuestion, key_of
 
 PLACE: Final = "PERDURE_WORKSPACE"
 SHELF: Final = "shelf"
@@ -149,7 +149,7 @@ class Workspace:
 
     # questions
 
-    def question(self, number: int, *, with_shell: bool = False) -> Question:
+    def question(self, number: int, *, with_shell: bool = False) -> ScriptedQuestion:
         """The script of a question. The same files and number give the same calls. No two questions share an effect."""
         die = Random(number)
         first, second = die.sample([f"{SHELF}/{path.name}" for path in sorted((self.files / SHELF).iterdir())], 2)
@@ -165,7 +165,7 @@ class Workspace:
         ]
         if with_shell:
             rounds.append(Round(calls=(_call("shell", command=f"echo 'count {number} ∎'; wc -c {first}"),)))
-        return Question(
+        return ScriptedQuestion(
             asks=f"Stocktaking no. {number}, please.",
             rounds=tuple(rounds),
             concludes=f"Stocktaking no. {number} is done",

@@ -59,7 +59,7 @@ class Round(Plain):
     calls: tuple[ScriptedCall, ...] = ()
 
 
-class Question(Plain):
+class ScriptedQuestion(Plain):
     """A text that a user may ask, and the rounds of the answer. All calls of one question differ.
 
     `verbatim` has the events of the first replies: reply n is used while the conversation has n assistant messages.
@@ -89,7 +89,7 @@ class Script(Plain):
     ends with an assistant's text.
     """
 
-    questions: tuple[Question, ...] = ()
+    questions: tuple[ScriptedQuestion, ...] = ()
     otherwise: str = "I have no script for this."
     again: tuple[str, ...] = ("Call it again if it is still needed", "it is safe to call it again")
     again_max: int = 3
@@ -101,7 +101,7 @@ class Script(Plain):
 class OpenQuestion:
     """The open question of a request, and its progress."""
 
-    question: Question | None = None
+    question: ScriptedQuestion | None = None
     announced: set[str] = field(default_factory=set)
     results: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     said: str = ""
@@ -116,7 +116,7 @@ def digest_of(result: str) -> str:
     return sha256(result.encode()).hexdigest()[:DIGEST_CHARS]
 
 
-def conclusion(question: Question, results: Sequence[str]) -> str:
+def conclusion(question: ScriptedQuestion, results: Sequence[str]) -> str:
     """The final answer, from the result of each call in order."""
     lines = [f"{question.concludes}: {len(results)} results."]
     for number, (call, result) in enumerate(zip(question.calls, results, strict=True), 1):
@@ -139,14 +139,14 @@ def read(script: Script, messages: Sequence[Message]) -> OpenQuestion:
     return OpenQuestion()
 
 
-def _asked(script: Script, message: Message) -> Question | None:
+def _asked(script: Script, message: Message) -> ScriptedQuestion | None:
     if message["role"] != "user":
         return None
     text = text_of(message.get("content"))
     return next((question for question in script.questions if question.asks in text), None)
 
 
-def _since(script: Script, question: Question, messages: Sequence[Message]) -> OpenQuestion:
+def _since(script: Script, question: ScriptedQuestion, messages: Sequence[Message]) -> OpenQuestion:
     found = OpenQuestion(question)
     keys: dict[str, str] = {}
     for message in messages:
@@ -178,7 +178,7 @@ def answer(script: Script, messages: Sequence[Message], number: int) -> tuple[Ev
     return _reply(script, messages, number, _next_round(script, question, found))
 
 
-def _next_round(script: Script, question: Question, found: OpenQuestion) -> Round:
+def _next_round(script: Script, question: ScriptedQuestion, found: OpenQuestion) -> Round:
     for each in question.rounds:
         missing = tuple(call for call in each.calls if not _is_answered(script, found.results[call.key]))
         if not missing:

@@ -28,7 +28,7 @@ from perdure.scenarios.commands.options import WorldName
 from perdure.scenarios.commands.shown import in_words
 from perdure.scenarios.faults.strikes import Victim, home_of, hosts_in, supervisor_in
 from perdure.scenarios.provider.faults import Fault, FaultPlan, Rule
-from perdure.scenarios.provider.script import Question, Script
+from perdure.scenarios.provider.script import Script, ScriptedQuestion
 from perdure.scenarios.provider.scripted import Counters, SeenRequest
 from perdure.scenarios.provider.server import SocketProvider
 from perdure.scenarios.provider.sim import SimProvider
@@ -110,7 +110,7 @@ class ChatScenario(Scenario):
     script: Script
     provider: SocketProvider | SimProvider | None
 
-    def __init__(self, points: int, seed: int, model: str | None = None, also: Sequence[Question] = ()) -> None:
+    def __init__(self, points: int, seed: int, model: str | None = None, also: Sequence[ScriptedQuestion] = ()) -> None:
         super().__init__(seed)
         self.points_max, self._model, self._also = points, model, also
         self._token = uuid4().hex[:8]

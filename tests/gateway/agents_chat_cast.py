@@ -10,7 +10,7 @@ from perdure.actors import agent_tool, client_tool, exposed, tool
 from perdure.actors.gateway.rate_limits import GatewayLimits
 from perdure.actors.gateway.security import Principal
 from perdure.scenarios.provider.faults import Pace
-from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
+from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion
 from tests.actors.chat.desk import SUM, WORDS, Adder, Outside
 
 COLOUR = ScriptedCall(name="ask_colour", arguments={"about": "it"})
@@ -22,7 +22,7 @@ def script(first_ms: float = 0, between_ms: float = 0) -> None:
     """Give the provider the script, at this pace."""
     rounds = {"colour": COLOUR, "risk": RISK, "child": CHILD}
     asked = [
-        Question(asks=asks, rounds=(Round(says="Wait. ", calls=(each,)),), concludes="Answered")
+        ScriptedQuestion(asks=asks, rounds=(Round(says="Wait. ", calls=(each,)),), concludes="Answered")
         for asks, each in rounds.items()
     ]
     Outside.begin(Script(questions=(*asked, SUM, WORDS)), pace=Pace(first_ms=first_ms, between_ms=between_ms))

@@ -7,7 +7,7 @@ from typing import Any
 from perdure.actors import agent_tool, client_tool
 from perdure.actors.gateway.security import Principal, Scope
 from perdure.scenarios.provider.faults import Pace
-from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
+from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion
 from tests.actors.chat.desk import SCRIPT, Adder, Outside
 from tests.actors.chat.talk import NOTHING, risky
 from tests.gateway.clerk import Asker
@@ -29,12 +29,12 @@ class Dropper(Talker):
 
 def begin(between_ms: float) -> None:
     """Give the provider its script, at this pace."""
-    color = Question(asks="color", rounds=(Round(says="Which one? ", calls=(ScriptedCall(name="ask_user"),)),))
-    wish = Question(
+    color = ScriptedQuestion(asks="color", rounds=(Round(says="Which one? ", calls=(ScriptedCall(name="ask_user"),)),))
+    wish = ScriptedQuestion(
         asks="wish", rounds=(Round(says="May I? ", calls=(ScriptedCall(name="risky", arguments={"what": "it"}),)),)
     )
     asking = ScriptedCall(name="asker", arguments={"input": "Open the gate?"})
-    inquire = Question(asks="inquire", rounds=(Round(says="I ask. ", calls=(asking,)),))
+    inquire = ScriptedQuestion(asks="inquire", rounds=(Round(says="I ask. ", calls=(asking,)),))
     Outside.begin(Script(questions=(color, wish, inquire, *SCRIPT.questions)), pace=Pace(between_ms=between_ms))
 
 

@@ -10,7 +10,7 @@ from starlette.requests import HTTPConnection
 from perdure.actors import Agent, Approval, RunContext, agent_tool, client_tool, tool
 from perdure.actors.gateway.security import Principal
 from perdure.scenarios.provider.faults import Pace
-from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
+from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion
 from tests.actors.chat.desk import SCRIPT, Adder, Outside
 
 NOTHING = {"type": "object", "properties": {}}
@@ -28,10 +28,10 @@ CLERK = Script(
     questions=(
         *SCRIPT.questions,
         *(
-            Question(asks=f"please {asks}", rounds=(Round(thinks="Hm.", says=f"I {asks}. ", calls=calls),))
+            ScriptedQuestion(asks=f"please {asks}", rounds=(Round(thinks="Hm.", says=f"I {asks}. ", calls=calls),))
             for asks, calls in ANSWERED.items()
         ),
-        Question(
+        ScriptedQuestion(
             asks="please both",
             rounds=(Round(says="Two. ", calls=(*ANSWERED["risk"], *ANSWERED["user"])),),
         ),

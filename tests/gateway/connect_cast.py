@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from perdure.actors import client_tool, tool
-from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
+from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion
 from tests.actors.chat.desk import SCRIPT, Adder, Outside
 from tests.actors.chat.talk import NOTHING
 
@@ -33,6 +33,6 @@ class Waiter(Adder):
 def begin(gate: str) -> None:
     """Give the provider its script, with a file to wait for."""
     rounds = (Round(says=BEFORE, calls=(ScriptedCall(name="wait", arguments={"path": gate}),)),)
-    gates = Question(asks="gate", rounds=rounds)
-    color = Question(asks="color", rounds=(Round(says="Which one? ", calls=(ScriptedCall(name="ask_user"),)),))
+    gates = ScriptedQuestion(asks="gate", rounds=rounds)
+    color = ScriptedQuestion(asks="color", rounds=(Round(says="Which one? ", calls=(ScriptedCall(name="ask_user"),)),))
     Outside.begin(Script(questions=(gates, color, *SCRIPT.questions)))

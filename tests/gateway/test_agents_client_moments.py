@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace, Rule
-from perdure.scenarios.provider.script import Question, Script
+from perdure.scenarios.provider.script import Script, ScriptedQuestion
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import SCRIPT, WHOLE, Outside
 from tests.gateway import test_agents_client_tools as asking
@@ -23,7 +23,7 @@ from tests.gateway.test_agents_client_tools import continued, parked
 from tests.gateway.world import gateway, visit
 
 NOTHING = "cf_agent_stream_resume_none"
-LONG = Question(asks="long", concludes="-".join(str(at) for at in range(2_000)))
+LONG = ScriptedQuestion(asks="long", concludes="-".join(str(at) for at in range(2_000)))
 
 
 def doors(laboratory: Laboratory, count: int) -> list[Door]:

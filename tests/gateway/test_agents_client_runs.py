@@ -18,7 +18,7 @@ from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.serve.app import Gateway
 from perdure.scenarios.provider.events import Done, Finish, Role, Text
 from perdure.scenarios.provider.faults import Pace
-from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
+from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion
 from perdure.scenarios.testing.laboratory import QUICK, Laboratory
 from tests.actors.chat.desk import SCRIPT, Adder, Outside
 from tests.gateway.door import Door
@@ -193,7 +193,7 @@ def test_progress_and_milestones_come_between_the_chunks() -> None:
             messages = await stored(door, f"{PATH}/sub/reporter/r")
             assert prose(shown(frames)) == texts(messages)[1]
 
-    play(story, Script(questions=(Question(asks="reports", rounds=REPORTS),)), between_ms=20)
+    play(story, Script(questions=(ScriptedQuestion(asks="reports", rounds=REPORTS),)), between_ms=20)
 
 
 @pytest.mark.shows(clients="P-155")
@@ -243,7 +243,7 @@ class Asking(SupervisorClient):
         found.counted = Counter()
         return found
 
-    async def ask(self, question: messages.Question) -> messages.Plain:
+    async def ask(self, question: messages.ScriptedQuestion) -> messages.Plain:
         self.counted[type(question).__name__] += 1
         return await super().ask(question)
 
@@ -384,7 +384,7 @@ def test_fifty_children_at_once_are_told_in_the_order_of_their_starts() -> None:
 
 
 LARGE = "x" * 2_000_000
-MUCH = Question(
+MUCH = ScriptedQuestion(
     asks="much",
     verbatim=(
         (Role(), *(Text(text=f"{at} ") for at in range(10_000)), Text(text=LARGE), Text(text="∎"), Finish(), Done()),

@@ -10,7 +10,7 @@ import pytest
 
 from perdure.actors import Agent, RunContext, client_tool, exposed
 from perdure.scenarios.provider.faults import FaultPlan, Pace
-from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
+from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import Adder, Outside
 from tests.actors.chat.talk import risky
@@ -22,10 +22,10 @@ ASKS = tuple(ScriptedCall(name="ask_user", arguments={"about": about}) for about
 RISKY = ScriptedCall(name="risky", arguments={"what": "it"})
 SCRIPT = Script(
     questions=(
-        Question(asks="two", rounds=(Round(says="Wait. ", calls=ASKS),)),
-        Question(asks="one", rounds=(Round(says="Wait. ", calls=ASKS[:1]),)),
-        Question(asks="risk", rounds=(Round(says="Wait. ", calls=(RISKY,)),)),
-        Question(asks="words", rounds=(), concludes="Only words"),
+        ScriptedQuestion(asks="two", rounds=(Round(says="Wait. ", calls=ASKS),)),
+        ScriptedQuestion(asks="one", rounds=(Round(says="Wait. ", calls=ASKS[:1]),)),
+        ScriptedQuestion(asks="risk", rounds=(Round(says="Wait. ", calls=(RISKY,)),)),
+        ScriptedQuestion(asks="words", rounds=(), concludes="Only words"),
     )
 )
 PATH = "/agents/asker/r"

@@ -10,7 +10,7 @@ import pytest
 from perdure.actors import tool
 from perdure.scenarios.provider.events import Done, Finish, Role, Text
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace, Rule
-from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
+from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside
 from tests.actors.chat.narrow import Miner, Narrow
@@ -130,7 +130,9 @@ class Reader(Adder):
         return str(turn.metadata)
 
 
-LOOK = Question(asks="look", rounds=(Round(says="Let me see. ", calls=(ScriptedCall(name="look", arguments={}),)),))
+LOOK = ScriptedQuestion(
+    asks="look", rounds=(Round(says="Let me see. ", calls=(ScriptedCall(name="look", arguments={}),)),)
+)
 
 
 @pytest.mark.shows(clients="P-088")
@@ -163,7 +165,9 @@ class Brooder(Adder):
         return "brooded"
 
 
-BROOD = Question(asks="brood", rounds=(Round(says="Well. ", calls=(ScriptedCall(name="brood", arguments={}),)),))
+BROOD = ScriptedQuestion(
+    asks="brood", rounds=(Round(says="Well. ", calls=(ScriptedCall(name="brood", arguments={}),)),)
+)
 
 
 @pytest.mark.shows(clients="P-089 P-107")
@@ -197,13 +201,13 @@ def test_a_turn_that_waits_for_a_slow_tool_is_resumed_at_once_and_what_is_passin
 
 
 LARGE = (ascii_lowercase * 60_000)[:1_500_000]
-MUCH = Question(
+MUCH = ScriptedQuestion(
     asks="much",
     verbatim=(
         (Role(), *(Text(text=f"{at} ") for at in range(3_000)), Text(text=LARGE), Text(text="∎"), Finish(), Done()),
     ),
 )
-NONE = Question(asks="nothing", verbatim=((Role(), Finish(), Done()),))
+NONE = ScriptedQuestion(asks="nothing", verbatim=((Role(), Finish(), Done()),))
 
 
 @pytest.mark.shows(clients="P-091")

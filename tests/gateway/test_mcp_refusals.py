@@ -18,7 +18,7 @@ from mcp.shared.exceptions import MCPError
 from perdure.actors import Client as PerdureClient
 from perdure.actors.gateway.security import Principal
 from perdure.actors.mcp_server import http as over_http
-from perdure.actors.mcp_server.elicitations import Questions
+from perdure.actors.mcp_server.elicitations import QuestionsBelow
 from perdure.actors.mcp_server.long_runs import McpRuns, run_id_of
 from perdure.actors.mcp_server.offers import offers_of
 from perdure.ledger import HARD
@@ -227,7 +227,7 @@ def test_only_who_accepts_approves(said: dict[str, Any], approved: bool) -> None
     async def story(client: PerdureClient) -> None:
         backend = simulated(client, [Clerk]).backend
         who, runs, offer = Principal("alice"), McpRuns(backend), offers_of([Clerk])["clerk"]
-        questions = Questions(backend)
+        questions = QuestionsBelow(backend)
         handle = await runs.begin(who, offer, {"message": "please risk"}, "")
         run_id = run_id_of(who, handle)
         while not (asked := await questions.open(who, offer, run_id, await runs.seen(who, handle))):

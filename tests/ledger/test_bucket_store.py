@@ -13,7 +13,7 @@ import pytest
 
 from perdure.ledger.codec import unpack
 from perdure.ledger.errors import BadRequest, LedgerDamaged, LedgerError
-from perdure.ledger.slots import IDENTITY, Answer, Create, NoAnswer, Request
+from perdure.ledger.slots import IDENTITY, Answer, Create, NoReply, Request
 from perdure.ledger.store import bucket_store
 from perdure.ledger.store.bucket import Bucket, BucketRefused
 from perdure.ledger.store.bucket_store import BucketStore
@@ -43,12 +43,12 @@ class Cloud(Bucket):
     def _answer(self, request: Request) -> Answer:
         self.asked += 1
         if self.die.random() < self.loss:
-            raise NoAnswer("lost on the way there")
+            raise NoReply("lost on the way there")
         answer = super()._answer(request)
         if isinstance(request, Create) and self.overwrites:
             return True
         if self.die.random() < self.loss:
-            raise NoAnswer("lost on the way back")
+            raise NoReply("lost on the way back")
         return answer
 
     def names(self, prefix: str = "") -> list[str]:

@@ -29,7 +29,7 @@ from perdure.ledger.slots import (
     JournalLife,
     Names,
     Newest,
-    NoAnswer,
+    NoReply,
     Procedure,
     Request,
     Root,
@@ -68,7 +68,7 @@ class OverwritingLife(JournalLife):
         while True:
             try:
                 yield Overwrites(key, body)  # type: ignore[misc]
-            except NoAnswer:
+            except NoReply:
                 continue
             return True
 
@@ -78,7 +78,7 @@ class ChangingLife(JournalLife):
         try:
             if (yield Create(key, body)):
                 return True
-        except NoAnswer:
+        except NoReply:
             if key.startswith("journal"):
                 entry = SlotRecord(*slots.parts_of(key, body))
                 body = slots.framed(entry._replace(body=entry.body + b"again"))
@@ -90,7 +90,7 @@ class TrustingLife(JournalLife):
         while True:
             try:
                 yield Create(key, body)
-            except NoAnswer:
+            except NoReply:
                 continue
             return True
 
@@ -295,9 +295,9 @@ class Play:
                     f"life {process.number} has acknowledged {commit}, which the later life {each.number} does not know"
                 )
 
-    def go_on(self, process: Process, answer: Answer | NoAnswer) -> None:
+    def go_on(self, process: Process, answer: Answer | NoReply) -> None:
         try:
-            asked = process.work.throw(answer) if isinstance(answer, NoAnswer) else process.work.send(answer)
+            asked = process.work.throw(answer) if isinstance(answer, NoReply) else process.work.send(answer)
         except StopIteration:
             process.is_over = "done"
         except Fenced:
@@ -346,7 +346,7 @@ class Play:
         elif what == "answer":
             self.go_on(whom, whom.answers.pop(whom.waits_for))
         elif what == "give up":
-            self.go_on(whom, NoAnswer())
+            self.go_on(whom, NoReply())
         elif what == "kill":
             whom.is_over = "killed"
             whom.work.close()
@@ -361,7 +361,7 @@ class Play:
                 continue
             waiting = [each for each in self.processes if not each.is_over]
             if waiting:  # for an answer that was lost
-                self.go_on(self.die.choice(waiting), NoAnswer())
+                self.go_on(self.die.choice(waiting), NoReply())
             elif len(self.processes) < LIVES:
                 self.spawn()
             else:
@@ -484,7 +484,7 @@ def test_a_commit_whose_answer_was_lost_is_there_once() -> None:
     life = begun(bucket)
     work = life.append(b"once")
     bucket.do(work.send(None))
-    again = work.throw(NoAnswer())
+    again = work.throw(NoReply())
     assert bucket.do(again) is False
     assert isinstance(work.send(False), Get)
     with pytest.raises(StopIteration):

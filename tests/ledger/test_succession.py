@@ -10,7 +10,7 @@ import pytest
 from obstore.store import LocalStore
 
 from perdure.ledger.errors import BadRequest, LedgerError, ServedElsewhere
-from perdure.ledger.slots import Create, JournalLife, NoAnswer
+from perdure.ledger.slots import Create, JournalLife, NoReply
 from perdure.ledger.store.bucket import Bucket
 from perdure.ledger.store.bucket_store import BucketStore, last_life_in
 from perdure.ledger.store.store import FactRow
@@ -322,7 +322,7 @@ def test_no_knock_is_left_out_when_answers_are_lost() -> None:
                 is_new, _ = request.key not in there, there.add(request.key)
                 if lost and is_new:
                     lost = False
-                    request = asking.throw(NoAnswer())
+                    request = asking.throw(NoReply())
                 else:
                     request = asking.send(is_new)
         except StopIteration as done:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from openai import AsyncOpenAI
 
 from perdure.scenarios.provider.faults import Fault, FaultKind
-from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
+from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion
 from perdure.scenarios.provider.scripted import Counters
 from perdure.scenarios.provider.server import SocketProvider
 
@@ -17,7 +17,7 @@ SEARCH = ScriptedCall(name="search", arguments={"pattern": "élan"})
 WRITE = ScriptedCall(name="write_file", arguments={"path": "report.txt", "text": "two → one"})
 SCRIPT = Script(
     questions=(
-        Question(
+        ScriptedQuestion(
             asks="take stock",
             rounds=(
                 Round(thinks="Let me see…", says="I read and I search → at once.", calls=(READ, SEARCH)),

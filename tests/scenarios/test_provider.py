@@ -20,7 +20,7 @@ from pydantic_ai.models import infer_model
 
 from perdure.scenarios.provider.events import Comment, Done, Finish, Raw, Role, Text, Usage, frames
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace
-from perdure.scenarios.provider.script import Question, Script, answer, conclusion
+from perdure.scenarios.provider.script import Script, ScriptedQuestion, answer, conclusion
 from perdure.scenarios.provider.server import SocketProvider
 from tests.scenarios.listening import ASK, SCRIPT, Heard, every_place, listen, wait_until, with_results
 
@@ -290,7 +290,7 @@ def test_a_refusal_may_end_by_itself(provider: SocketProvider) -> None:
 
 def test_what_a_broken_server_may_send_can_be_said_verbatim(provider: SocketProvider) -> None:
     odd = (Role(), Comment(), Text(text="a"), Raw(text="data: {\n\n"), Finish(), Done())
-    provider.script = Script(questions=(Question(asks="odd", verbatim=(odd, (Comment(), Finish(), Done()))),))
+    provider.script = Script(questions=(ScriptedQuestion(asks="odd", verbatim=(odd, (Comment(), Finish(), Done()))),))
 
     async def story(client: AsyncOpenAI) -> Heard:
         return await listen(client, [{"role": "user", "content": "odd"}])

@@ -22,7 +22,7 @@ from perdure.scenarios.provider.events import (
     frames,
 )
 from perdure.scenarios.provider.faults import End, Fault, FaultKind, FaultPlan, Rule, place_of
-from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall, answer, conclusion
+from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion, answer, conclusion
 from perdure.scenarios.provider.scripted import ScriptedProvider, problems
 from tests.scenarios.listening import ASK, READ, SCRIPT, SEARCH, WRITE, every_place
 
@@ -136,7 +136,7 @@ def test_the_newest_question_counts_and_other_users_messages_change_nothing() ->
 
 def test_verbatim_replies_come_first_one_for_each_assistant_message() -> None:
     odd = (Role(), CallStart(name="read_file"), Finish(reason="tool_calls"), Done())
-    script = Script(questions=(Question(asks="odd", rounds=(Round(calls=(READ,)),), verbatim=(odd,)),))
+    script = Script(questions=(ScriptedQuestion(asks="odd", rounds=(Round(calls=(READ,)),), verbatim=(odd,)),))
     asked = [{"role": "user", "content": "odd"}]
     assert answer(script, asked, 1) == odd
     assert calls_in(answer(script, [*asked, *half((WRITE, "?"))], 2)) == [READ]
@@ -144,7 +144,7 @@ def test_verbatim_replies_come_first_one_for_each_assistant_message() -> None:
 
 def test_a_question_does_not_ask_twice_for_the_same() -> None:
     with pytest.raises(ValidationError, match="asks twice for read_file"):
-        Question(asks="x", rounds=(Round(calls=(READ,)), Round(calls=(READ,))))
+        ScriptedQuestion(asks="x", rounds=(Round(calls=(READ,)), Round(calls=(READ,))))
 
 
 # places

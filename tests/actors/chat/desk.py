@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from perdure.actors import ChatAgent, Client, KillPoint, tool
 from perdure.scenarios.provider.faults import FaultPlan, Pace
-from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
+from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion
 from perdure.scenarios.provider.sim import SimProvider
 from perdure.scenarios.testing.laboratory import Laboratory
 
@@ -32,14 +32,14 @@ class Outside:
 
 
 ADD = tuple(ScriptedCall(name="add", arguments={"a": number, "b": 2}) for number in range(3))
-SUM = Question(
+SUM = ScriptedQuestion(
     asks="sum",
     rounds=(
         Round(thinks="Three at once.", says="Let me add first. ", calls=ADD),
         Round(says="And then double it. ", calls=(ScriptedCall(name="double", arguments={"a": 7}),)),
     ),
 )
-WORDS = Question(asks="words", rounds=(), concludes="Only words")
+WORDS = ScriptedQuestion(asks="words", rounds=(), concludes="Only words")
 SCRIPT = Script(questions=(SUM, WORDS))
 WHOLE = (
     "Let me add first. And then double it. Done: 4 results.\n"

@@ -9,7 +9,7 @@ from typing import Any
 from perdure.actors import ChatAgent, Client
 from perdure.ledger import View
 from perdure.scenarios.provider.faults import FaultPlan, Pace
-from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
+from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import SCRIPT, Listener, Outside
 from tests.kit import address
@@ -95,9 +95,9 @@ def visit(
     return result
 
 
-def calls(asks: str, *wanted: ScriptedCall) -> Question:
+def calls(asks: str, *wanted: ScriptedCall) -> ScriptedQuestion:
     """A question that the model answers with these calls at once."""
-    return Question(asks=asks, rounds=(Round(calls=wanted),))
+    return ScriptedQuestion(asks=asks, rounds=(Round(calls=wanted),))
 
 
 def texts(message: dict[str, Any]) -> list[str]:

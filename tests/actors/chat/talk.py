@@ -10,7 +10,7 @@ from perdure.actors import Agent, Client, client_tool, exposed, tool
 from perdure.actors.events.observability import ObservedEvent, subscribe
 from perdure.scenarios.provider.events import ArgumentsDelta, CallStart, Done, Finish, Role, Text
 from perdure.scenarios.provider.faults import FaultPlan, Pace
-from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
+from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import SCRIPT, Adder, Outside
 
@@ -125,7 +125,9 @@ class Worker(Adder):
 
 def asks_for(*calls: ScriptedCall, asks: str = "go") -> Script:
     """A model that makes these calls at once."""
-    return Script(questions=(Question(asks=asks, rounds=(Round(says="On it. ", calls=calls),)), *SCRIPT.questions))
+    return Script(
+        questions=(ScriptedQuestion(asks=asks, rounds=(Round(says="On it. ", calls=calls),)), *SCRIPT.questions)
+    )
 
 
 def streams(first: ScriptedCall, second: ScriptedCall, asks: str = "go") -> Script:
@@ -146,7 +148,7 @@ def streams(first: ScriptedCall, second: ScriptedCall, asks: str = "go") -> Scri
         Finish(reason="tool_calls"),
         Done(),
     )
-    question = Question(asks=asks, rounds=(Round(says="On it. ", calls=(first, second)),), verbatim=(verbatim,))
+    question = ScriptedQuestion(asks=asks, rounds=(Round(says="On it. ", calls=(first, second)),), verbatim=(verbatim,))
     return Script(questions=(question, *SCRIPT.questions))
 
 

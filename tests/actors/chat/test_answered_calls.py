@@ -9,7 +9,7 @@ import pytest
 
 from perdure.actors import Agent, Detached, RunContext, exposed, tool
 from perdure.scenarios.provider.faults import Pace
-from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
+from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion
 from tests.actors.chat.desk import SCRIPT, Adder, Listener, Outside
 from tests.actors.chat.room import Room, calls, outcomes, visit
 from tests.actors.chat.talk import Worker, streams
@@ -128,7 +128,7 @@ def test_each_further_call_of_a_turn_is_asked_for_anew() -> None:
         assert "it does not fly" in str(Outside.provider.log()[-1].body)
 
     rounds = tuple(Round(calls=(each,)) for each in (IT, AGAIN, BROKEN))
-    visit(Launcher, story, Script(questions=(Question(asks="go", rounds=rounds),)))
+    visit(Launcher, story, Script(questions=(ScriptedQuestion(asks="go", rounds=rounds),)))
     assert Outside.effects == {("launch", what): 1 for what in ("it", "again", "broken")}
 
 

@@ -11,12 +11,14 @@ from perdure import BadRequest, TurnOptions
 from perdure.actors import ChatRecovery, ChatRecoveryContext, KillPoint, RemoteError
 from perdure.scenarios.provider.events import Role, Text
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Rule
-from perdure.scenarios.provider.script import Question, Script, ScriptedCall
+from perdure.scenarios.provider.script import Script, ScriptedCall, ScriptedQuestion
 from tests.actors.chat.desk import Adder, Listener, Outside
 from tests.actors.chat.room import Room, visit
 from tests.actors.chat.talk import Worker, streams
 
-ONE_WORD = Script(questions=(Question(asks="words", rounds=(), verbatim=((Role(), Text(text="Well ")),) * 100),))
+ONE_WORD = Script(
+    questions=(ScriptedQuestion(asks="words", rounds=(), verbatim=((Role(), Text(text="Well ")),) * 100),)
+)
 SILENCE = FaultPlan(rules=(Rule(fault=Fault(kind=FaultKind.STALL, event=2), times=None),))
 
 

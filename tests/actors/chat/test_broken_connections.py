@@ -10,7 +10,7 @@ import pytest
 from perdure.actors import Client, agent_tool
 from perdure.scenarios.provider.events import ArgumentsDelta, CallStart, Role
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace, Rule
-from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
+from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion
 from tests.actors.chat.desk import SCRIPT, Adder, Listener, Outside
 from tests.actors.chat.talk import Worker, asks_for, bodies, call, streams, tell, until, until_parked, values
 
@@ -104,7 +104,7 @@ def test_a_call_whose_arguments_broke_off_is_written_again_and_runs_once() -> No
     """Cases 6, 15, 19: nobody acts on half of them, no word of caution is said, and the failure is charged to its own step."""
     only = ScriptedCall(name="work", arguments={"what": "b", "seconds": 1})
     script = Script(
-        questions=(Question(asks="go", rounds=(Round(calls=(A,)), Round(calls=(only,)))), *SCRIPT.questions)
+        questions=(ScriptedQuestion(asks="go", rounds=(Round(calls=(A,)), Round(calls=(only,)))), *SCRIPT.questions)
     )
     plan = FaultPlan.at({1: Fault(kind=FaultKind.RESET, event=1), 3: Fault(kind=FaultKind.RESET, event=4)})
 
@@ -192,7 +192,9 @@ def test_a_half_written_call_in_front_of_a_whole_one_is_said_to_be_cut_off() -> 
         ScriptedCall(name="work", arguments={"what": "a", "seconds": 1}),
         ScriptedCall(name="work", arguments={"what": "c", "seconds": 1}),
     )
-    script = Script(questions=(Question(asks="go", rounds=(Round(calls=(lost, whole)),), verbatim=(verbatim,)),))
+    script = Script(
+        questions=(ScriptedQuestion(asks="go", rounds=(Round(calls=(lost, whole)),), verbatim=(verbatim,)),)
+    )
 
     async def story(client: Client) -> None:
         result = await call(client, Worker, "chat", "go")

@@ -25,7 +25,7 @@ from perdure.actors import (
 )
 from perdure.ledger import BadRequest, ConflictingRequest
 from perdure.scenarios.provider.faults import Pace
-from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
+from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Listener, Outside
 
@@ -144,7 +144,7 @@ async def risky(what: str) -> str:
 
 def _round(name: str, **arguments: Any) -> Script:
     return Script(
-        questions=(Question(asks="go", rounds=(Round(calls=(ScriptedCall(name=name, arguments=arguments),)),)),)
+        questions=(ScriptedQuestion(asks="go", rounds=(Round(calls=(ScriptedCall(name=name, arguments=arguments),)),)),)
     )
 
 
@@ -264,7 +264,7 @@ def test_agents_are_tools_of_a_chat() -> None:
             )
         ),
     )
-    script = Script(questions=(Question(asks="family", rounds=rounds), *SCRIPT.questions))
+    script = Script(questions=(ScriptedQuestion(asks="family", rounds=rounds), *SCRIPT.questions))
 
     async def story(client: Client) -> None:
         result = await call(client, Parent, "chat", "family")

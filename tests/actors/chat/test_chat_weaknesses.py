@@ -9,7 +9,7 @@ import pytest
 
 from perdure.actors import KillPoint, client_tool, tool
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
-from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
+from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Listener, Outside
 from tests.actors.chat.room import SLOW, Room, calls, outcomes, visit
 
@@ -52,7 +52,7 @@ MORE = Script(
         calls("risk", ScriptedCall(name="risky", arguments={"what": "it"})),
         calls("ask", ScriptedCall(name="ask_user")),
         calls("ponder", ScriptedCall(name="ponder")),
-        Question(asks="words", concludes="Only words"),
+        ScriptedQuestion(asks="words", concludes="Only words"),
     )
 )
 
@@ -207,7 +207,7 @@ def test_w28_each_question_of_a_turn_has_a_time_of_its_own(is_answered: bool) ->
         assert outcomes(result.message)[0] == ("output-available", "blue")
         assert is_answered or result.reason == "awaiting_client_deadline"
 
-    ask_twice = Question(
+    ask_twice = ScriptedQuestion(
         asks="twice", rounds=tuple(Round(calls=(ScriptedCall(name="ask_user", arguments={"n": n}),)) for n in (1, 2))
     )
     visit(Slow, story, Script(questions=(ask_twice,)))

@@ -9,7 +9,7 @@ import pytest
 
 from perdure.actors import client_tool, tool
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
-from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
+from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside
 from tests.actors.chat.room import SLOW, Room, calls, outcomes, texts, visit
 
@@ -127,7 +127,7 @@ def test_new_thoughts_of_a_continuation_are_parts_of_their_own() -> None:
     """A thought that is over is not added to, and half a thought is thought anew (C-1164, case 21)."""
     thinking = Script(
         questions=(
-            Question(
+            ScriptedQuestion(
                 asks="think",
                 rounds=(
                     Round(
@@ -168,7 +168,7 @@ def _call(name: str, call_id: str, **more: Any) -> dict[str, Any]:
     return {"type": f"tool-{name}", "toolCallId": call_id, "state": "input-available", "input": {"what": "it"}, **more}
 
 
-ASK = Script(questions=(calls("ask", ScriptedCall(name="ask_user")), Question(asks="go", concludes="Gone")))
+ASK = Script(questions=(calls("ask", ScriptedCall(name="ask_user")), ScriptedQuestion(asks="go", concludes="Gone")))
 
 
 @pytest.mark.shows(chat_recovery="C-1167 C-1169 C-1170")

@@ -16,19 +16,19 @@ from pydantic_ai.toolsets import FunctionToolset
 from perdure import BadRequest
 from perdure.actors import Client, DurableAgent
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
-from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
+from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import SCRIPT, WHOLE, Outside, play
 from tests.actors.chat.room import Room, calls, outcomes, visit
 
-FINAL = Question(
+FINAL = ScriptedQuestion(
     asks="plan",
     rounds=(
         Round(calls=(ScriptedCall(name="add", arguments={"a": 1, "b": 2}),)),
         Round(calls=(ScriptedCall(name="final_result", arguments={"title": "Three", "steps": ["one", "two"]}),)),
     ),
 )
-TWICE = Question(
+TWICE = ScriptedQuestion(
     asks="twice",
     rounds=(
         Round(calls=(ScriptedCall(name="final_result", arguments={"title": 3, "steps": ["one"]}),)),

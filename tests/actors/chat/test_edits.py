@@ -8,7 +8,7 @@ import pytest
 
 from perdure.ledger import BadRequest, ConflictingRequest
 from perdure.scenarios.provider.faults import Pace
-from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
+from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion
 from tests.actors.chat.desk import SCRIPT, Adder, Outside, in_third_answer
 from tests.actors.chat.room import Room, texts, visit
 from tests.actors.chat.test_questions import SCRIPT_ASKS, Asker
@@ -206,7 +206,9 @@ def test_what_cannot_be_replaced_is_refused(verb: str, args: Any, options: dict[
 
 def test_the_calls_of_a_replaced_answer_are_not_made_again_by_anybody() -> None:
     """A new answer makes its own calls, under ids of its own."""
-    question = Question(asks="sum", rounds=(Round(calls=(ScriptedCall(name="add", arguments={"a": 1, "b": 2}),)),))
+    question = ScriptedQuestion(
+        asks="sum", rounds=(Round(calls=(ScriptedCall(name="add", arguments={"a": 1, "b": 2}),)),)
+    )
 
     async def story(room: Room) -> None:
         assert (await room.do("chat", "sum", request_id="one")).ok

@@ -20,7 +20,7 @@ from perdure.scenarios.provider.events import (
     dumped,
 )
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
-from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
+from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion
 from tests.actors.chat.desk import SCRIPT, Adder, Outside
 from tests.actors.chat.room import Room, visit
 
@@ -75,7 +75,9 @@ def test_the_end_of_an_answer_is_what_its_provider_says_of_it(
 
 def says(*events: Event) -> Script:
     """A model that answers `go` with these events, and what follows by the script."""
-    return Script(questions=(Question(asks="go", rounds=(), verbatim=((Role(), *events, Done()),)), *SCRIPT.questions))
+    return Script(
+        questions=(ScriptedQuestion(asks="go", rounds=(), verbatim=((Role(), *events, Done()),)), *SCRIPT.questions)
+    )
 
 
 def refuses(words: str) -> Raw:
@@ -136,7 +138,7 @@ def test_a_continuation_says_why_the_answer_ended(reason: str, words: str) -> No
 
     first = (Role(), Text(text="It is "), Finish(reason=reason), Done())
     then = (Role(), Text(text="done."), Finish(), Done())
-    visit(Adder, story, Script(questions=(Question(asks="go", rounds=(), verbatim=(first, then)),)))
+    visit(Adder, story, Script(questions=(ScriptedQuestion(asks="go", rounds=(), verbatim=(first, then)),)))
     last = Outside.provider.log()[-1].body["messages"][-1]["content"]
     assert words in last
     assert "connection" not in last
@@ -156,7 +158,7 @@ def test_a_garbled_first_event_is_recovered_like_a_later_one(garbled: str) -> No
     visit(
         Adder,
         story,
-        Script(questions=(Question(asks="go", rounds=(), verbatim=((Raw(text=f"data: {garbled}\n\n"),),)),)),
+        Script(questions=(ScriptedQuestion(asks="go", rounds=(), verbatim=((Raw(text=f"data: {garbled}\n\n"),),)),)),
     )
 
 
@@ -210,7 +212,9 @@ def test_silence_has_a_limit_though_its_author_set_none(event: int | None, secon
 
 def test_a_tool_has_a_limit_though_its_author_set_none() -> None:
     """After ten minutes the model is told that the outcome is not known."""
-    script = Script(questions=(Question(asks="go", rounds=(Round(calls=(ScriptedCall(name="hang", arguments={}),)),)),))
+    script = Script(
+        questions=(ScriptedQuestion(asks="go", rounds=(Round(calls=(ScriptedCall(name="hang", arguments={}),)),)),)
+    )
 
     async def story(room: Room) -> None:
         begun_s = asyncio.get_running_loop().time()

@@ -10,7 +10,7 @@ import pytest
 from perdure.actors import client_tool, exposed, tool
 from perdure.actors.chat.client_answers import UNANSWERED
 from perdure.actors.sim_world.simulation import Overdue
-from perdure.scenarios.provider.script import Question, Script, ScriptedCall
+from perdure.scenarios.provider.script import Script, ScriptedCall, ScriptedQuestion
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import Adder, Outside
 from tests.actors.chat.room import Room, calls, outcomes, visit
@@ -55,7 +55,7 @@ ASK = Script(
         calls("ask", ScriptedCall(name="ask_user")),
         calls("risk", ScriptedCall(name="risky", arguments={"what": "it"})),
         calls("both", ScriptedCall(name="ask_user"), ScriptedCall(name="locate"), ScriptedCall(name="ponder")),
-        Question(asks="words", concludes="Only words"),
+        ScriptedQuestion(asks="words", concludes="Only words"),
     )
 )
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perdure.actors import Agent, Detached, KillPoint, MilestoneInfo, RunInfo, ToolContext, exposed, tool
-from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
+from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion
 from tests.actors.chat.desk import Adder, Outside
 from tests.actors.chat.room import Room, visit
 
@@ -68,7 +68,7 @@ class Foreman(Agent):
 
 def _script(name: str) -> Script:
     each = [Round(calls=(ScriptedCall(name=name, arguments={"n": number}),)) for number in (1, 2)]
-    return Script(questions=(Question(asks="dig", rounds=tuple(each)),))
+    return Script(questions=(ScriptedQuestion(asks="dig", rounds=tuple(each)),))
 
 
 async def _dug(room: Room, kill_at: float | None) -> list[tuple[str, int]]:

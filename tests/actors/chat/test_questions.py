@@ -8,14 +8,14 @@ import pytest
 
 from perdure.actors import ChatRecoveryContext, client_tool
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
-from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
+from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion
 from tests.actors.chat.desk import SCRIPT, Adder, Outside
 from tests.actors.chat.room import Room, outcomes, texts, visit
 from tests.actors.chat.talk import Worker, risky
 
 PROMPT = {"type": "object", "properties": {"prompt": {"type": "string"}}}
 ASKS = ScriptedCall(name="ask_user", arguments={"prompt": "Which colour?"})
-SCRIPT_ASKS = Script(questions=(Question(asks="paint", rounds=(Round(calls=(ASKS,)),)), *SCRIPT.questions))
+SCRIPT_ASKS = Script(questions=(ScriptedQuestion(asks="paint", rounds=(Round(calls=(ASKS,)),)), *SCRIPT.questions))
 
 
 class Painter(Adder):
@@ -125,7 +125,7 @@ def test_an_imported_call_that_waits_for_approval_can_be_answered(approved: bool
         assert outcomes(leaf)[0][0] == ("output-available" if approved else "output-denied")
         assert texts(leaf)[-1].endswith("∎")
 
-    script = Script(questions=(Question(asks="words", rounds=(), concludes="Only words"),))
+    script = Script(questions=(ScriptedQuestion(asks="words", rounds=(), concludes="Only words"),))
     visit(Painter, story, script)
     assert Outside.effects["risky", "it"] == approved
 

@@ -12,7 +12,7 @@ import pytest
 
 from perdure.actors import Client, KillPoint
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Rule
-from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
+from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion
 from perdure.scenarios.testing.laboratory import QUICK, Laboratory
 from tests.actors.chat.desk import WHOLE, Adder, Listener, Outside, ask
 from tests.actors.chat.talk import Worker, asks_for, bodies, call, tell, until, values
@@ -184,7 +184,7 @@ def test_failures_in_a_row_are_counted_from_the_last_success(name: str, plan: li
         assert told["status"] == status
         assert status == "completed" or told["reason"] == "recovery_exhausted"
 
-    tell(story, Script(questions=(Question(asks="go", rounds=rounds),)), FaultPlan.at(faults))
+    tell(story, Script(questions=(ScriptedQuestion(asks="go", rounds=rounds),)), FaultPlan.at(faults))
 
 
 class Switching(Adder):
@@ -283,7 +283,7 @@ def test_the_same_call_may_be_made_again_once_its_late_result_is_known_and_not_b
     struck, agents_host = _strike_at_work()
     slow = ScriptedCall(name="work", arguments={"what": "a", "seconds": 40})
     script = asks_for(slow)
-    again = Question(asks="once more", rounds=(Round(calls=(slow,)),))
+    again = ScriptedQuestion(asks="once more", rounds=(Round(calls=(slow,)),))
     Outside.begin(script.model_copy(update={"questions": (again, *script.questions)}))
     with Laboratory(3, limits=replace(QUICK, reattach_no_progress_ms=5_000), kill_when=agents_host) as laboratory:
 

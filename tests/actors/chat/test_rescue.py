@@ -13,7 +13,7 @@ from perdure.actors import ChatRecovery, ChatRecoveryContext, Client, FiberConte
 from perdure.ledger import BadRequest
 from perdure.policies import default_repair
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Rule
-from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
+from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Listener, Outside, ask
 from tests.actors.chat.room import Room, visit
@@ -346,7 +346,7 @@ LAUNCH = ScriptedCall(name="launch", arguments={"what": "it"})
 def test_a_call_that_died_is_not_made_again_and_the_model_is_told_why() -> None:
     """The caution reaches the next request, and the guard stops a model that tries again all the same (A6, B8, seed 004)."""
     stubborn = Script(
-        questions=(Question(asks="go", rounds=(Round(calls=(LAUNCH,)),)),),
+        questions=(ScriptedQuestion(asks="go", rounds=(Round(calls=(LAUNCH,)),)),),
         again=("OUTCOME UNKNOWN",),
         again_max=1,
     )
@@ -407,7 +407,7 @@ def test_of_a_call_that_died_the_model_is_told_what_a_probe_has_found(
         room.kill()
         return [part["errorText"] for part in (await asking).message["parts"] if "errorText" in part]
 
-    (told,) = visit(Probed, story, Script(questions=(Question(asks="go", rounds=(Round(calls=(LAUNCH,)),)),)))
+    (told,) = visit(Probed, story, Script(questions=(ScriptedQuestion(asks="go", rounds=(Round(calls=(LAUNCH,)),)),)))
     assert words in told
     assert Outside.effects["launch", "it"] == 1
 

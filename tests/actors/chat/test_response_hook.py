@@ -9,7 +9,7 @@ import pytest
 from perdure.actors import exposed, tool
 from perdure.ledger import BadRequest
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
-from perdure.scenarios.provider.script import Question, Script, ScriptedCall
+from perdure.scenarios.provider.script import Script, ScriptedCall, ScriptedQuestion
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder
 from tests.actors.chat.room import Room, calls, visit
 
@@ -127,7 +127,7 @@ class Stepping(Attentive):
 SELF = Script(
     questions=(
         calls("ask", *(ScriptedCall(name=each) for each in ("ask_myself", "leave_word", "trip", "clear_myself"))),
-        Question(asks="words", concludes="Only words"),
+        ScriptedQuestion(asks="words", concludes="Only words"),
     )
 )
 

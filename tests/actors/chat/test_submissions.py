@@ -11,7 +11,7 @@ import pytest
 from perdure.actors import Agent, Detached, KillPoint, RunContext, exposed, tool
 from perdure.ledger import BadRequest, ConflictingRequest, StorageError
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace, Rule
-from perdure.scenarios.provider.script import Question, Script, ScriptedCall
+from perdure.scenarios.provider.script import Script, ScriptedCall, ScriptedQuestion
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside
 from tests.actors.chat.room import SLOW, Room, calls, outcomes, visit
 
@@ -493,7 +493,7 @@ def test_an_end_that_comes_in_the_middle_of_a_turn_is_told_after_it() -> None:
         assert all(earlier["ended_at_ms"] <= later["started_at_ms"] for earlier, later in itertools.pairwise(turns))
         assert Outside.provider.counters().open_most == 1
 
-    script = Script(questions=(Question(asks="over", concludes="I see"), *SCRIPT.questions))
+    script = Script(questions=(ScriptedQuestion(asks="over", concludes="I see"), *SCRIPT.questions))
     visit(Watching, story, script, pace=Pace(first_ms=3_000))
 
 

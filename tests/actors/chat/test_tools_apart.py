@@ -8,7 +8,7 @@ import pytest
 
 from perdure.actors import Client
 from perdure.policies import Limits
-from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
+from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import Outside
 from tests.actors.chat.talk import Worker
@@ -17,9 +17,9 @@ from tests.kit import address
 USERS = [f"user-{number}" for number in range(8)]
 
 
-def asking(name: str) -> Question:
+def asking(name: str) -> ScriptedQuestion:
     """A question to which the model answers by the call of a slow tool."""
-    return Question(
+    return ScriptedQuestion(
         asks=name, rounds=(Round(calls=(ScriptedCall(name="work", arguments={"what": name, "seconds": 120}),)),)
     )
 

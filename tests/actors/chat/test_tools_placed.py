@@ -12,12 +12,12 @@ from perdure.actors.chat.tools import Toolset, function_tool
 from perdure.actors.supervisor.pool import spec_of
 from perdure.ledger import BadRequest, pool_key
 from perdure.policies import Limits
-from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
+from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import Outside
 
 CALLS = tuple(ScriptedCall(name=name, arguments={"what": "x"}) for name in ("render", "note"))
-SCRIPT = Script(questions=(Question(asks="render", rounds=(Round(calls=CALLS),)),))
+SCRIPT = Script(questions=(ScriptedQuestion(asks="render", rounds=(Round(calls=CALLS),)),))
 GPU = PoolSpec(resources=(("GPU", 0.5), ("memory", 2_000_000_000)), labels=(("zone", "!a"),))
 
 

@@ -16,7 +16,7 @@ from perdure.actors import Agent, Detached, MilestoneInfo, RunContext, RunInfo, 
 from perdure.actors.chat.transcript import Transcript
 from perdure.actors.events.observability import subscribe
 from perdure.ledger import BadRequest, TooLarge
-from perdure.scenarios.provider.script import Question, Script, ScriptedCall
+from perdure.scenarios.provider.script import Script, ScriptedCall, ScriptedQuestion
 from tests.actors.chat.desk import Adder, Outside
 from tests.actors.chat.room import Room, calls, outcomes, texts, visit
 
@@ -195,7 +195,7 @@ def _without(call: dict[str, Any]) -> dict[str, Any]:
 GO = Script(
     questions=(
         calls("go", ScriptedCall(name="launch", arguments={"what": "it"})),
-        Question(asks="words", concludes="Words"),
+        ScriptedQuestion(asks="words", concludes="Words"),
     )
 )
 

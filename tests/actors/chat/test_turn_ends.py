@@ -13,7 +13,7 @@ from perdure.actors.events.observability import ObservedEvent, subscribe
 from perdure.ledger import BadRequest
 from perdure.scenarios.provider.events import Done, Finish, Role
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace
-from perdure.scenarios.provider.script import Question, Script
+from perdure.scenarios.provider.script import Script, ScriptedQuestion
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Listener, Outside
 from tests.actors.chat.room import SLOW, Room, outcomes, visit
 
@@ -163,7 +163,7 @@ def test_a_hook_for_errors_that_raises_hides_no_error() -> None:
     visit(Raising, story, plan=FaultPlan.at({1: REFUSED}))
 
 
-SILENT = Script(questions=(Question(asks="nothing", verbatim=((Role(), Finish(), Done()),)), *SCRIPT.questions))
+SILENT = Script(questions=(ScriptedQuestion(asks="nothing", verbatim=((Role(), Finish(), Done()),)), *SCRIPT.questions))
 
 
 @pytest.mark.shows(chat_recovery="C-0509 C-0510")

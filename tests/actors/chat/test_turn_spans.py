@@ -13,7 +13,7 @@ from perdure.actors import agent_tool, tool
 from perdure.actors.sim_world.weather import Span, Weather
 from perdure.policies import EndedSpan, TraceContext, context_of
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
-from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
+from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside, in_third_answer
 from tests.actors.chat.room import SLOW, Room, visit
 from tests.actors.traces import Recorder, tree
@@ -30,7 +30,7 @@ class Head(Adder):
 
 
 ASKS = ScriptedCall(name="ask_adder", arguments={"message": "sum please"})
-FAMILY = Script(questions=(Question(asks="family", rounds=(Round(calls=(ASKS,)),)), *SCRIPT.questions))
+FAMILY = Script(questions=(ScriptedQuestion(asks="family", rounds=(Round(calls=(ASKS,)),)), *SCRIPT.questions))
 
 
 async def _asked(room: Room) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from perdure.actors.chat.waits import WaitedTooLong, Waits
+from perdure.actors.chat.waits import ShortWaits, WaitedTooLong
 from perdure.actors.sim_world.virtual_loop import VirtualLoop
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ async def failing() -> None:
 
 def test_each_wait_has_its_own_limit() -> None:
     async def story() -> list[float]:
-        waits, begun_s, cut_at_s = Waits(), now_s(), []
+        waits, begun_s, cut_at_s = ShortWaits(), now_s(), []
         for taken_s, limit_s in ((1, 5), (3, 100), (8, 2), (1, 2), (500, 4)):
             before_s = now_s()
             try:
@@ -48,7 +48,7 @@ def test_each_wait_has_its_own_limit() -> None:
 
 def test_a_hundred_waits_set_one_timer() -> None:
     async def story() -> int:
-        loop, waits = asyncio.get_running_loop(), Waits()
+        loop, waits = asyncio.get_running_loop(), ShortWaits()
         real, calls = loop.call_at, list[float]()
 
         def counted(when: float, *args: Any, **more: Any) -> asyncio.TimerHandle:
@@ -66,7 +66,7 @@ def test_a_hundred_waits_set_one_timer() -> None:
 
 def test_a_timeout_of_the_job_and_a_cancellation_from_outside_are_not_the_limit() -> None:
     async def story() -> None:
-        waits = Waits()
+        waits = ShortWaits()
         with pytest.raises(TimeoutError, match="its own") as raised:
             await waits.within(failing(), now_s() + 1)
         assert not isinstance(raised.value, WaitedTooLong)
@@ -86,7 +86,7 @@ def test_a_timeout_of_the_job_and_a_cancellation_from_outside_are_not_the_limit(
 
 def test_a_wait_that_is_cut_leaves_its_task_uncancelled() -> None:
     async def story() -> int:
-        waits = Waits()
+        waits = ShortWaits()
         asyncio.get_running_loop().call_later(1, waits.cut)
         with pytest.raises(WaitedTooLong):
             await waits.within(asyncio.sleep(100))
@@ -101,7 +101,7 @@ def test_a_wait_that_is_cut_leaves_its_task_uncancelled() -> None:
 
 def test_who_is_cancelled_as_the_limit_passes_is_cancelled() -> None:
     async def story() -> None:
-        waits = Waits()
+        waits = ShortWaits()
         task = asyncio.ensure_future(waits.within(asyncio.sleep(100)))
         await asyncio.sleep(1)
         waits.cut()

@@ -27,7 +27,7 @@ from perdure.actors.messenger.messenger_events import Action, Kind, MessengerEve
 from perdure.policies import Counting, Delivery
 from perdure.scenarios.provider.events import Done, Finish, Role, Usage
 from perdure.scenarios.provider.faults import FaultPlan, Pace
-from perdure.scenarios.provider.script import Question, Script
+from perdure.scenarios.provider.script import Script, ScriptedQuestion
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import Outside
 from tests.kit import address
@@ -199,10 +199,12 @@ class Bot(MessengerAgent):
 STORY = "Once upon a time there was a programme that answered. " * 3
 SCRIPT = Script(
     questions=(
-        Question(asks="story", concludes=STORY),
-        Question(asks="long", concludes="\n\n".join(f"Paragraph {n}. " + "word " * 30 for n in range(8))),
-        Question(asks="short", concludes="Yes"),
-        Question(asks="silence", verbatim=((Role(), Finish(reason="stop"), Usage(prompt=1, completion=0), Done()),)),
+        ScriptedQuestion(asks="story", concludes=STORY),
+        ScriptedQuestion(asks="long", concludes="\n\n".join(f"Paragraph {n}. " + "word " * 30 for n in range(8))),
+        ScriptedQuestion(asks="short", concludes="Yes"),
+        ScriptedQuestion(
+            asks="silence", verbatim=((Role(), Finish(reason="stop"), Usage(prompt=1, completion=0), Done()),)
+        ),
     )
 )
 

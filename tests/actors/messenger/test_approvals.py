@@ -13,7 +13,7 @@ from perdure.actors.messenger.messenger_agent import Thread
 from perdure.actors.messenger.messenger_events import Person
 from perdure.ledger import BadRequest
 from perdure.policies import Answerer, Delivery
-from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
+from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion
 from tests.actors.chat.desk import Outside
 from tests.actors.chat.room import calls
 from tests.actors.messenger.paper import Board, Bot, Chat, Paper, PaperWithButtons, pressed, said, visit
@@ -21,7 +21,9 @@ from tests.actors.messenger.test_deaths_of_replies import Death
 
 BEN = Person(id="8", user_name="ben", full_name="Ben")
 IT, MOON = (ScriptedCall(name="launch", arguments={"what": what}) for what in ("it", "moon"))
-SCRIPT = Script(questions=(calls("go", IT), Question(asks="both", rounds=(Round(says="Two. ", calls=(IT, MOON)),))))
+SCRIPT = Script(
+    questions=(calls("go", IT), ScriptedQuestion(asks="both", rounds=(Round(says="Two. ", calls=(IT, MOON)),)))
+)
 ASKED = 'May launch be called like this?\n```\n{\n "what": "it"\n}\n```'
 
 
@@ -190,7 +192,7 @@ def test_messages_are_answered_while_a_call_waits_and_a_press_waits_for_none_of_
         return await chat.rest()
 
     Board.begin()
-    story_script = Script(questions=(*SCRIPT.questions, Question(asks="story", concludes="Once")))
+    story_script = Script(questions=(*SCRIPT.questions, ScriptedQuestion(asks="story", concludes="Once")))
     visit(story, Pad, script=story_script)
     assert Outside.effects["launch", "it"] == 1
     assert any(each.startswith("Once") for each in Board.thread())
@@ -524,6 +526,8 @@ def test_an_open_question_outlives_what_is_forgotten() -> None:
         return await chat.rest()
 
     Board.begin()
-    visit(story, Forgetful, script=Script(questions=(*SCRIPT.questions, Question(asks="story", concludes="Once"))))
+    visit(
+        story, Forgetful, script=Script(questions=(*SCRIPT.questions, ScriptedQuestion(asks="story", concludes="Once")))
+    )
     assert Board.told == {"p1": ["Approved by paper:Ada L. (7)."]}
     assert Outside.effects["launch", "it"] == 1
