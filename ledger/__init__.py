@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         QUESTION_TYPE,
         YES_OR_NO,
         AskedCall,
+        AskRow,
         ask_id,
         ask_told,
         asked_call,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypedDict
 
 from perdure.ledger.activation import Activation
 from perdure.ledger.codec import pack, unpack
@@ -54,6 +54,61 @@ QUESTION: Final = "question"
 APPROVAL: Final = "approval"
 CLIENT_TOOL: Final = "client-tool"
 """The kinds of what people are asked: a question of a run; whether a call may be made; what a call has come to that a client makes."""
+
+
+class AnswerRow(TypedDict):
+    """What somebody has answered, for whoever looks at the question. `args` are the arguments as they were changed."""
+
+    who: str
+    channel: str
+    at_ms: int
+    value: object
+    args: dict[str, object] | None
+
+
+class EscalationRow(TypedDict):
+    """To whom a question goes on, and when."""
+
+    to: str
+    at_ms: int
+
+
+class AskRow(TypedDict):
+    """A question for whoever is to answer it, as plain data. `agent` is who asks; `to` are those who may answer by now, `later` those to
+    whom it goes on."""
+
+    ask_id: str
+    run_id: str | None
+    agent: str
+    agent_type: str
+    kind: str
+    tool: str | None
+    call_id: str | None
+    status: str
+    question: str
+    schema: dict[str, object]
+    args: dict[str, object] | None
+    to: list[str]
+    later: list[EscalationRow]
+    people: int
+    self_answer: bool
+    began_by: str | None
+    opened_at_ms: int
+    expires_at_ms: int | None
+    otherwise: object
+    note: str | None
+    digest: str
+    closed_at_ms: int | None
+    answers: list[AnswerRow]
+
+
+class _Of(TypedDict):
+    # What a question is of.
+    run_id: str | None
+    agent: str
+    kind: str
+    tool: str | None
+    call_id: str | None
 
 
 class AskedCall(NamedTuple):
@@ -285,7 +340,7 @@ def ring(view: View, run_id: str, wall_ms: float) -> Iterator[Fact]:
 
 def list_asks(
     view: View, to: str | None, limit: int, now_ms: int, *, closed: bool, asked_by: str | None = None
-) -> list[dict[str, Any]]:
+) -> list[AskRow]:
     """Open questions, those that wait for longest first; of one group or person, or asked by one run or agent; or besides, the closed ones
     of runs that are in memory."""
     runs = list(view.runs.values()) if closed else [view.runs[run_id] for run_id in view.asks]
@@ -319,7 +374,7 @@ def asks_stand(view: View) -> dict[str, Any]:
     return {"open": count, "mark": str(seq)}
 
 
-def asks_below(view: View, run_id: str) -> list[dict[str, Any]]:
+def asks_below(view: View, run_id: str) -> list[AskRow]:
     """The open questions of a run and of those that it has led to, those that wait for longest first."""
     asking = [view.runs[each] for each in view.asks]
     below = [run for run in asking if not run.cleared and any(each.run_id == run_id for each in _lineage(view, run))]
@@ -327,20 +382,25 @@ def asks_below(view: View, run_id: str) -> list[dict[str, Any]]:
     return [ask_told(run, ask) for run, ask in found]
 
 
-def ask_told(run: Run, ask: AskRecord) -> dict[str, Any]:
-    """A question of a run for whoever is to answer it, as plain data. `to` are those who may answer by now, `later` those to whom it goes
-    on."""
-    of = {"run_id": run.run_id, "agent": _asker_of(run), "kind": QUESTION, "tool": None, "call_id": None}
+def ask_told(run: Run, ask: AskRecord) -> AskRow:
+    """A question of a run for whoever is to answer it."""
+    of: _Of = {"run_id": run.run_id, "agent": _asker_of(run), "kind": QUESTION, "tool": None, "call_id": None}
     return _told(ask_id(run.run_id, ask.number), ask, of)
 
 
-def call_told(agent: str, key: str, call: AskedCall, now_ms: int) -> dict[str, Any]:
+def call_told(agent: str, key: str, call: AskedCall, now_ms: int) -> AskRow:
     """The same of a question about a call."""
-    of = {"run_id": call.run_id or None, "agent": agent, "kind": call.kind, "tool": call.tool, "call_id": call.call_id}
+    of: _Of = {
+        "run_id": call.run_id or None,
+        "agent": agent,
+        "kind": call.kind,
+        "tool": call.tool,
+        "call_id": call.call_id,
+    }
     return _told(key, call.ask.by_now(now_ms), of)
 
 
-def _told(key: str, ask: AskRecord, of: dict[str, Any]) -> dict[str, Any]:
+def _told(key: str, ask: AskRecord, of: _Of) -> AskRow:
     return {
         "ask_id": key,
         **of,
@@ -364,7 +424,7 @@ def _told(key: str, ask: AskRecord, of: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def answer_told(given: GivenAnswer) -> dict[str, Any]:
+def answer_told(given: GivenAnswer) -> AnswerRow:
     return {
         "who": given.who,
         "channel": given.channel,

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.live_turn import LiveTurn
@@ -31,6 +31,7 @@ from perdure.ledger import (
     AskClosed,
     AskedCall,
     AskRecord,
+    AskRow,
     AskStatus,
     GivenAnswer,
     TooLarge,
@@ -111,7 +112,7 @@ class ClientAnswers:
         self._take(asked, said, event)
         return True
 
-    def decided(self, ask_id: str, said: AnswerAsk) -> dict[str, Any]:
+    def decided(self, ask_id: str, said: AnswerAsk) -> AskRow:
         """Take in an answer to a question of the ledger's list. Returns the question as it stands then. Refused, typed, if it does not
         count."""
         asked = next((each for each in self._all_asked() if self._id(each) == ask_id), None)
@@ -126,12 +127,12 @@ class ClientAnswers:
             asked = self._take(asked, said, event)
         return self._told(ask_id, asked.call)
 
-    def approvals(self, request_id: str) -> list[dict[str, Any]]:
+    def approvals(self, request_id: str) -> list[AskRow]:
         """The open questions about approvals of the calls of a turn, as the ledger's list has them."""
         asked = [each for each in self._all_asked() if each.call.kind == APPROVAL]
         return [self._told(self._id(each), each.call) for each in asked if each.turn.request_id == request_id]
 
-    def _closed(self, ask_id: str, said: AnswerAsk) -> dict[str, Any]:
+    def _closed(self, ask_id: str, said: AnswerAsk) -> AskRow:
         agent, gone = self._state.tenant.agent_id, "its turn has ended, or waits for it no more"
         for turn in [*self._state.open.values(), *self._state.store.turns()]:
             for key, fields in turn.asks.items():
@@ -144,7 +145,7 @@ class ClientAnswers:
                 return self._told(ask_id, call)
         raise AskClosed("ask_id", f"{ask_id} is closed: {gone}")
 
-    def _told(self, ask_id: str, call: AskedCall) -> dict[str, Any]:
+    def _told(self, ask_id: str, call: AskedCall) -> AskRow:
         return call_told(self._state.tenant.agent_id, ask_id, call, self._state.tenant.now_ms())
 
     def _take(self, asked: _Asked, said: AnswerAsk, event: Event) -> _Asked:

@@ -16,6 +16,7 @@ from perdure.ledger import (
     HARD,
     AnswerAsk,
     AskClosed,
+    AskRow,
     BadRequest,
     Cancel,
     Clear,
@@ -295,7 +296,7 @@ class ListAsks(NamedTuple):
     limit: int = 1_000
     asked_by: str | None = None
 
-    def __call__(self, books: Books) -> list[Told]:
+    def __call__(self, books: Books) -> list[AskRow]:
         return ledger.list_asks(
             books.view, self.to, self.limit, books.now_ms(), closed=self.closed, asked_by=self.asked_by
         )
@@ -306,7 +307,7 @@ class AsksBelow(NamedTuple):
 
     run_id: str
 
-    def __call__(self, books: Books) -> list[Told]:
+    def __call__(self, books: Books) -> list[AskRow]:
         return ledger.asks_below(books.view, self.run_id)
 
 
@@ -316,7 +317,7 @@ class ShowAsk(NamedTuple):
     run_id: str
     number: int
 
-    def __call__(self, books: Books) -> Told:
+    def __call__(self, books: Books) -> AskRow:
         run = books.found(self.run_id)
         ask = None if run is None else run.ask(self.number)
         if run is None or ask is None:
@@ -330,7 +331,7 @@ class ShowCallAsk(NamedTuple):
 
     ask_id: str
 
-    def __call__(self, books: Books) -> Told:
+    def __call__(self, books: Books) -> AskRow:
         agent, _ = AnswersTo(self.ask_id)(books)
         if self.ask_id not in books.view.asked_calls:
             raise AskClosed("ask_id", f"{self.ask_id} is closed: it was answered, or its turn waits for it no more")

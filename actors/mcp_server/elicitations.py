@@ -18,7 +18,7 @@ from perdure.actors.gateway.security import Principal, Scope
 from perdure.actors.life.handle import Handle, address_of
 from perdure.actors.link.caller import CallerSide
 from perdure.actors.mcp_server.offers import Offer
-from perdure.ledger import AlreadyAnswered, AskClosed, BadRequest, UnknownAsk
+from perdure.ledger import AlreadyAnswered, AskClosed, AskRow, BadRequest, UnknownAsk
 from perdure.policies import JsonObject, Part, TurnStatus, answer_refusal, open_calls, tool_name
 
 CHANNEL: Final = "mcp"
@@ -122,7 +122,7 @@ def argument_field(value: object) -> JsonObject:
     return {"type": "string", "default": json_text(value), "description": "As JSON."}
 
 
-def form_elicitation(row: Mapping[str, Any], wrong: str | None = None) -> JsonObject:
+def form_elicitation(row: AskRow, wrong: str | None = None) -> JsonObject:
     """A question of the inbox as an elicitation. `wrong` says why the answer before was not taken."""
     form, proposed = form_of(row["schema"]), row["args"] or {}
     fields = {f"{ARGUMENT}{name}": argument_field(value) for name, value in proposed.items()}
@@ -138,7 +138,7 @@ def form_elicitation(row: Mapping[str, Any], wrong: str | None = None) -> JsonOb
     return _elicitation(words, schema)
 
 
-def filled_in(row: Mapping[str, Any], content: Mapping[str, Any]) -> tuple[object, JsonObject | None]:
+def filled_in(row: AskRow, content: Mapping[str, Any]) -> tuple[object, JsonObject | None]:
     """The answer in a form, and the arguments that were changed; None if none were. Raises `BadRequest`."""
     value, proposed = form_of(row["schema"]).value(content), row["args"] or {}
     args: JsonObject = {}
@@ -151,7 +151,7 @@ def filled_in(row: Mapping[str, Any], content: Mapping[str, Any]) -> tuple[objec
     return value, changed or None
 
 
-def key_of(row: Mapping[str, Any]) -> str:
+def key_of(row: AskRow) -> str:
     """The id of the elicitation of a question. One that is asked anew has another, since clients never answer the same twice."""
     return f"{row['ask_id']}/{row['opened_at_ms']}"
 
@@ -194,12 +194,12 @@ class QuestionsBelow:
     async def inbox(self, to: str | None) -> list[JsonObject]:
         return cast("list[JsonObject]", await self._backend.ask("asks", to, False))
 
-    async def of_run(self, who: Principal, run_id: str) -> dict[str, JsonObject]:
+    async def of_run(self, who: Principal, run_id: str) -> dict[str, AskRow]:
         """What a run, and those below it, ask, as far as this one may answer and has not; by the ids of the elicitations."""
         if Scope.CHAT not in who.scopes:
             return {}
         answerer = who.answerer()
-        rows = cast("list[dict[str, Any]]", await self._backend.ask("asks_below", run_id))
+        rows = cast("list[AskRow]", await self._backend.ask("asks_below", run_id))
         return {
             key_of(row): row
             for row in rows
@@ -207,9 +207,9 @@ class QuestionsBelow:
             and all(each["who"] != answerer.name for each in row["answers"])
         }
 
-    async def changes(self, who: Principal, run_id: str) -> AsyncGenerator[dict[str, JsonObject], None]:
+    async def changes(self, who: Principal, run_id: str) -> AsyncGenerator[dict[str, AskRow], None]:
         """The same, each time that it is another; it is looked for every second."""
-        known: dict[str, JsonObject] = {}
+        known: dict[str, AskRow] = {}
         while True:
             found = await self.of_run(who, run_id)
             if found.keys() != known.keys():
@@ -232,7 +232,7 @@ class QuestionsBelow:
         answered = await client.answer(ask_id, value, who.answerer(named), CHANNEL, args=args, digest=digest)
         return cast("JsonObject", answered)
 
-    async def fill_in(self, who: Principal, row: Mapping[str, Any], response: object) -> None:
+    async def fill_in(self, who: Principal, row: AskRow, response: object) -> None:
         """Answer a question by the response to its elicitation. Only a form that was filled in is an answer: others may answer what this
         one has declined. The first answer counts, so a later one is ignored. Raises `BadRequest` for one that does not fit."""
         is_filled, content = said_in(key_of(row), response)

@@ -37,7 +37,7 @@ from perdure.actors.mcp_server.elicitations import QuestionsBelow, form_elicitat
 from perdure.actors.mcp_server.long_runs import McpRuns, run_id_of
 from perdure.actors.mcp_server.offers import RESERVED, Choice, Offer, offers_of
 from perdure.actors.tasks import awaited, to_the_end
-from perdure.ledger import HARD, BadRequest, PerdureError, Status, UnknownRun
+from perdure.ledger import HARD, AskRow, BadRequest, PerdureError, Status, UnknownRun
 from perdure.policies import JsonObject
 
 TASKS: Final = "io.modelcontextprotocol/tasks"
@@ -203,7 +203,7 @@ class McpServer:
                 each.cancel()
             await asyncio.gather(*asking.values(), return_exceptions=True)
 
-    async def _elicit_one(self, ctx: Context, who: Principal, row: Mapping[str, Any]) -> None:
+    async def _elicit_one(self, ctx: Context, who: Principal, row: AskRow) -> None:
         wrong: str | None = None
         for _ in range(TRIES):
             form = types.ElicitRequestFormParams.model_validate(form_elicitation(row, wrong)["params"])

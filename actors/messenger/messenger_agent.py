@@ -29,7 +29,7 @@ from perdure.actors.messenger.adapter import Messenger, declared
 from perdure.actors.messenger.deliveries import Deliveries
 from perdure.actors.messenger.messenger_events import Kind, MessengerEvent, conversation_name
 from perdure.actors.messenger.questions import NOT_YOU
-from perdure.ledger import BadRequest, UnknownAsk, check_id, check_whole
+from perdure.ledger import AskRow, BadRequest, UnknownAsk, check_id, check_whole
 from perdure.policies import DeliveryOutcome, FiberResult, JsonObject, Message
 
 LISTED_MAX = 500
@@ -209,7 +209,7 @@ class MessengerAgent(ChatAgent):
     @exposed
     def _perdure_show_ask(self, ask: dict[str, Any], messenger_id: str, thread_id: str, groups: list[str]) -> None:
         with self.transaction():
-            self._perdure_deliveries.questions.ask(ask, messenger_id, thread_id, groups)
+            self._perdure_deliveries.questions.ask(cast("AskRow", ask), messenger_id, thread_id, groups)
 
     # steering
 

@@ -25,14 +25,13 @@ from perdure.actors.chat.turns import Turns
 from perdure.actors.code.author_call import without_middle
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.life.asks import Answering
-from perdure.actors.link.messages import Fields
 from perdure.actors.link.questions import about_ask, question_of
 from perdure.actors.messenger.adapter import Button, ButtonAdapter, Messenger
 from perdure.actors.messenger.messenger_events import OURS, MessengerEvent, short
 from perdure.actors.messenger.replies import AskedInThread, Replies, ReplyRow, heard_key
 from perdure.actors.ports import KillPoint
 from perdure.actors.telemetry.telemetry import carried_text
-from perdure.ledger import APPROVAL, BadRequest, UnknownAsk, digest_of
+from perdure.ledger import APPROVAL, AskRow, BadRequest, UnknownAsk, digest_of
 from perdure.policies import Answerer, Json, JsonObject, Part, ReplyEvent
 
 QUESTION, PRESS = "question", "press"
@@ -93,7 +92,7 @@ class ThreadQuestions:
         for ask_id, ask in wanted.items() if is_parked else ():
             if ask_id not in reply.approvals:
                 asked = self._asked(ask, self._keeper.groups_of(reply.messenger_id, reply.thread_id))
-                asked |= {"call_id": ask["call_id"], "request_id": reply.request_id}
+                asked |= {"call_id": ask["call_id"] or "", "request_id": reply.request_id}
                 with self._tenant.outbox.transact():
                     row = self._post(reply.messenger_id, reply.thread_id, asked, ask_text(ask), APPROVE_OR_DENY)
                     self._replies.change(reply, approvals={**reply.approvals, ask_id: row.reply_id})
@@ -105,19 +104,19 @@ class ThreadQuestions:
                 self._close(question, self._elsewhere(question.asked))
             self._closed.add(question_id)
 
-    def _asked_of(self, request_id: str) -> list[dict[str, Any]]:
+    def _asked_of(self, request_id: str) -> list[AskRow]:
         return self._turns.answers.approvals(request_id)
 
     def has_open(self, reply: ReplyRow) -> bool:
         return any(each not in self._closed for each in reply.approvals.values())
 
-    def ask(self, ask: Mapping[str, Any], messenger_id: str, thread_id: str, groups: Collection[str]) -> None:
+    def ask(self, ask: AskRow, messenger_id: str, thread_id: str, groups: Collection[str]) -> None:
         """Post a question of a run, as part of the open transaction. `groups` are those as which the thread may answer."""
         choices = choices_of(ask["schema"])
         self._post(messenger_id, thread_id, self._asked(ask, groups), ask_text(ask, is_choice=bool(choices)), choices)
 
     @staticmethod
-    def _asked(ask: Mapping[str, Any], groups: Collection[str]) -> AskedInThread:
+    def _asked(ask: AskRow, groups: Collection[str]) -> AskedInThread:
         return AskedInThread(kind=ask["kind"], ask_id=ask["ask_id"], digest=ask["digest"], groups=sorted(groups))
 
     def _post(
@@ -200,7 +199,7 @@ class ThreadQuestions:
         self._tenant.faults.at(KillPoint.BEFORE_EFFECT, "messenger answer")
         with self._tenant.outbox.transact():
             try:
-                row: Fields | None = self._turns.answers.decided(asked["ask_id"], given.said(self._tenant.limits))
+                row: AskRow | None = self._turns.answers.decided(asked["ask_id"], given.said(self._tenant.limits))
                 self._note(question, asked, press, _came_to(row, asked, None), row)
             except BadRequest as refusal:
                 is_open = any(each["ask_id"] == asked["ask_id"] for each in self._asked_of(asked["request_id"]))
@@ -210,12 +209,13 @@ class ThreadQuestions:
         self._tenant.faults.at(KillPoint.AFTER_EFFECT, "messenger answer")
 
     async def _answer(self, question: ReplyRow, asked: AskedInThread, press: ReplyRow) -> None:
-        services, row, refusal = self._tenant.services, None, None
+        services, refusal = self._tenant.services, None
+        row: AskRow | None = None
         given = self._answering(asked, press)
         await services.until_durable()
         self._tenant.faults.at(KillPoint.BEFORE_EFFECT, "messenger answer")
         try:
-            row = await given.give(services.supervisor, self._tenant.limits)
+            row = cast("AskRow", await given.give(services.supervisor, self._tenant.limits))
         except BadRequest as problem:
             refusal = problem
         self._tenant.faults.at(KillPoint.AFTER_EFFECT, "messenger answer")
@@ -230,7 +230,7 @@ class ThreadQuestions:
         asked: AskedInThread,
         press: ReplyRow,
         came_to: tuple[str, str],
-        voted: Fields | None,
+        voted: AskRow | None,
     ) -> None:
         """Write down what a press came to: words for the presser, and the outcome, or the votes so far if it is still open."""
         words, outcome = came_to
@@ -242,9 +242,9 @@ class ThreadQuestions:
             now: AskedInThread = {**asked, "people": people}
             self._revise(question, f"{asked['text']}\n\n{_votes(voted, asked)}", question.buttons, now)
 
-    async def _row_of(self, ask_id: str) -> Fields | None:
+    async def _row_of(self, ask_id: str) -> AskRow | None:
         try:
-            return cast("Fields", await self._tenant.services.supervisor.ask(question_of(*about_ask(ask_id))))
+            return cast("AskRow", await self._tenant.services.supervisor.ask(question_of(*about_ask(ask_id))))
         except UnknownAsk:
             return None
 
@@ -310,7 +310,7 @@ def _one_line(text: str, most: int = NAME_CHARS_MAX) -> str:
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
-def ask_text(ask: Mapping[str, Any], *, is_choice: bool = True) -> str:
+def ask_text(ask: AskRow, *, is_choice: bool = True) -> str:
     """A question for whoever is to answer it."""
     said = [str(ask["question"])]
     if ask["args"]:
@@ -333,7 +333,7 @@ def _as_code(value: object) -> str:
     return f"{fence}\n{text}\n{fence}"
 
 
-def _came_to(row: Fields | None, asked: AskedInThread, refusal: BadRequest | None) -> tuple[str, str]:
+def _came_to(row: AskRow | None, asked: AskedInThread, refusal: BadRequest | None) -> tuple[str, str]:
     """What the presser is told, and the outcome; that is empty while the question is open."""
     if row is None:
         return UNKNOWN, NO_LONGER
@@ -349,7 +349,7 @@ def _came_to(row: Fields | None, asked: AskedInThread, refusal: BadRequest | Non
     return (_votes(row, asked) if refusal is None else refusal.problem), ""
 
 
-def _votes(row: Fields, asked: AskedInThread) -> str:
+def _votes(row: AskRow, asked: AskedInThread) -> str:
     latest = {each["who"]: each for each in row["answers"]}
     said = ", ".join(_said(each, asked) for each in latest.values())
     return f"{row['people']} people are asked to say the same. So far: {_sentence(said)}"

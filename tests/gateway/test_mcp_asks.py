@@ -16,7 +16,7 @@ from perdure.actors import Agent, RunContext
 from perdure.actors import Client as PerdureClient
 from perdure.actors.gateway.security import STDIO, Principal, Scope
 from perdure.actors.mcp_server.elicitations import filled_in, form_elicitation
-from perdure.actors.mcp_server.server import TASKS, McpServer, Round
+from perdure.actors.mcp_server.server import TASKS, InputRound, McpServer
 from perdure.ledger import BadRequest
 from perdure.policies import Answerer
 from tests.actors.chat.talk import tell
@@ -359,8 +359,8 @@ def test_what_is_no_answer_is_refused(schema: Any, content: dict[str, Any], fiel
 
 
 def test_what_is_handed_back_says_which_run_it_is_about() -> None:
-    assert Round.of(Round("r", frozenset({"b", "a"})).text) == ("r", {"a", "b"})
-    assert Round.of(None) is None
+    assert InputRound.of(InputRound("r", frozenset({"b", "a"})).text) == ("r", {"a", "b"})
+    assert InputRound.of(None) is None
     for wrong in ("", "{", "5", "[]", "[1]", '["r", 2]'):
         with pytest.raises(BadRequest):
-            Round.of(wrong)
+            InputRound.of(wrong)
