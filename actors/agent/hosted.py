@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from perdure.actors.agent.exposing import exposed, watching
 from perdure.actors.host.tenant import Tenant
+from perdure.actors.life.results import RunInfo, RunResult
 from perdure.policies import Json
 
 
@@ -22,6 +23,9 @@ class Hosted:
 
     def _perdure_woken(self) -> None:
         """Resume the work of an earlier life. Called after `on_start` if the agent has a storage."""
+
+    def _perdure_answered_fiber(self, run: RunInfo, result: RunResult[Any]) -> None:
+        self._perdure.fibers.answered(run, result)
 
     @watching
     async def _perdure_state(self) -> dict[str, Any]:

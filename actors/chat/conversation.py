@@ -268,7 +268,8 @@ class Conversation:
     def unnested(self, method: str, *, is_waiting: bool = True) -> Conversation:
         """The conversation. Raises `BadRequest` inside a turn of this agent or a transaction, where a turn could never begin."""
         activity, playing = ACTIVITY.get(), self.turns.playing
-        if playing is not None and activity is not None and activity.origin == f"turn/{playing.live.turn.request_id}":
+        work = () if activity is None else (activity.origin, activity.within)
+        if playing is not None and f"turn/{playing.live.turn.request_id}" in work:
             words = "a turn cannot wait for another turn of its own agent, nor for its own end"
             raise BadRequest(method, f"{words}; use submit_messages or add_messages")
         if is_waiting and self.tenant.transaction is not None:

@@ -31,11 +31,13 @@ from perdure.actors.jobs.fiber_requests import FiberRequests, FiberWaiters, chec
 from perdure.actors.jobs.fiber_store import FiberStore, GroupCommit
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.alarm_clock import STORAGE_RETRY_MS, AlarmClock
+from perdure.actors.life.asks import ANSWER_TO
 from perdure.actors.life.life import Life
+from perdure.actors.life.results import RunFailed, RunInfo, RunResult
 from perdure.actors.life.waits import SentEvent, WaitEnding, entering
 from perdure.actors.ports import KillPoint
 from perdure.actors.telemetry.telemetry import carried_text
-from perdure.ledger import BadRequest, check_id, digest_of, pack, pack_value
+from perdure.ledger import BadRequest, Cancel, check_id, digest_of, pack, pack_value
 from perdure.ledger.storage.agent_storages import Transaction
 from perdure.policies import (
     AskHook,
@@ -369,6 +371,7 @@ class Fibers:
             if moved is not None:
                 self.store.put(transaction, moved)
                 self.store.emit_after(transaction, "fiber:run:cancelled", moved, {"error": reason})
+                transaction.then(partial(self._withdraw, fiber, reason or "its fiber was cancelled"))
             return moved is not None
 
         return self.store.change(abort)
@@ -386,6 +389,21 @@ class Fibers:
             what = f"send {self._life.agent_id} {fiber_id} {name}"
             known = self._life.dice.token() if activity is None else activity.derive(what, digest_of(body))
         self.store.change(partial(self._send, fiber_id, known, name, body))
+
+    def answered(self, run: RunInfo, result: RunResult) -> None:
+        """A question that a fiber has asked people has ended: part of the open transaction. What asked may be over by now."""
+        fiber_id = str((run.display or {}).get("fiber"))
+        fiber = self.store.find(fiber_id)
+        if fiber is not None and fiber.is_open and result.status != "interrupted":
+            said = {"error": result.error} if isinstance(result, RunFailed) else {"error": "", "output": result.output}
+            self.send(fiber_id, f"{ANSWER_TO}{run.run_id}", said, run.run_id)
+
+    def _withdraw(self, fiber: Fiber, reason: str) -> None:
+        # What a fiber that is over has asked people, in no process.
+        for name in fiber.awaited or ():
+            if name.startswith(ANSWER_TO):
+                cancelled = Cancel(name.removeprefix(ANSWER_TO), self._life.agent_id, reason)
+                self._life.on_loop(partial(self._life.request, cancelled))
 
     def _send(self, fiber_id: str, event_id: str, name: str, body: bytes, transaction: Transaction) -> None:
         fiber = self.store.find(fiber_id)
@@ -508,7 +526,7 @@ class Fibers:
         self, context: FiberContext, fiber: Fiber, method: Callable[..., object]
     ) -> tuple[FiberResult | None, Exception | None]:
         CURRENT.set(context)
-        ACTIVITY.set(Activity(f"fiber/{self._life.agent_id}/{context.id}"))
+        ACTIVITY.set(Activity(f"fiber/{self._life.agent_id}/{context.id}", fiber=context))
         self.store.spans.enter(fiber)
         arguments, problem = tried_now(lambda: self._arguments(context, fiber))
         if arguments is None or not context.holds(self.store.find(context.id)):

@@ -9,9 +9,10 @@ from __future__ import annotations
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import count
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from perdure.actors.life.run_context import RunContext
+from perdure.actors.life.waits import RemembersWaits
 from perdure.actors.tasks import OWNER
 from perdure.ledger import derived_run_id
 
@@ -20,13 +21,16 @@ from perdure.ledger import derived_run_id
 class Activity:
     """One piece of an agent's work. `run` is set inside a run: what is reported is reported of it. With `is_repeated`, the
     runtime may break it off, and enters it again then. `began_by` names the person who has it done, where that is known, for the runs that
-    it requests. Without any activity, code does (`on_start`)."""
+    it requests. `within` is the origin of the work that this is a part of, and `fiber` whose body it is. Without any activity, code does
+    (`on_start`)."""
 
     origin: str
     run_id: str = ""
     run: RunContext | None = None
     is_repeated: bool = False
     began_by: str = ""
+    within: str = ""
+    fiber: RemembersWaits[Any] | None = None
     # several threads may ask: each step of a count is taken once
     asked: dict[str, count[int]] = field(default_factory=dict)
 

@@ -9,6 +9,7 @@ after a death: it is found by its name, as tools are, and the run that asks hold
 
 from __future__ import annotations
 
+import asyncio
 from itertools import count
 from typing import Any, Final, NoReturn, Unpack, cast
 
@@ -18,6 +19,7 @@ from perdure.actors.code.schema import Shape
 from perdure.actors.code.signatures import check_takes
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.asks import (
+    ANSWER_TO,
     Answer,
     AskOptions,
     NoAnswer,
@@ -33,10 +35,21 @@ from perdure.actors.life.asks import (
 from perdure.actors.life.dispatch import NOT_AWAITED, Dispatch
 from perdure.actors.life.life import Life
 from perdure.actors.life.results import RunFailed, RunHandle, RunResult
+from perdure.actors.life.waits import Hearing
 from perdure.actors.tasks import Pending
-from perdure.ledger import QUESTION_TYPE, AskExpired, AwaitedInsideHandler, Cancel, ConflictingRequest, derived_run_id
+from perdure.ledger import (
+    QUESTION_TYPE,
+    AskExpired,
+    AwaitedInsideHandler,
+    BadRequest,
+    Cancel,
+    ConflictingRequest,
+    derived_run_id,
+)
+from perdure.policies import JsonObject
 
 REPLACED: Final = "another question took its place"
+ANSWERED: Final = "_perdure_answered_fiber"
 
 
 class Asking:
@@ -50,6 +63,9 @@ class Asking:
     ) -> Pending[Answer] | RunHandle:
         """See `Agent.ask`."""
         life, activity = self._life, ACTIVITY.get()
+        unknown = options.keys() - AskOptions.__annotations__.keys()
+        if unknown:
+            raise BadRequest(min(unknown), "is no option of a question")
         if then is not None:
             wanted = wanted_answer(question, schema, life.limits, **options)
             return self._detached(wanted, type_of_answer(schema), then)
@@ -63,31 +79,55 @@ class Asking:
         # Code of no piece of work has no order of its own, so its questions are told apart by what they say.
         digest = wanted.digest if activity is None else ""
         place = (activity or Activity(life.agent_id)).derive(QUESTION_TYPE, digest)
-        return life.bridge(self._answer(place, wanted))
+        fiber = None if activity is None else activity.fiber
+        return life.bridge(self._answer(place, wanted, None if fiber is None else fiber.hearing()))
 
-    async def _answer(self, place: str, wanted: WantedAnswer) -> Answer:
+    async def _answer(self, place: str, wanted: WantedAnswer, fiber: Hearing | None) -> Answer:
         asked = wanted.asked()
         with waits_for_people():
             while True:
-                run_id, body = await self._told(place, asked)
+                run_id, body = await self._told(place, asked, fiber)
                 note = wanted.problem(body)
                 if not note:
                     return wanted.answer(run_id, body)
                 asked["note"] = note
                 place = derived_run_id(place, QUESTION_TYPE, "again", 0)
 
-    async def _told(self, place: str, asked: dict[str, Any]) -> tuple[str, bytes]:
+    async def _told(self, place: str, asked: dict[str, Any], fiber: Hearing | None) -> tuple[str, bytes]:
         # By the first run of this place that asks this, and that nobody gave up. The failure of one that a person cancelled is raised.
         for number in count():
             run_id = derived_run_id(place, QUESTION_TYPE, "", number) if number else place
             try:
-                result = cast("RunResult", await self._dispatch.ask(load_type(QUESTION_TYPE), asked, run_id=run_id))
+                if fiber is not None:
+                    error, output = await self._heard_in(fiber, run_id, asked)
+                else:
+                    asking = self._dispatch.ask(load_type(QUESTION_TYPE), asked, run_id=run_id)
+                    result = cast("RunResult", await asking)
+                    error = result.error
+                    output = None if error in (REPLACED, NOT_AWAITED) else result.output  # that of a failure raises it
             except ConflictingRequest:
                 await self._life.ask(Cancel(run_id, self._life.agent_id, REPLACED))
                 continue
-            if result.error not in (REPLACED, NOT_AWAITED):
-                return run_id, body_of(result.output)
+            if error not in (REPLACED, NOT_AWAITED):
+                return run_id, body_of(cast("dict[str, Any]", output))
         raise AssertionError("the numbers do not end")
+
+    async def _heard_in(self, fiber: Hearing, run_id: str, asked: dict[str, Any]) -> tuple[str, object]:
+        # The answer comes to a fiber as an event, so it may wait for that in no process.
+        name = f"{ANSWER_TO}{run_id}"
+        if not fiber.has_heard(name):
+            shown: JsonObject = {"fiber": fiber.owner}
+            await self._dispatch.ask(load_type(QUESTION_TYPE), asked, run_id=run_id, then=ANSWERED, display=shown)
+        try:
+            said = await fiber.hear(name)
+        except asyncio.CancelledError:
+            if fiber.goes_on:  # nobody waits for the answer any more
+                self._life.request(Cancel(run_id, self._life.agent_id, NOT_AWAITED))
+            raise
+        error = str(said["error"])
+        if error and error not in (REPLACED, NOT_AWAITED):
+            raise RunFailed(run_id=run_id, agent_type=QUESTION_TYPE, status="error", error=error)
+        return error, said.get("output")
 
     def _detached(self, wanted: WantedAnswer, kind: object, then: object) -> RunHandle:
         agent = self._life.agent

@@ -74,6 +74,8 @@ from perdure.ledger import (
 from perdure.policies import Answerer, Limits, duration_ms
 
 PEOPLE_MAX: Final = 100
+ANSWER_TO: Final = "answer to "
+"""Before the id of a question, the name of the event by which a fiber hears the answer."""
 ANSWERING: Final = "_perdure_answer_call"
 """The method of a chat that takes an answer to a question about one of its calls."""
 Addressees: TypeAlias = str | Sequence[str | tuple[str, float | timedelta]] | None

@@ -74,10 +74,16 @@ class Dispatch:
         return self._life.bridge(self._one(entry))
 
     def ask(
-        self, agent_class: type, asked: JsonObject, *, run_id: str | None = None, then: str = ""
+        self,
+        agent_class: type,
+        asked: JsonObject,
+        *,
+        run_id: str | None = None,
+        then: str = "",
+        display: JsonObject | None = None,
     ) -> Pending[RunResult | RunHandle] | RunHandle:
         """Ask for a run that asks people (`actors.life.asking`): to wait for it, or to have a method told what it came to."""
-        entry = self._requests.question(agent_class, asked, run_id, then)
+        entry = self._requests.question(agent_class, asked, run_id, then, display)
         if self._life.transaction is not None:
             return self._post([entry])[0]
         return self._life.bridge(self._one(entry))
@@ -158,7 +164,7 @@ class Dispatch:
             for entry in () if is_repeated else asked:
                 if entry.request.wait and not entry.is_left:
                     cancel = Cancel(entry.request.run_id, self._life.agent_id, NOT_AWAITED)
-                    self._life.services.supervisor.question(cancel).add_done_callback(_noted)
+                    self._life.request(cancel)
             raise
 
     def as_completed(self, requests: Sequence[Wanted]) -> Followed[RunResult]:
@@ -262,11 +268,6 @@ async def _first_refusal(futures: Sequence[asyncio.Future[Plain]]) -> None:
 
 def _has_result(future: asyncio.Future[Plain]) -> bool:
     return future.done() and not future.cancelled() and future.exception() is None
-
-
-def _noted(answer: asyncio.Future[Plain]) -> None:
-    if not answer.cancelled():
-        answer.exception()  # a run that is not known any more need not be cancelled
 
 
 def _note(

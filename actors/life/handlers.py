@@ -16,7 +16,7 @@ from typing import NamedTuple, cast
 from perdure.actors.code.naming import load_type
 from perdure.actors.code.signatures import exposed_call
 from perdure.actors.life.activity import Activity
-from perdure.actors.life.asking import heard
+from perdure.actors.life.asking import ANSWERED, heard
 from perdure.actors.life.dispatch import result_of
 from perdure.actors.life.life import Life
 from perdure.actors.life.one_transaction import Step, WorkPiece, done_in_one, failure
@@ -113,7 +113,7 @@ def _steps(life: Life, letter: Letter) -> list[Step]:
 
 def _told(life: Life, name: str, run: RunInfo, about: MilestoneInfo | RunResult, activity: Activity) -> list[Step]:
     method = _method(life.agent, name)
-    if run.agent_type != QUESTION_TYPE or isinstance(about, MilestoneInfo):
+    if run.agent_type != QUESTION_TYPE or name == ANSWERED or isinstance(about, MilestoneInfo):
         return [(method, (run, about), activity)]
     answer = heard(life, about)  # `then` of a question is told that alone
     return [] if answer is None else [(method, (answer,), activity)]

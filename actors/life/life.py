@@ -268,6 +268,11 @@ class Life:
     async def ask(self, question: Question) -> Plain:
         return await self.services.supervisor.ask(question)
 
+    def request(self, question: Question) -> None:
+        """Ask for something that nobody here waits for. It is said again until it is answered, or this life is over."""
+        answer = self.services.supervisor.question(question)
+        answer.add_done_callback(lambda answer: None if answer.cancelled() else answer.exception())  # it may be refused
+
     # its tasks, the loop, and the threads beside it
 
     def spawn(self, job: Pending[T], rank: Rank = Rank.WORK) -> asyncio.Task[T]:

@@ -224,7 +224,7 @@ class RunContext(RemembersWaits[AttemptWaits]):
         except asyncio.CancelledError:
             if self.waits.goes_on:  # nobody waits for the answer any more
                 said = WithdrawAsk(self.run_id, self._incarnation, number, wanted.digest)
-                self._life.services.supervisor.question(said)
+                self._life.request(said)
             raise
 
     async def _answered(

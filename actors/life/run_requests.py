@@ -148,10 +148,12 @@ class RunRequests:
         request = self._request_of(agent_class, input, detached=detached, **options)
         return RequestedRun(agent_class, request, on_cancel == "leave")
 
-    def question(self, agent_class: type, asked: JsonObject, run_id: str | None, then: str) -> RequestedRun:
+    def question(
+        self, agent_class: type, asked: JsonObject, run_id: str | None, then: str, display: JsonObject | None = None
+    ) -> RequestedRun:
         """A run that asks people, and either is waited for or has an agent's method `then` told the answer."""
         follow, shown = ASKED if then else False, asked["question"]
-        entry = self.one(agent_class, asked, detached=follow, run_id=run_id, input_preview=shown)
+        entry = self.one(agent_class, asked, detached=follow, run_id=run_id, input_preview=shown, display=display)
         if not then:
             return entry
         options = {**entry.request.options, "on_finish": then}

@@ -441,6 +441,11 @@ class RemembersWaits(RemembersSteps, Generic[W]):
         self._may_wait("wait_for")
         return self._life.bridge(self._value_of(*self._asked(name, until, most_ms)))
 
+    def hearing(self) -> Hearing:
+        """Waits for events of ours, for the code on this thread."""
+        self._may_wait("ask")
+        return Hearing(self, this_thread())
+
     # what is remembered of a wait
 
     def _asked(self, name: str, until: WaitEnd, most_ms: float) -> tuple[str, str, WaitEnd, float, int]:
@@ -529,6 +534,31 @@ class RemembersWaits(RemembersSteps, Generic[W]):
 
     def _late(self, event: str) -> WaitTimedOut:
         raise NotImplementedError
+
+
+class Hearing:
+    """Events of ours that come to an attempt, each once, under a name of its own.
+
+    Attributes:
+        owner: the id of what the attempt is at.
+    """
+
+    def __init__(self, attempt: RemembersWaits[Any], thread: int) -> None:
+        self._attempt, self._thread = attempt, thread
+        self.owner = attempt._owner  # noqa: SLF001 - a part of it
+
+    def has_heard(self, name: str) -> bool:
+        return self._attempt._remembered(EVENT_TAKEN + name) is not None  # noqa: SLF001 - a part of it
+
+    async def hear(self, name: str) -> Any:
+        """The value of the event. Whoever is cancelled meanwhile waits for it no more."""
+        value, _ = await self._attempt._event(EVENT_TAKEN + name, name, NEVER, math.inf, self._thread)  # noqa: SLF001 - a part of it
+        return value
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the attempt has not ended in a wait."""
+        return bool(self._attempt.waits.goes_on)
 
 
 def entering(method: Callable[..., object], attempt: RemembersWaits[Any]) -> Callable[..., object]:

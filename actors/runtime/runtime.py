@@ -348,8 +348,8 @@ class Runtime:
     ) -> None:
         await _to_the_end(self.close)
 
-    def open(self) -> None:
-        """Start or join the cluster and find the supervisor.
+    def open(self) -> Self:
+        """Start or join the cluster and find the supervisor. Returns the runtime.
 
         Raises a `LedgerError` if the data directory cannot be used, and `BadRequest` if limits were given and the supervisor that
         serves it already has others, or if the runtime is open. With `may_start=False`: `SupervisorUnreachable` if nothing serves it.
@@ -374,6 +374,7 @@ class Runtime:
         except BaseException:
             self.close()
             raise
+        return self
 
     def _enter(self) -> RayCluster:
         if self._may_start:

@@ -386,6 +386,7 @@ def test_a_directory_that_is_not_served_answers_all_but_what_only_a_supervisor_c
         "answer",
         "answers_to",
         "ask",
+        "asks_below",
         "call_ask",
         "cancel",
         "clear",

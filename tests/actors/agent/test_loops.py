@@ -37,7 +37,7 @@ from tests.actors.sync_cast import Leaf
 
 # What authors override, and what is only looked at: it asks nobody for anything.
 NO_VERBS = {
-    *"name path parent prepare migrate on_start on_error on_state_changed validate_state get_agent_tool_summary".split(),
+    *"name path parent agent prepare migrate on_start on_error on_state_changed validate_state get_agent_tool_summary".split(),
     *"on_agent_tool_start on_agent_tool_finish on_progress on_fiber_recovered callback_retry".split(),
     *"attempts_max max_concurrent_agent_tools agent_tool_reattach_no_progress_timeout_ms stands_alone exclusive".split(),
     *"agent_tool_reattach_max_window_ms detached_max_budget_ms detached_no_progress_budget_ms num_cpus".split(),
@@ -47,7 +47,7 @@ NO_VERBS = {
     *"chat_first_token_timeout_ms tool_timeout_ms context_overflow message_concurrency tools get_model".split(),
     *"get_model_settings get_instructions on_chat_response on_chat_error on_chat_recovery active_turn".split(),
     *"repair_interrupted_tool_part format_agent_tool_input get_agent_tool_output format_detached_completion".split(),
-    *"format_detached_milestone messengers on_messenger_event".split(),
+    *"format_detached_milestone messengers on_messenger_event on_ask ask_thread ask_threads".split(),
 }  # fmt: skip
 
 
@@ -229,7 +229,19 @@ CHAT: dict[str, Verb] = {
 def test_every_verb_is_tried_here() -> None:
     assert members(Agent) - NO_VERBS == AGENT.keys()
     assert members(MessengerAgent) - members(Agent) - NO_VERBS | {"stash"} == CHAT.keys()
-    engine = {"begin", "entered", "note_task", "hear", "counted", "records", "close", "flush", "waits_are_over"}
+    engine = {
+        "begin",
+        "entered",
+        "note_task",
+        "hear",
+        "hearing",
+        "has_heard",
+        "counted",
+        "records",
+        "close",
+        "flush",
+        "waits_are_over",
+    }
     iterated = {"messages"}
     assert {
         name for name in members(RunContext) if callable(getattr(RunContext, name))
