@@ -41,7 +41,6 @@ from perdure.ledger import (
     QUESTION_TYPE,
     AskExpired,
     AwaitedInsideHandler,
-    BadRequest,
     Cancel,
     ConflictingRequest,
     derived_run_id,
@@ -65,7 +64,7 @@ class Asking:
         life, activity = self._life, ACTIVITY.get()
         unknown = options.keys() - AskOptions.__annotations__.keys()
         if unknown:
-            raise BadRequest(min(unknown), "is no option of a question")
+            raise TypeError(f"ask() got an unexpected keyword argument {min(unknown)!r}")
         if then is not None:
             wanted = wanted_answer(question, schema, life.limits, **options)
             return self._detached(wanted, type_of_answer(schema), then)

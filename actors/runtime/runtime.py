@@ -664,7 +664,7 @@ class Runtime:
 
 
 # A job on a thread cannot be cancelled, so a cancelled caller waits for it and undoes it.
-async def _to_the_end(job: Callable[[], None], undo: Callable[[], None] | None = None) -> None:
+async def _to_the_end(job: Callable[[], object], undo: Callable[[], None] | None = None) -> None:
     doing = awaited(asyncio.to_thread(job))
     try:
         await asyncio.shield(doing)
