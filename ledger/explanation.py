@@ -184,8 +184,8 @@ def _put_off(case: Case) -> Iterator[str]:
     if wait is not None and not wait.is_for_nothing:
         whats = [_awaited(each) for each in wait.events]
         if not math.isinf(wait.until_ms):
-            whats.append(f"until its time comes, {case.due(wait_end_ms(case.view, wait))}")
-        since = lasting(max(0, case.at_ms - wait.since_ms))
+            whats.append(f"until its time comes, {case.due(wait_end_ms(case.view, run, wait))}")
+        since = lasting(max(0, case.at_ms - run.waits_since_ms))
         yield f"It waits {' or '.join(whats)}, and has waited for {since}. It is on no host, and that costs it no attempt."
         events = [each for each in wait.events if not each.startswith(ANSWER)]
         if events:

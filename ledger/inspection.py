@@ -58,7 +58,7 @@ def waits_of(run: Run) -> dict[str, Any] | None:
     return {
         "events": [] if wait is None else [each for each in wait.events if not each.startswith(ANSWER)],
         "until_ms": None if wait is None or math.isinf(wait.until_ms) else int(wait.until_ms),
-        "since_ms": None if wait is None else wait.since_ms,
+        "since_ms": None if wait is None else run.waits_since_ms,
         "paused": run.paused,
         "asks": [ask_id(run.run_id, ask.number) for ask in run.open_asks],
     }

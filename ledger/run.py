@@ -56,13 +56,12 @@ RECEIPTS_KEPT: Final = 1_000
 
 
 class RunWait(NamedTuple):
-    """What a run waits for without a process, as `RunWaiting` says it, since `since_ms`."""
+    """What a run waits for without a process, as `RunWaiting` says it."""
 
     events: Sequence[str]
     until_ms: float
     by_wall: bool
     deadline_ms: float
-    since_ms: int
 
     @property
     def is_for_nothing(self) -> bool:
@@ -216,6 +215,7 @@ class Run:
     end_mark: int = 0
     overtaken: Sequence[str] = ()
     wait: RunWait | None = None
+    waits_since_ms: int = 0
     waited_ms: int = 0
     reentries: int = 0
     over_ms: float = 0
@@ -366,18 +366,19 @@ class Run:
     def from_plain(cls, plain: list[Any]) -> Run:
         """The record that `to_plain` gave."""
         run = cls(*plain)
-        run.status = Status(run.status)
+        run.status = _STATUSES[run.status]
         run.agent_type, run.parent = _same(run.agent_type, run.parent)  # which many have
-        run.milestones = tuple([(*stone,) for stone in run.milestones])
+        run.milestones = tuple([(*stone,) for stone in run.milestones]) if run.milestones else ()
         run.chunk = (run.chunk[0], run.chunk[1]) if run.chunk[0] else NO_CHUNK
         run.slots = {slot: MailState(state) for slot, state in run.slots.items()} if run.slots else NO_SLOTS
-        run.overtaken = tuple(run.overtaken)
-        run.wait = None if run.wait is None else _wait(*run.wait)
-        run.asks = tuple(map(AskRecord.from_plain, run.asks))
+        run.overtaken = tuple(run.overtaken) if run.overtaken else ()
+        run.wait = None if run.wait is None else _wait(*run.wait[1:], *run.wait[0])
+        run.asks = tuple(map(AskRecord.from_plain, run.asks)) if run.asks else ()
         return run
 
 
 _plain_of = attrgetter(*(each.name for each in fields(Run) if each.init))
+_STATUSES: Final = {str(each): each for each in Status}  # a boot looks up one for each run
 
 
 def open_run(fact: RunRequested, seq: int, at_ms: int) -> Run:
@@ -456,7 +457,7 @@ def _waited(run: Run, wait: RunWait, at_ms: int) -> None:
     # It was not silent meanwhile, and nobody had to come back to it.
     is_over = at_ms >= wait.until_ms and not wait.by_wall
     run.over_ms = wait.deadline_ms if is_over else 0
-    run.waited_ms += at_ms - wait.since_ms
+    run.waited_ms += at_ms - run.waits_since_ms
     run.reentries += 1
     run.signal_at_ms = at_ms
     run.reattached_at_ms = at_ms if run.reattached_at_ms else 0
@@ -560,15 +561,15 @@ def _parked(run: Run, fact: RunParked, _at_ms: int) -> None:
 
 def _waiting(run: Run, fact: RunWaiting, at_ms: int) -> None:
     _signalled(run, at_ms)
-    run.wait = _wait(fact.events, fact.until_ms, fact.by_wall, fact.deadline_ms, at_ms)
+    run.wait, run.waits_since_ms = _wait(fact.until_ms, fact.by_wall, fact.deadline_ms, *fact.events), at_ms
     run.host_id, run.confirmed, run.cause, run.retry_at_ms, run.lost_at_ms = "", False, "", 0, 0
     run.ended_at_ms, run.reason, run.child_still_running, run.error = 0, "", None, ""
 
 
-def _wait(events: Sequence[str], until_ms: float, by_wall: bool, deadline_ms: float, since_ms: int) -> RunWait:
-    # Many wait for the same, and for no time: they share the names, and infinity.
-    until_ms, deadline_ms = min(math.inf, until_ms), min(math.inf, deadline_ms)
-    return RunWait(_same(*events), until_ms, by_wall, deadline_ms, since_ms)
+@lru_cache(maxsize=1_000)
+def _wait(until_ms: float, by_wall: bool, deadline_ms: float, *events: str) -> RunWait:
+    # Many wait for the same, and for no time: they share what they wait for.
+    return RunWait(events, until_ms, by_wall, deadline_ms)
 
 
 @lru_cache(maxsize=1_000)

@@ -90,11 +90,12 @@ def next_look(view: View, run: Run, limits: Limits, awake_at_ms: int | None = No
 def wait_due_ms(view: View, run: Run) -> float:
     """When the wait of a run is over, by the ledger's time; infinity if the wall clock or an event ends it, or it is paused."""
     wait = run.wait
-    return math.inf if wait is None or wait.by_wall or run.paused else wait_end_ms(view, wait)
+    return math.inf if wait is None or wait.by_wall or run.paused else wait_end_ms(view, run, wait)
 
 
-def wait_end_ms(view: View, wait: RunWait) -> float:
-    return wait.until_ms if wait.by_wall else wait.until_ms + carried(wait.since_ms, view.leaps) - wait.since_ms
+def wait_end_ms(view: View, run: Run, wait: RunWait) -> float:
+    leapt_ms = 0 if wait.by_wall else carried(run.waits_since_ms, view.leaps) - run.waits_since_ms
+    return wait.until_ms + leapt_ms
 
 
 def _patience_with_wait(view: View, run: Run, limits: Limits) -> Expiry:
