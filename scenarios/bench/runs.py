@@ -34,7 +34,7 @@ from perdure.scenarios.bench.measuring import (
     wait_for,
 )
 from perdure.scenarios.bench.peers import AWAITED, FAN_OUT, PeerProcess
-from perdure.scenarios.cast.measured import BATCH, Asker, Idler, Jobber, ManyRunner, Nap, Parent, Waiter, Writer
+from perdure.scenarios.cast.measured import BATCH, Asker, Idler, Instant, Jobber, ManyRunner, Nap, Parent, Waiter
 from perdure.scenarios.swarm.runner import swarm
 
 PAYLOAD = pack(7)
@@ -140,7 +140,7 @@ def waits(bench: Bench) -> Found:
         asked, plain = [], []
         for each in range(times):
             asked.append(took_ms(lambda each=each: _answered(runtime, f"asks-{each}")))  # type: ignore[misc]
-            plain.append(took_ms(lambda: runtime.run(Writer, 1).output))
+            plain.append(took_ms(lambda: runtime.run(Instant, 1).output))
         ratio = Compared([statistics.median(asked) / statistics.median(plain)], statistics.median(plain))
         parent.wait(many // 10)
         before = _resting_kb(runtime)

@@ -69,7 +69,7 @@ FIGURES: Final[dict[str, Group]] = {
         Measure("{count:,} runs that sleep {seconds:g} s in two hosts, all done", "s", at_most(4), "one sleep"),
         Measure("event sent → taken by a run that waits in memory", "ms", at_most(10)),
         Measure("event sent → taken by a run that waits without a process", "ms", at_most(20)),
-        Measure("run that asks and is answered at once, over an awaited run of one step", "×", at_most(2), "that, ms"),
+        Measure("run that asks and is answered at once, over an awaited run", "×", at_most(2), "that, ms"),
         Measure("each of {many:,} runs that wait for an event, in the supervisor", "KB", at_most(1.5)),
         Measure("boot with {many:,} such runs, beyond an empty one", "s", at_most(1)),
     ),
