@@ -362,8 +362,8 @@ def list_asks(
 
 
 def _asker_of(run: Run) -> str:
-    # A question that an agent asks outside of its runs is a run that it has requested.
-    return run.parent if run.agent_type == QUESTION_TYPE else run.child
+    # A question that an agent asks outside of its runs is a run that it has requested; so is a call of a tool.
+    return run.parent if run.agent_type == QUESTION_TYPE or run.options.get("relays") else run.child
 
 
 def asks_stand(view: View) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from perdure.policies import Answerer
 from perdure.scenarios.provider.script import Script, ScriptedCall
 from tests.actors.chat.desk import Adder, Outside
 from tests.actors.chat.room import Room, calls, outcomes, visit
+from tests.kit import address
 
 ADA = Answerer("ada", is_operator=True)
 
@@ -111,6 +112,7 @@ def test_a_tool_waits_for_a_person_for_longer_than_its_time_limit(name: str, ent
         await room.do("submit_messages", name, request_id="asked")
         (ask,) = await _opened(room)
         assert (ask["to"], ask["args"]) == (["ops"], {"what": "it"})
+        assert ask["agent"] == address(Clerk, "somebody"), "whose tool it is, and not what executes it"
         await asyncio.sleep(100)
         await _answered(room, "b")
         assert await _outcome(room) == [("output-available", "it is b by ada")]
