@@ -12,19 +12,23 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from pydantic_ai.models.test import TestModel
 from typer.testing import CliRunner
 
 from perdure import (
     Agent,
     AlreadyAnswered,
     Answer,
+    Approval,
     BadRequest,
+    ChatAgent,
     FiberContext,
     NoAnswer,
     RunContext,
     Runtime,
     blocking,
     exposed,
+    tool,
 )
 from perdure.actors.ray_world.os_processes import kill
 from perdure.scenarios.cli import app
@@ -144,3 +148,46 @@ def test_an_agent_asks_outside_of_its_runs_and_its_host_is_killed_meanwhile(tmp_
         assert told["decided"] == [[3, True]]
         assert told["work"] == [2, "much"]
         assert runtime.asks() == []
+
+
+@tool(needs_approval=Approval(to="ops"))
+def refund(cents: int) -> str:
+    """Pay back."""
+    return f"paid {cents}"
+
+
+class Till(ChatAgent):
+    """Pays back what people allow."""
+
+    model = TestModel()
+
+    def tools(self) -> list[Any]:
+        """One that is asked for."""
+        return [refund]
+
+
+def test_an_approval_is_answered_by_the_command_though_its_host_and_the_supervisor_died(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+
+    def perdure(*words: str) -> str:
+        done = CliRunner().invoke(app, [*words, "--data", str(data)])
+        return done.output + str(done.exception or "")
+
+    with Runtime(data, limits=LIMITS) as runtime:
+        till = runtime.agent(Till, "dora")
+        till.submit_messages("I want my money back.", request_id="refund")
+        while not (asks := runtime.asks(to="ops")):
+            time.sleep(0.1)
+        kill([each.process for each in soon(runtime.cluster.processes).values()])
+        assert runtime.asks() == asks
+    perdure("stop")
+    ask_id = asks[0]["ask_id"]
+    assert ask_id in perdure("asks")
+    assert "has to take the answer itself" in perdure("answer", ask_id, "yes")
+    with Runtime(data, limits=LIMITS) as runtime:
+        assert "cents" in perdure("answer", ask_id, "yes", "--edit", '{"cents": "many"}')
+        assert "its turn goes on" in perdure("answer", ask_id, "yes", "--as", "ada", "--edit", '{"cents": 12}')
+        assert "already answered by ada (cli)" in perdure("answer", ask_id, "no")
+        till = runtime.agent(Till, "dora")
+        result = till.attach("refund", follow=True)
+        assert (result.status, "paid 12" in result.text, runtime.asks()) == ("completed", True, [])
