@@ -43,6 +43,7 @@ from perdure.ledger import (
     AwaitedInsideHandler,
     Cancel,
     ConflictingRequest,
+    FiberStopped,
     derived_run_id,
 )
 from perdure.policies import JsonObject
@@ -119,7 +120,7 @@ class Asking:
             await self._dispatch.ask(load_type(QUESTION_TYPE), asked, run_id=run_id, then=ANSWERED, display=shown)
         try:
             said = await fiber.hear(name)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, FiberStopped):
             if fiber.goes_on:  # nobody waits for the answer any more
                 self._life.request(Cancel(run_id, self._life.agent_id, NOT_AWAITED))
             raise

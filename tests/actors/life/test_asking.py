@@ -279,6 +279,19 @@ def test_sync_code_waits_and_what_the_type_alone_refuses_is_asked_again_with_a_w
     one_process.play(story, threads_max=2)
 
 
+def test_a_question_ends_with_the_sync_fiber_that_is_cancelled() -> None:
+    async def story(world: OneProcess) -> None:
+        client = world.client
+        await client.call(Desk, "q", "begin", ("in_sync_fiber",), {})
+        await opened(client)
+        assert await client.call(Desk, "q", "stop", (), {}) is True
+        while await client.ask("asks"):
+            await asyncio.sleep(0.05)
+        assert await client.call(Desk, "q", "told", (), {}) == []
+
+    one_process.play(story, threads_max=2)
+
+
 def test_several_questions_at_once_are_told_apart() -> None:
     async def story(stage: Stage) -> None:
         await opened(stage.client, 3)
