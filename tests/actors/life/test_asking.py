@@ -368,6 +368,8 @@ def test_a_question_ends_with_its_fiber_that_is_cancelled_in_no_process() -> Non
         with pytest.raises(AskClosed):
             await stage.client.answer(ask["ask_id"], True, ADA, "cli")
         assert await stage.call(Desk, "told") == []
+        await asyncio.sleep(100)
+        assert (await stage.client.ask("audit"))["parked_mail"] == [], "the end of the question is nobody's mistake"
 
     play(story)
 
