@@ -65,6 +65,7 @@ export function talk(box, className, name, agent) {
     const told = await fetch(new URL(target, document.baseURI), { ...options, headers, signal: leave.signal });
     if (told.status === 204) return true;
     if (!told.ok) throw Object.assign(new Error(await told.text()), { isLost: told.status >= 500 });
+    if (messages.at(-1)?.role === "assistant") messages = messages.slice(0, -1);  // it goes on, and is told from its beginning
     answer = blank();
     stop.hidden = false;
     const reader = told.body.pipeThrough(new TextDecoderStream()).getReader();
