@@ -8,7 +8,7 @@ moved. The table in `transitions` moves the status; the functions below keep the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from operator import attrgetter
@@ -141,7 +141,7 @@ def opened(fact: AskOpened, seq: int, at_ms: int) -> AskRecord:
 
 
 Milestone: TypeAlias = tuple[int, str, int, int, bytes, str]
-NO_SLOTS: Final[Mapping[str, MailState]] = {}
+NO_SLOTS: Final[dict[str, MailState]] = {}
 NO_CHUNK: Final = (0, -1)
 
 
@@ -162,7 +162,7 @@ class Run:
 
     `asks` are its questions to people, the oldest first: the open ones, and the last that were closed.
 
-    Containers are made anew when something comes into them. So runs share the empty ones, of which many waiting runs would have many.
+    Runs without mail share `NO_SLOTS`, which stays empty, so that a million waiting runs do not hold a million dictionaries.
     """
 
     run_id: str
@@ -204,7 +204,7 @@ class Run:
     reason: str = ""
     child_still_running: bool | None = None
     cleared: bool = False
-    slots: Mapping[str, MailState] = field(default_factory=lambda: NO_SLOTS)
+    slots: dict[str, MailState] = field(default_factory=lambda: NO_SLOTS)
     mark: int = 0
     trace: str = ""
     progress_at_ms: int = 0
@@ -350,7 +350,9 @@ class Run:
         self.host_id, self.last_seq, self.teardown = "", seq, "" if self.is_hard else self.teardown
 
     def mark_slot(self, slot: str, state: MailState) -> None:
-        self.slots = {**self.slots, slot: state}
+        if not self.slots:  # an empty dictionary may be shared
+            self.slots = {}
+        self.slots[slot] = state
 
     def forget_ends(self, seq: int) -> None:
         ends = (Slot.FINISH, Slot.GIVE_UP)
@@ -366,19 +368,18 @@ class Run:
     def from_plain(cls, plain: list[Any]) -> Run:
         """The record that `to_plain` gave."""
         run = cls(*plain)
-        run.status = _STATUSES[run.status]
+        run.status = Status(run.status)
         run.agent_type, run.parent = _same(run.agent_type, run.parent)  # which many have
-        run.milestones = tuple([(*stone,) for stone in run.milestones]) if run.milestones else ()
+        run.milestones = tuple([(*stone,) for stone in run.milestones])
         run.chunk = (run.chunk[0], run.chunk[1]) if run.chunk[0] else NO_CHUNK
         run.slots = {slot: MailState(state) for slot, state in run.slots.items()} if run.slots else NO_SLOTS
-        run.overtaken = tuple(run.overtaken) if run.overtaken else ()
+        run.overtaken = tuple(run.overtaken)
         run.wait = None if run.wait is None else _wait(*run.wait[1:], *run.wait[0])
-        run.asks = tuple(map(AskRecord.from_plain, run.asks)) if run.asks else ()
+        run.asks = tuple(map(AskRecord.from_plain, run.asks))
         return run
 
 
 _plain_of = attrgetter(*(each.name for each in fields(Run) if each.init))
-_STATUSES: Final = {str(each): each for each in Status}  # a boot looks up one for each run
 
 
 def open_run(fact: RunRequested, seq: int, at_ms: int) -> Run:

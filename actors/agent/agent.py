@@ -387,8 +387,8 @@ class Agent(Hosted):
     ) -> RunHandle: ...
 
     def ask(self, question: str, schema: Any = bool, *, then: object = None, **options: Unpack[AskOptions]) -> Any:
-        """Ask people something, and wait for the answer. Await it in async code. The arguments and the answer are those of
-        `RunContext.ask`, which this is in the code of a `run`.
+        """Ask people something, and wait for the answer. Await it in async code. The arguments, but for `via`, and the answer
+        are those of `RunContext.ask`, which this is in the code of a `run`.
 
         Elsewhere the question is a run of its own. Code that is entered again after a death, as a fiber is, finds it open or answered, by
         the order of its questions. It is cancelled with the code that waits for it. If it is cancelled otherwise, `RunFailed` is raised.

@@ -15,7 +15,7 @@ class Hosted:
 
     _perdure: Tenant
     _perdure_recalls_results: ClassVar[bool] = (
-        False  # whether `run`, entered again after its end, gives the same result at once
+        False  # whether `run`, entered after its end, gives the same result at once
     )
     _perdure_apart: ClassVar[bool] = False  # whether its runs are never placed on the host of the agent that asked
     _perdure_relays: ClassVar[bool] = False  # whether what its runs report is reported of the asking child's run too

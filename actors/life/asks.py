@@ -105,7 +105,7 @@ class Answer:
     Attributes:
         value: the answer, of the type that was asked for.
         who: who gave it, the last one if it was asked of several; None if nobody did in time, and this is what `otherwise` said.
-        channel: by what it was given: `cli`, `runtime`, `rest` or `messenger`; None if nobody gave it.
+        channel: by what it was given, as `runtime`, `cli`, `rest` or `mcp`; None if nobody gave it.
         at_ms: when the question was closed.
         args: the arguments as they are to be used: as proposed, or as they were changed by whoever answered; None if none were proposed.
         edited: whether they were changed.
