@@ -319,8 +319,8 @@ def _is_of_a_run(target: ast.Attribute | ast.Subscript) -> bool:
     return False
 
 
-AT_A_GLANCE = 8
-"""Lines of a function that is read sooner than described."""
+AT_A_GLANCE = 20
+"""Lines of our own that are read sooner than described, if their name says what they are for."""
 
 
 def undocumented(source: Source) -> Iterator[str]:
@@ -346,8 +346,9 @@ def _undocumented_in(source: Source, parent: ast.AST, prefix: str, inherited: fr
 def _speaks_elsewhere(node: Function | ast.ClassDef, *, is_ours: bool) -> bool:
     """An override is described where it is declared, a setter by its getter, a single statement by itself."""
     marks = {ast.unparse(mark).rpartition(".")[2] for mark in node.decorator_list}
-    is_short = isinstance(node, Function) and (len(node.body) == 1 or (is_ours and body_lines(node) <= AT_A_GLANCE))
-    return is_short or bool(marks & {"override", "overload", "setter", "deleter"})
+    is_statement = isinstance(node, Function) and len(node.body) == 1
+    is_short = is_ours and (node.end_lineno or 0) - node.body[0].lineno < AT_A_GLANCE
+    return is_statement or is_short or bool(marks & {"override", "overload", "setter", "deleter"})
 
 
 @cache
