@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from perdure.actors.ray_world.processes import LoopWatch
 from perdure.actors.tasks import AGENT, Tasks
 
 A = "a@m:A"
+WAIT_S = 60.0
 
 
 class Life:
@@ -27,11 +29,14 @@ class Author:
 
     def __init__(self) -> None:
         self._perdure = Life()
-        self.entered, self.go_on = threading.Event(), threading.Event()
+        self._entered, self.go_on = threading.Event(), threading.Event()
 
     async def run(self) -> None:
-        self.entered.set()
-        self.go_on.wait()
+        self._entered.set()
+        assert self.go_on.wait(WAIT_S)
+
+    def entered(self) -> None:
+        assert self._entered.wait(WAIT_S)
 
 
 @pytest.fixture(autouse=True)
@@ -51,13 +56,13 @@ def watched(
         ready.set()
         await begin()
 
-    thread = threading.Thread(target=asyncio.run, args=(serve(),))
-    thread.start()
-    ready.wait()
-    try:
-        asyncio.run(look(made[0]))
-    finally:
-        thread.join()
+    with ThreadPoolExecutor(1) as thread:
+        served = thread.submit(asyncio.run, serve())
+        assert ready.wait(WAIT_S), served
+        try:
+            asyncio.run(look(made[0]))
+        finally:
+            served.result(2 * WAIT_S)
 
 
 def test_a_loop_that_turns_has_a_pulse() -> None:
@@ -82,7 +87,7 @@ def test_a_blocked_loop_is_told_with_the_agent_the_method_and_the_stack() -> Non
         await tasks.start_awaited(author.run())
 
     async def look(watch: LoopWatch) -> None:
-        author.entered.wait()
+        author.entered()
         try:
             first, second = await watch.pulse(), await watch.pulse()
         finally:
@@ -102,7 +107,7 @@ def test_an_agent_is_found_also_in_a_task_that_its_author_has_started() -> None:
         await asyncio.gather(author.run())
 
     async def look(watch: LoopWatch) -> None:
-        author.entered.wait()
+        author.entered()
         try:
             assert (await watch.pulse()).agent == Life.agent_id
         finally:
@@ -120,7 +125,7 @@ def test_the_next_piece_of_work_is_another_one() -> None:
     async def look(watch: LoopWatch) -> None:
         steps = []
         for author in (first, second):
-            author.entered.wait()
+            author.entered()
             steps.append((await watch.pulse()).step)
             author.go_on.set()
         assert steps[0] != steps[1]
