@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 from collections.abc import Callable
 from functools import partial
@@ -12,7 +14,7 @@ import obstore
 import pytest
 
 from perdure.ledger.codec import unpack
-from perdure.ledger.errors import BadRequest, LedgerDamaged, LedgerError
+from perdure.ledger.errors import BadRequest, LedgerDamaged, LedgerError, LedgerUnwritable
 from perdure.ledger.slots import IDENTITY, Answer, Create, NoReply, Request
 from perdure.ledger.store import bucket_store
 from perdure.ledger.store.bucket import Bucket, BucketRefused
@@ -178,6 +180,25 @@ def test_a_cache_that_cannot_be_used_is_dropped(tmp_path: Path, harm: str) -> No
         append(other, 1, 5)
         other.close()
     assert found(opened(tmp_path / "a", cloud)) == list(range(1, 21))
+
+
+def test_a_full_cache_disk_is_named_and_what_was_acknowledged_is_there_when_it_has_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    cloud = Cloud()
+    store = opened(tmp_path / "a", cloud)
+    append(store, 1, 20)
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(os, "pwritev", full)
+        meanwhile.setattr(os, "pwrite", full)
+        for _ in range(2):
+            with pytest.raises(LedgerUnwritable, match="the disk is full"):
+                append(store, 21, 21)
+        store.close()
+    assert found(opened(tmp_path / "a", cloud))[:20] == list(range(1, 21))
 
 
 def test_a_snapshot_names_again_what_has_not_changed_and_what_is_not_kept_is_deleted(tmp_path: Path) -> None:
