@@ -241,9 +241,12 @@ def test_a_prefix_where_nothing_has_run_is_said_to_be_one(url: str) -> None:
         ("s3://b/a/../b", "stores read differently"),
         ("s3://b/a\nb", "stores read differently"),
         ("s3://b/p?region=x", "has options"),
+        (Path("s3://b/p"), "give an address as a text"),
+        ("GS:b/p", "two slashes"),
+        ("http:/b/p", "two slashes"),
     ],
 )
-def test_a_url_that_no_bucket_has_is_refused_where_it_is_given(given: str, words: str) -> None:
+def test_a_url_that_no_bucket_has_is_refused_where_it_is_given(given: str | Path, words: str) -> None:
     with pytest.raises(BadRequest, match=words):
         Runtime(given)
 
