@@ -24,7 +24,7 @@ from typing import Any, Final, Literal, TypeAlias, TypedDict
 
 from perdure.actors.chat.chat_store import ACCEPTED, CLEARED
 from perdure.actors.chat.conversation_state import ConversationState
-from perdure.actors.chat.event_lists import batch
+from perdure.actors.chat.stream import batch
 from perdure.actors.chat.turn import Turn
 from perdure.ledger import BadRequest, check_whole
 from perdure.ledger.storage.agent_storages import CHUNKS, MESSAGE, TURN

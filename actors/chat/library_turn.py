@@ -26,9 +26,9 @@ from pydantic_core import to_jsonable_python
 
 from perdure.actors.chat.answer_stream import Finished
 from perdure.actors.chat.convert import CONTINUE, result_of, to_model
-from perdure.actors.chat.event_lists import step_ends
 from perdure.actors.chat.live_turn import LiveTurn
 from perdure.actors.chat.model import stream_request
+from perdure.actors.chat.stream import step_ends
 from perdure.actors.chat.tools import Tool
 from perdure.actors.chat.toolsets import HasDeps, deps_of, library_tool, with_owners
 from perdure.actors.chat.turn import OUTPUT, last_text

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from perdure.actors.chat.answer_stream import Finished
 from perdure.actors.chat.conversation_state import ConversationState
-from perdure.actors.chat.event_lists import last_boundary
 from perdure.actors.chat.history import History
 from perdure.actors.chat.library_turn import LibraryTurn, ModelHistory
 from perdure.actors.chat.live_turn import LiveTurn
 from perdure.actors.chat.model import stream_model
+from perdure.actors.chat.stream import last_boundary
 from perdure.actors.chat.turn_ends import TurnOutcome
 from perdure.actors.chat.turn_failures import ModelFailed
 from perdure.actors.chat.turn_recovery import TurnRecovery, abort
