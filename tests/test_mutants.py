@@ -86,7 +86,7 @@ HARMLESS = frozenset(  # changes that no behaviour follows from, each with its f
         # what is remembered is made anew, and is the same
         *(
             (
-                "actors/chat/context_view.py",
+                "actors/chat/history.py",
                 f"if known is None or known[0] is not message or known[1] != steps: => if known is None or {changed}:",
             )
             for changed in (
@@ -131,12 +131,12 @@ HARMLESS = frozenset(  # changes that no behaviour follows from, each with its f
             ("_perdure_recalls_results: ClassVar[bool] = True => _perdure_recalls_results: ClassVar[bool] = False"),
         ),
         # a second guard: the writer of a history gives each call an id of its own
-        ("actors/chat/kept_history.py", "self._call_ids |= called_ids(history[len(self._untouched) : end]) => pass"),
+        ("actors/chat/convert.py", "self._call_ids |= _called_ids(history[len(self._untouched) : end]) => pass"),
         # what a stream has still to write is written before the conversation begins again, or fails as its storage did
         ("actors/chat/turns.py", "self.state.rest() => pass"),
         # a second guard: what takes covered steps away takes the summary with them
         (
-            "actors/chat/context_view.py",
+            "actors/chat/history.py",
             (
                 'if partly is None or len(steps_of(partly["parts"])) < summary["steps"]: => '
                 'if partly is None and len(steps_of(partly["parts"])) < summary["steps"]:'

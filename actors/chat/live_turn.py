@@ -23,12 +23,11 @@ from typing import Any
 from perdure.actors.chat.approvals import approval_request, call_run_id, first_run_id, is_approved, put_off
 from perdure.actors.chat.chat_messages import shortened_result
 from perdure.actors.chat.conversation_state import ConversationState
-from perdure.actors.chat.lost_calls import aborted, died, evidence_of
 from perdure.actors.chat.tool_run import DEFERRED, TIMED_OUT, UNAPPROVED, RepeatableToolRun, ToolEnd, ToolRun, execute
 from perdure.actors.chat.tool_schema import ToolContext
 from perdure.actors.chat.tools import Approval, Tool, Toolset
 from perdure.actors.chat.toolsets import listed
-from perdure.actors.chat.transcript import told_of
+from perdure.actors.chat.transcript import aborted, died, evidence_of, told_of
 from perdure.actors.chat.turn import Turn
 from perdure.actors.code.author_call import in_words, result_of, text_of, tried
 from perdure.actors.life.activity import ACTIVITY, CALL

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, cast
 
 from perdure.actors.chat.answer_reader import ANSWER_BYTES_MAX, AnswerReader
 from perdure.actors.chat.answer_stream import TAIL_S, Finished, read_answer
-from perdure.actors.chat.convert import CONTINUE, IllegalRequest, assert_paired
-from perdure.actors.chat.kept_history import KeptHistory
+from perdure.actors.chat.convert import CONTINUE, IllegalRequest, KeptHistory, assert_paired
 from perdure.actors.chat.model_lookup import LIBRARY_TIMEOUT_S, UnusableModel, resolve_model
 from perdure.actors.chat.tools import ToolSpec
 from perdure.actors.chat.turn_failures import ModelFailed, failure_of

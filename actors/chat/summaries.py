@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from perdure.actors.chat.answer_stream import Finished
 from perdure.actors.chat.chat_store import TranscriptSummary
-from perdure.actors.chat.context_view import SUMMARY_ID
 from perdure.actors.chat.conversation_state import ConversationState
-from perdure.actors.chat.history import History
+from perdure.actors.chat.history import SUMMARY_ID, History
 from perdure.actors.chat.live_turn import LiveTurn
 from perdure.actors.chat.model import stream_model
 from perdure.actors.chat.turn_failures import ModelFailed

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable
 from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.history import History
 from perdure.actors.chat.live_turn import LiveTurn
-from perdure.actors.chat.lost_calls import late_results
 from perdure.actors.chat.stream import Stream
 from perdure.actors.chat.summaries import Compaction
+from perdure.actors.chat.transcript import late_results
 from perdure.actors.chat.turn import ChatRecoveryContext, Turn, text_in
 from perdure.actors.chat.turn_ends import TurnOutcome
 from perdure.actors.code.author_call import in_words, kind_of, raised_by, result_of, tried
