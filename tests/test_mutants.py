@@ -54,7 +54,7 @@ HARMLESS = frozenset(  # changes that no behaviour follows from, each with its f
         ),
         # no page names these, and any value of the kind will do
         ("actors/chat/stream.py", "LOOP_TURNS = 10 => LOOP_TURNS = 11"),
-        ("actors/chat/model_lookup.py", "CONNECT_TIMEOUT_S = 30.0 => CONNECT_TIMEOUT_S = 31.0"),
+        ("actors/chat/model.py", "CONNECT_TIMEOUT_S = 30.0 => CONNECT_TIMEOUT_S = 31.0"),
         ("actors/messenger/deliveries.py", "CALL_S = 30.0 => CALL_S = 31.0"),
         ("actors/messenger/deliveries.py", "HOLD_S = 10.0 => HOLD_S = 11.0"),
         (
@@ -163,7 +163,7 @@ HARMLESS = frozenset(  # changes that no behaviour follows from, each with its f
         # at first nothing was said, and with the first words this is set
         ("actors/messenger/deliveries.py", "self.is_recovering = False => self.is_recovering = True"),
         # it is imported with the library
-        ("actors/chat/library_turn.py", "if TYPE_CHECKING: => if not (TYPE_CHECKING):"),
+        ("actors/chat/play.py", "if TYPE_CHECKING: => if not (TYPE_CHECKING):"),
         ("actors/gateway/security.py", "@dataclass(frozen=True) => @dataclass(frozen=False)"),  # nobody changes one
         *(
             (

@@ -13,10 +13,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from perdure.actors.chat.answer_reader import AnswerReader
-from perdure.actors.chat.call_reader import ENDING
+from perdure.actors.chat.answer_reader import ENDING, AnswerReader
 from perdure.actors.chat.turn_failures import ModelFailed, failure_of
-from perdure.actors.chat.waits import Stalled, Watchdog
+from perdure.actors.chat.watchdog import Stalled, Watchdog
 from perdure.actors.tasks import awaited
 from perdure.policies import Event, Failure, FailureKind, stream_ended
 

@@ -24,22 +24,22 @@ from typing_extensions import TypeVar
 
 from perdure.actors.agent.agent import Agent
 from perdure.actors.agent.exposing import Events, Marking, begun_at_host, exposed, steering, verb, watching
-from perdure.actors.chat.callback import (
+from perdure.actors.chat.chat_messages import Messages, as_messages, checked_data
+from perdure.actors.chat.conversation import Conversation
+from perdure.actors.chat.conversation_state import BOUNDS_OF_CHATS, STALL_MS
+from perdure.actors.chat.feed import FeedEvent
+from perdure.actors.chat.followers import (
     SteerOptions,
     TurnOptions,
     ask_and_follow,
     continue_and_follow,
+    follow_feed,
     follow_turn,
     regenerate_and_follow,
     steer,
     submit,
 )
-from perdure.actors.chat.chat_messages import Messages, as_messages, checked_data
-from perdure.actors.chat.conversation import Conversation
-from perdure.actors.chat.conversation_state import BOUNDS_OF_CHATS, STALL_MS
-from perdure.actors.chat.feed import FeedEvent
-from perdure.actors.chat.followers import follow_feed
-from perdure.actors.chat.model_lookup import load_library
+from perdure.actors.chat.model import load_library
 from perdure.actors.chat.plain_data import checked_text
 from perdure.actors.chat.tools import Toolset
 from perdure.actors.chat.turn import ActiveTurn, ChatRecoveryContext, SteerReceipt, TurnResult

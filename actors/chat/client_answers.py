@@ -19,7 +19,7 @@ from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.live_turn import LiveTurn
 from perdure.actors.chat.tools import ANYBODY
 from perdure.actors.chat.turn import Turn
-from perdure.actors.chat.turn_ends import TurnOutcome, reported
+from perdure.actors.chat.turn_recovery import TurnOutcome, reported
 from perdure.actors.code.author_call import tried_now
 from perdure.actors.life.host_options import pool_spec
 from perdure.ledger import (

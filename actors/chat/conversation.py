@@ -10,8 +10,8 @@ from typing import cast
 from perdure.actors.chat.chat_messages import MESSAGES_MAX, METADATA_BYTES_MAX, as_messages, checked_data, for_storage
 from perdure.actors.chat.client_answers import CHAT, OF_CHAT
 from perdure.actors.chat.conversation_state import ChatAuthor, ConversationState
-from perdure.actors.chat.delegated_tools import client_tools
 from perdure.actors.chat.feed import PER_ROW, Feed
+from perdure.actors.chat.tools import client_tools
 from perdure.actors.chat.turn import STEER, SteerReceipt, Turn, TurnSettings
 from perdure.actors.chat.turns import AFTER_A_LOOK, Turns
 from perdure.actors.host.tenant import Tenant

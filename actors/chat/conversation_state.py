@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from perdure.actors.chat.chat_messages import REPLACED_BY
 from perdure.actors.chat.chat_store import ChatStore
-from perdure.actors.chat.delegated_tools import client_tools
-from perdure.actors.chat.model_lookup import library_of, load_library, resolve_model
+from perdure.actors.chat.model import library_of, load_library, resolve_model
 from perdure.actors.chat.stream import Stream
-from perdure.actors.chat.tools import Tool, Toolset
+from perdure.actors.chat.tools import Tool, Toolset, client_tools
 from perdure.actors.chat.transcript import LostCalls, Transcript
 from perdure.actors.chat.turn import ChatRecoveryContext, Turn, TurnSettings
 from perdure.actors.chat.turn_spans import TurnSpans
-from perdure.actors.chat.waits import Watchdog
+from perdure.actors.chat.watchdog import Watchdog
 from perdure.actors.code.author_call import result_of
 from perdure.actors.events.observability import emit
 from perdure.actors.host.tenant import Tenant

@@ -22,7 +22,7 @@ from operator import is_
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import unquote_to_bytes
 
-from perdure.actors.chat.call_reader import speakable
+from perdure.actors.chat.answer_reader import speakable
 from perdure.ledger import BadRequest
 from perdure.policies import STEERED, JsonObject, Message, Part, object_input, steered_message
 
@@ -154,7 +154,7 @@ class HistoryWriter:
             else:
                 call_id = self._call_id(part)
                 name, given = speakable(str(part.get("toolName"))), object_input(part.get("input"))
-                content, outcome = result_of(part)
+                content, outcome = call_result(part)
                 parts.append(self._lib.ToolCallPart(name, given, call_id, **_told(part, "callProviderMetadata", "id")))
                 results.append(self._lib.ToolReturnPart(name, content, call_id, outcome=outcome))
         if not parts:
@@ -229,7 +229,7 @@ class HistoryWriter:
         return found
 
 
-def result_of(part: Part) -> tuple[object, Outcome]:
+def call_result(part: Part) -> tuple[object, Outcome]:
     """What the model is told of a call: its output, or why there is none. A warning comes before partial output."""
     output = part.get("output", part.get("result"))
     state = part.get("state")

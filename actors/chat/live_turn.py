@@ -4,7 +4,7 @@ A call is durable (its `tool-input-available` event) before it begins. Then, by 
 
     function   a run under an id derived from turn and call. Beginning it asks the ledger for it, and asking again is harmless: a run
                that is over gives its result, one that goes on is awaited, an unknown one begins. So a turn that is played again after
-               a death asks again, and nothing starts twice. A run may ask for approval (`approvals`); a second one has it
+               a death asks again, and nothing starts twice. A run may ask for approval (`put_off`); a second one has it
     agent      the same, with the child's own class
     inline     in this process. Its beginning is recorded first. A later life that finds a beginning and no end knows that the call
                died, and begins it again only if the tool allows that
@@ -20,10 +20,22 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from perdure.actors.chat.approvals import approval_request, call_run_id, first_run_id, is_approved, put_off
 from perdure.actors.chat.chat_messages import shortened_result
 from perdure.actors.chat.conversation_state import ConversationState
-from perdure.actors.chat.tool_run import DEFERRED, TIMED_OUT, UNAPPROVED, RepeatableToolRun, ToolEnd, ToolRun, execute
+from perdure.actors.chat.tool_run import (
+    DEFERRED,
+    TIMED_OUT,
+    UNAPPROVED,
+    RepeatableToolRun,
+    ToolEnd,
+    ToolRun,
+    approval_request,
+    call_run_id,
+    execute,
+    first_run_id,
+    is_approved,
+    put_off,
+)
 from perdure.actors.chat.tool_schema import ToolContext
 from perdure.actors.chat.tools import Approval, Tool, Toolset
 from perdure.actors.chat.toolsets import listed

@@ -23,7 +23,7 @@ from perdure.actors.chat.live_turn import LiveTurn
 from perdure.actors.chat.model import stream_model
 from perdure.actors.chat.turn_failures import ModelFailed
 from perdure.actors.chat.turn_spans import Source
-from perdure.actors.chat.waits import Stalled, Watchdog
+from perdure.actors.chat.watchdog import Stalled, Watchdog
 from perdure.actors.code.author_call import result_of, tried
 from perdure.actors.ports import KillPoint
 from perdure.ledger import pack, unpack

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast, get_args
 
-from perdure.actors.chat.plain_data import checked
+from perdure.actors.chat.plain_data import checked_plain
 from perdure.actors.chat.tool_schema import ToolContext, intake_of_schema
 from perdure.actors.chat.tools import Effect, Tool
 from perdure.actors.code.author_call import result_of, tried
@@ -104,7 +104,7 @@ def library_tool(agent_class: type, at: int, definition: ToolDefinition, code_di
         name=definition.name,
         description=definition.description or "",
         kind="client" if definition.kind == "external" else "function",
-        intake=intake_of_schema(checked("parameters", definition.parameters_json_schema)),
+        intake=intake_of_schema(checked_plain("parameters", definition.parameters_json_schema)),
         effect=effect_of(definition.metadata),
         timeout_ms=None if definition.timeout is None else definition.timeout * 1000,
         needs_approval=definition.kind == "unapproved",
@@ -164,9 +164,9 @@ async def _call(
         except ApprovalRequired as asked:
             if about.tool_call_approved:
                 raise ToldToModel(f"{name} asks for an approval that it has been given.") from asked
-            raise ApprovalWanted(checked("metadata", asked.metadata or {})) from asked
+            raise ApprovalWanted(checked_plain("metadata", asked.metadata or {})) from asked
         except CallDeferred as deferred:
-            raise ResultLater(checked("metadata", deferred.metadata or {})) from deferred
+            raise ResultLater(checked_plain("metadata", deferred.metadata or {})) from deferred
 
 
 async def deps_of(author: HasDeps | type[HasDeps]) -> object:

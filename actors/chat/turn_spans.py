@@ -19,7 +19,7 @@ from perdure.actors.chat.stream import Stream
 from perdure.actors.chat.tool_run import ToolEnd
 from perdure.actors.chat.turn import Turn
 from perdure.actors.chat.turn_failures import ModelFailed
-from perdure.actors.chat.waits import Stalled, Watchdog
+from perdure.actors.chat.watchdog import Stalled, Watchdog
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.life.run_context import RunContext
 from perdure.actors.telemetry.instruments import MODEL_REQUEST_MS, MODEL_TOKENS

@@ -24,8 +24,7 @@ from perdure.actors.chat.play import Play
 from perdure.actors.chat.stream import batch, merged
 from perdure.actors.chat.summaries import Compaction
 from perdure.actors.chat.turn import READ, STEER, Turn, TurnPage, TurnResult, text_in
-from perdure.actors.chat.turn_ends import ResponseHook, TurnOutcome, reported
-from perdure.actors.chat.turn_recovery import TurnRecovery, abort
+from perdure.actors.chat.turn_recovery import ResponseHook, TurnOutcome, TurnRecovery, abort, reported
 from perdure.actors.code.author_call import tried
 from perdure.actors.events.message_parts import events_of
 from perdure.actors.life.activity import ACTIVITY, Activity
