@@ -1,4 +1,4 @@
-"""Following a conversation, or one turn of it, from wherever the caller is.
+"""The caller's side of a chat, wherever it is: asking for a turn, telling a callback, and following a turn or the whole conversation.
 
 The follower asks the agent for the events from a number on, again and again, and each answer is held open for some seconds while there is
 nothing new. It asks for more only when its consumer has taken what came, so a slow consumer delays no other and costs no memory. A new life
@@ -153,12 +153,25 @@ def is_last(page: TurnPage) -> bool:
 
 
 # ---------------------------------------------------------------- asking for a turn, and telling a callback
+# A callback is told `on_start, on_event*`, then one of three ends. The ends of an attempt, in the stream of a turn that is followed:
+#
+#     finish                     on_done
+#     error, abort               on_error
+#     data-interrupted           on_interrupted: this attempt is over, and the turn may go on without this callback. `attach` follows on,
+#                                and takes attempts that were over before it came for history.
+#     (it waits for a person)    on_interrupted, with the outcome `parked`: the turn goes on when its calls are answered, and `attach`
+#                                then.
+#
+# With `follow=True` neither of the last two is an end: the callback is told of an interruption, and of the next attempt too.
+#
+# Neither the turn nor its follower waits for a callback, except at the end. A callback that raises gets no more events, only the end; one
+# that hangs is given up.
 
 
 CALLBACK_TIMEOUT_S = 30.0
 END_GRACE_S = 2.0
 """How long the end of a turn waits for one call of a callback."""
-NAMES = ("on_start", "on_event", "on_done", "on_error", "on_interrupted")
+_NAMES = ("on_start", "on_event", "on_done", "on_error", "on_interrupted")
 FORGOTTEN = "The turn is over and was forgotten: its conversation was cleared, or its ended turns were deleted."
 log = logging.getLogger("perdure.chat")
 
@@ -246,7 +259,7 @@ async def ask_and_follow(
     told = await caller.call("_perdure_begin_turn", trigger, messages, request_id, options)
     if told["reason"] != "dropped":
         return await follow_turn(caller, request_id, callback, follow=to_the_end, opening=told)
-    runner = CallbackRunner(callback, caller.threads)
+    runner = _CallbackRunner(callback, caller.threads)
     runner.tell("on_start", {"requestId": told["request_id"]})
     await runner.finish("on_error", told["error"])
     return _result_of(told)
@@ -261,27 +274,28 @@ async def regenerate_and_follow(caller: Caller, callback: object = None, **optio
 
 
 async def submit(caller: Caller, messages: Messages, **options: Unpack[TurnOptions]) -> dict[str, Any]:
-    request_id = options.pop("request_id", None)
-    if request_id is None and not options.get("idempotency_key"):
-        request_id = caller.token()
-    told: dict[str, Any] = await caller.call("_perdure_accept_turn", "submission", messages, request_id, options)
+    told: dict[str, Any] = await _accept("submission", caller, messages, options)
     return told
 
 
 async def steer(caller: Caller, message: str | Mapping[str, object], **options: Unpack[SteerOptions]) -> SteerReceipt:
-    request_id = options.pop("request_id", None)
-    if request_id is None and not options.get("idempotency_key"):
-        request_id = caller.token()
-    told: SteerReceipt = await caller.call("_perdure_accept_turn", STEER, message, request_id, options)
+    told: SteerReceipt = await _accept(STEER, caller, message, options)
     return told
 
 
-class CallbackRunner:
+async def _accept(trigger: str, caller: Caller, messages: Messages, options: TurnOptions | SteerOptions) -> Any:
+    request_id = options.pop("request_id", None)
+    if request_id is None and not options.get("idempotency_key"):
+        request_id = caller.token()
+    return await caller.call("_perdure_accept_turn", trigger, messages, request_id, options)
+
+
+class _CallbackRunner:
     """Tells one callback, one call after the other, beside its caller. Errors go to the log. Sync methods run on a thread."""
 
     def __init__(self, callback: object, threads: Threads) -> None:
-        if callback is not None and not any(callable(getattr(callback, name, None)) for name in NAMES):
-            raise BadRequest("callback", f"{callback!r:.200} has none of the methods {', '.join(NAMES)}")
+        if callback is not None and not any(callable(getattr(callback, name, None)) for name in _NAMES):
+            raise BadRequest("callback", f"{callback!r:.200} has none of the methods {', '.join(_NAMES)}")
         self._callback, self._threads = callback, threads
         self._hears_events = True
         self._calls: deque[tuple[str, tuple[object, ...]]] = deque()
@@ -358,7 +372,7 @@ async def follow_turn(
     knew it.
     """
     check_whole("first", first, 0)
-    runner = CallbackRunner(callback, caller.threads)
+    runner = _CallbackRunner(callback, caller.threads)
     known = first > 0 or opening is not None
     follower = _Follower(caller, request_id, runner, first, opening, is_known=known, awaits_people=follow is True)
     runner.tell("on_start", {"requestId": request_id})
@@ -376,7 +390,7 @@ class _Follower:
         self,
         caller: Caller,
         request_id: str,
-        runner: CallbackRunner,
+        runner: _CallbackRunner,
         first: int,
         opening: TurnPage | None,
         *,
