@@ -351,6 +351,8 @@ RECENT: Final = 20
 
 
 class KeptHistory:
+    """The history of one conversation, for its next request."""
+
     def __init__(self, worth: int = LONG) -> None:
         self._worth = worth
         self._messages: list[Message] = []

@@ -22,8 +22,15 @@ from perdure.actors.chat.turn_failures import ModelFailed
 from perdure.actors.chat.watchdog import Stalled, Watchdog
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.life.run_context import RunContext
-from perdure.actors.telemetry.instruments import MODEL_REQUEST_MS, MODEL_TOKENS
-from perdure.actors.telemetry.span_names import LOST, about_tool, class_of, content_of_call, content_text
+from perdure.actors.telemetry.conventions import (
+    LOST,
+    MODEL_REQUEST_MS,
+    MODEL_TOKENS,
+    about_tool,
+    class_of,
+    content_of_call,
+    content_text,
+)
 from perdure.ledger import type_of
 from perdure.policies import (
     CHAT,

@@ -29,9 +29,8 @@ from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from perdure.actors.events.observability import Tags
-from perdure.actors.telemetry.instruments import INSTRUMENTS, Instrument
-from perdure.actors.telemetry.settings import TelemetrySettings
-from perdure.actors.telemetry.telemetry import TRACE, Telemetry
+from perdure.actors.telemetry.conventions import INSTRUMENTS, Instrument
+from perdure.actors.telemetry.telemetry import TRACE, Telemetry, TelemetrySettings
 from perdure.ledger import plain_without_secrets
 from perdure.policies import Attribute, EndedSpan, TraceContext
 

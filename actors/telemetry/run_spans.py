@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Final, NamedTuple
 
-from perdure.actors.telemetry.span_names import about_tool, class_of, content_of_call, is_function, over_attempts
+from perdure.actors.telemetry.conventions import about_tool, class_of, content_of_call, is_function, over_attempts
 from perdure.actors.telemetry.telemetry import CARRIED, CARRIED_TOOL, Telemetry
 from perdure.ledger import (
     AttemptLost,
