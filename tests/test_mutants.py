@@ -144,7 +144,7 @@ HARMLESS = frozenset(  # changes that no behaviour follows from, each with its f
         ),
         # the positions of messages begin at 1, so nothing is at either, or before
         (
-            "actors/chat/summaries.py",
+            "actors/chat/history.py",
             (
                 'summary["after"] = max(after, *map(position, (each["id"] for each in said)), 0) => '
                 'summary["after"] = max(after, *map(position, (each["id"] for each in said)), 1)'

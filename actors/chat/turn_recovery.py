@@ -18,10 +18,9 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from perdure.actors.chat.conversation_state import ConversationState
-from perdure.actors.chat.history import History
+from perdure.actors.chat.history import Compaction, History
 from perdure.actors.chat.live_turn import LiveTurn
 from perdure.actors.chat.stream import Stream
-from perdure.actors.chat.summaries import Compaction
 from perdure.actors.chat.transcript import late_results
 from perdure.actors.chat.turn import ChatRecoveryContext, Turn, text_in
 from perdure.actors.code.author_call import in_words, kind_of, raised_by, result_of, sendable, tried

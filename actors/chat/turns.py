@@ -18,11 +18,10 @@ from typing import cast
 from perdure.actors.chat.chat_messages import for_storage
 from perdure.actors.chat.client_answers import ClientAnswers
 from perdure.actors.chat.conversation_state import ConversationState
-from perdure.actors.chat.history import History
+from perdure.actors.chat.history import Compaction, History
 from perdure.actors.chat.live_turn import LiveTurn
 from perdure.actors.chat.play import Play
 from perdure.actors.chat.stream import batch, merged
-from perdure.actors.chat.summaries import Compaction
 from perdure.actors.chat.turn import READ, STEER, Turn, TurnPage, TurnResult, text_in
 from perdure.actors.chat.turn_recovery import ResponseHook, TurnOutcome, TurnRecovery, abort, reported
 from perdure.actors.code.author_call import tried
