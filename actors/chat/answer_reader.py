@@ -96,7 +96,6 @@ class CallReader:
         return part in self._calls
 
     def started(self, part: int, call_id: str, name: str, args: str | JsonObject | None) -> Iterator[Event]:
-        """A call begins, or begins again. Raises `ModelFailed` for one that was given out: the provider broke its own protocol."""
         known = self._calls.get(part)
         if known is None:
             known = self._calls[part] = _Call(self._own_id(call_id), name)
@@ -109,7 +108,7 @@ class CallReader:
         yield from self.grew(part, "", args)
 
     def grew(self, part: int, more_name: str, args: str | JsonObject | None) -> Iterator[Event]:
-        """More of a call. Raises `ModelFailed` as `started` does."""
+        """More of a call. Raises `ModelFailed` for one that was given out: the provider broke its own protocol."""
         call = self._calls[part]
         if call.is_too_long:
             return
@@ -416,7 +415,7 @@ def _weight(value: object) -> int:
 
 
 def provider_metadata(part: lib.ModelResponsePart, canonical: str | None) -> ProviderMetadata | None:
-    """The metadata that the part's provider wants back, under our own name, or None."""
+    # What the part's provider wants back, under our own name.
     told = {
         "provider": getattr(part, "provider_name", None),
         "canonical": canonical,

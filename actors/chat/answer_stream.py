@@ -58,7 +58,7 @@ class EagerReading(Generator[object, None, T | None]):
         return self
 
     def __next__(self) -> object:
-        """Go on to what must be waited for. With None there is nothing: others may go first."""
+        # With None there is nothing to wait for: others may go first.
         awaited = next(self._step)
         while awaited is None and self._in_a_row < IN_A_ROW_MAX:
             self._in_a_row += 1

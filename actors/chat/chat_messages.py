@@ -217,7 +217,7 @@ def is_current(message: Message) -> bool:
 
 
 def shortened_result(value: T) -> T | str:
-    """A tool's result within the limit of an event and of a message. The very same object if it is."""
+    # Within the limit of an event and of a message. The very same object if it is.
     return _short(value, RESULT_BYTES_MAX)
 
 

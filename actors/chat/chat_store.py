@@ -48,8 +48,7 @@ ACCEPTED, DELETED, CLEARED = "accepted", "deleted", "cleared"
 
 
 class InlineCall(TypedDict):
-    """An inline tool call that has begun: how often, and when last."""
-
+    # How often it has begun, and when last.
     attempt: int
     at_ms: int
 
@@ -130,11 +129,11 @@ class ChatStore:
         return self._guard.get("") or []
 
     def summary(self) -> TranscriptSummary | None:
-        """What the model is told in place of older messages, if there is such a summary: the same object while it stands."""
+        # The same object while it stands.
         return self._summary.get("")
 
     def message_versions(self, positions: Iterable[int]) -> list[int]:
-        """The number of the commit that wrote the message at each position; 0 if there is none."""
+        # The number of the commit that wrote the message at each position; 0 if there is none.
         return [self._messages.version(f"{each:010d}") for each in positions]
 
     # the feed
@@ -165,7 +164,7 @@ class ChatStore:
 
     @property
     def next_row(self) -> int:
-        """A number above those of all rows."""
+        # It is above the numbers of all rows.
         return self._life.storage.records().clock if self._life.has_storage else 1
 
     @property
@@ -173,7 +172,7 @@ class ChatStore:
         return self._watchers > 0
 
     async def change(self, changed: asyncio.Event) -> None:
-        """Wait for a commit that the feed tells of; `changed` is the event of the next one, as it was when the rows were read."""
+        # Waits for a commit that the feed tells of. `changed` is the event of the next one, as it was when the rows were read.
         self._watchers += 1
         try:
             await changed.wait()
@@ -279,7 +278,7 @@ class ChatStore:
             self._messages.drop(transaction, key)
 
     def clear(self, positions: Iterable[int], then: Callable[[], None]) -> None:
-        """Delete the messages and all that belongs to turns. Of what the feed has told only this is left."""
+        # Of what the feed has told only this is left.
         with self._changing() as transaction:
             for position in positions:
                 self._messages.drop(transaction, f"{position:010d}")

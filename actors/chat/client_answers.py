@@ -128,7 +128,7 @@ class ClientAnswers:
         return self._told(ask_id, asked.call)
 
     def approvals(self, request_id: str) -> list[AskRow]:
-        """The open questions about approvals of the calls of a turn, as the ledger's list has them."""
+        # The open questions about approvals, as the ledger's list has them.
         asked = [each for each in self._all_asked() if each.call.kind == APPROVAL]
         return [self._told(self._id(each), each.call) for each in asked if each.turn.request_id == request_id]
 
@@ -208,7 +208,7 @@ class ClientAnswers:
         self.look()
 
     def _all_asked(self) -> list[_Asked]:
-        """The calls that wait: for an approval, or for a client when nothing else of their turn is under way."""
+        # A call waits for an approval, or for a client when nothing else of its turn is under way.
         found: list[_Asked] = []
         for turn in self._state.open.values():
             for part in self._waiting_calls(turn):
@@ -250,7 +250,7 @@ class ClientAnswers:
         return bool(self.imported()) or any(map(self._waiting_calls, self._state.open.values()))
 
     def imported(self) -> list[Part]:
-        """The calls of the newest message that wait for the client though no turn has made them: an imported answer."""
+        # No turn has made the calls of an imported answer.
         leaf = self._state.transcript.leaf
         if leaf is None or leaf["role"] != "assistant":
             return []
@@ -269,7 +269,7 @@ class ClientAnswers:
                 await self._close(parked, _talked)
 
     def is_talk(self, turn: Turn) -> bool:
-        """Whether a turn waits for nothing but words, so that a message of a person answers it."""
+        # Such a turn waits for nothing but words, so a message of a person answers it.
         return turn.status is TurnStatus.PARKED and all(map(self._is_talk, self._waiting_calls(turn)))
 
     def _is_talk(self, part: Part) -> bool:
@@ -315,7 +315,7 @@ class ClientAnswers:
         self._state.tenant.alarms.set(PART, at_ms, self._look, wakes=False)
 
     def _left_ms(self, turn: Turn) -> float:
-        """How long the turn still waits. Below 0 it is too late for an answer."""
+        # Below 0 it is too late for an answer.
         if turn.status is not TurnStatus.PARKED or self._state.open.get(turn.request_id) is not turn:
             return math.inf
         config, _ = tried_now(lambda: ChatRecovery.of(self._state.agent.chat_recovery))
@@ -339,7 +339,7 @@ def _key(call: AskedCall) -> str:
 
 
 def _words_of(descriptor: JsonObject) -> str:
-    """What a call, or its toolset, says of why it asks."""
+    # What a call, or its toolset, says of why it asks.
     return ", ".join(f"{name}: {value}" for name, value in descriptor.items())[:1_000]
 
 

@@ -71,7 +71,7 @@ class Conversation:
     def accept_request(
         self, trigger: str, messages: object, request_id: object, options: Mapping[str, object]
     ) -> dict[str, object]:
-        """Accept the turn of a request. Raises `BadRequest`, naming the field; then nothing was written."""
+        # `BadRequest` names the field; then nothing was written.
         if trigger not in TRIGGERS:
             raise BadRequest("trigger", f"{trigger!r:.200} is not one of {', '.join(sorted(TRIGGERS))}")
         turn = self.request(trigger, messages, request_id, options)
@@ -172,7 +172,6 @@ class Conversation:
             raise BadRequest("instead_of", f"{instead_of!r:.200} is not the id of a message of the {wanted}")
 
     def delete_messages(self, message_ids: object) -> int:
-        """Delete messages. Those of a turn that is under way cannot be deleted."""
         if not isinstance(message_ids, list | tuple) or not all(isinstance(each, str) for each in message_ids):
             raise BadRequest("message_ids", f"{message_ids!r:.200} is not a list of ids")
         busy = self._busy()
@@ -266,7 +265,7 @@ class Conversation:
         }
 
     def unnested(self, method: str, *, is_waiting: bool = True) -> Conversation:
-        """The conversation. Raises `BadRequest` inside a turn of this agent or a transaction, where a turn could never begin."""
+        # Inside a turn of this agent or a transaction a turn could never begin.
         activity, playing = ACTIVITY.get(), self.turns.playing
         work = () if activity is None else (activity.origin, activity.within)
         if playing is not None and f"turn/{playing.live.turn.request_id}" in work:
@@ -278,7 +277,7 @@ class Conversation:
         return self
 
     def answer(self, event: Event, who: Answerer = OF_CHAT, channel: str = CHAT) -> bool:
-        """Take in a client's answer to a call. One that answers an imported call begins a turn, which continues its message."""
+        # An answer to an imported call begins a turn, which continues its message.
         answers, call_id = self.turns.answers, event["toolCallId"]
         if answers.answer(event, who, channel):
             return True
@@ -314,7 +313,7 @@ class Conversation:
     # waiting, looking, forgetting
 
     async def stable(self, timeout_ms: float | None) -> bool:
-        """Wait until no turn is open and no imported call waits for the client. Returns False if that takes longer."""
+        # Waits until no turn is open and no imported call waits for the client. False if that takes longer.
         try:
             async with asyncio.timeout(None if timeout_ms is None else max(0.0, timeout_ms) / 1000):
                 while self.state.open or self.turns.answers.imported():
@@ -362,7 +361,7 @@ class Conversation:
         return [self._told(turn) for turn in chosen[-most:]]
 
     def delete(self, status: object, ended_before: int | None, limit: int) -> int:
-        """Delete ended turns of these statuses, the oldest first."""
+        # The oldest first.
         wanted, most = TURN_ENDED if status is None else _statuses(status), _limit(limit, DELETED_MAX)
         before = float("inf") if ended_before is None else ended_before
         found = [
@@ -384,9 +383,8 @@ class Conversation:
         self.turns.forget()
 
 
+# The caller of an agent that follows its own turns.
 class LocalCaller:
-    """The caller of an agent that follows its own turns."""
-
     def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation
         self.threads = conversation.tenant.threads

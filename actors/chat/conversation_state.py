@@ -119,7 +119,7 @@ class ConversationState:
         self._model: tuple[object, Model] | None = None
 
     def release(self, turn: Turn) -> Stream | None:
-        """Let go of a turn that has ended. Whoever waits for its next event hears so. Returns its stream."""
+        # It has ended. Followers that wait for its next event hear so.
         request_id = turn.request_id
         self.open.pop(request_id, None)
         self.runs.pop(request_id, None)
@@ -131,7 +131,7 @@ class ConversationState:
         return stream
 
     def stream_of(self, turn: Turn) -> Stream:
-        """The stream of a turn that has not ended."""
+        # Only of a turn that has not ended.
         stream = self.streams.get(turn.request_id)
         if stream is None:
 
@@ -152,7 +152,7 @@ class ConversationState:
             stream.rest()
 
     def replace_now(self, stream: Stream) -> None:
-        """Delete the messages whose place this turn takes, or mark them as replaced; durable with the next flush of the stream."""
+        # The messages whose place this turn takes are deleted, or marked as replaced; durable with the next flush of the stream.
         turn = stream.turn
         gone = self.transcript.since(turn.options["instead_of"]) if "instead_of" in turn.options else []
         if turn.options.get("keep"):
@@ -170,7 +170,7 @@ class ConversationState:
             self.add_now(stream, [each for each in said if each["id"] not in self.transcript])
 
     def add_now(self, stream: Stream, messages: list[Message]) -> None:
-        """Add messages to the transcript; they are durable with the next flush of the stream."""
+        # The messages are durable with the next flush of the stream.
         placed = self.transcript.placed(messages)
         self.transcript.put(placed)
         stream.beside(messages=placed)
@@ -188,7 +188,7 @@ class ConversationState:
         return client_tools(turn.options.get("client_tools", ()))
 
     async def model(self) -> Model:
-        """The model that the agent names now. Its library is loaded on a thread, once a host, before `get_model` may import it."""
+        # The library of the named one is loaded on a thread, once a host, before `get_model` may import it.
         await self._load(self.agent.model)
         wanted = await result_of(self.agent.get_model)
         await self._load(wanted)

@@ -106,7 +106,7 @@ class HistoryWriter:
         return other
 
     def finished(self, messages: Sequence[Message], last_word: str) -> list[lib.ModelMessage]:
-        """The whole history, which ends with these messages. Raises `BadRequest` if there is nothing to send."""
+        # The history ends with these messages. Raises `BadRequest` if there is nothing to send.
         for message in messages:
             self.write(message)
         if not self.history:
@@ -116,7 +116,7 @@ class HistoryWriter:
         return self.history
 
     def write(self, message: Message) -> None:
-        """Add a message. What people said in the middle of an answer is a message of its own to the model."""
+        # What people said in the middle of an answer is a message of its own to the model.
         if message["role"] != "assistant":
             self._say(message)
             return
@@ -143,7 +143,7 @@ class HistoryWriter:
             self._add([self._lib.UserPromptPart(whole)])
 
     def _answer(self, step: list[Part], *, goes_on: bool) -> bool:
-        """Add one answer, and the results of its calls. Returns whether it was not empty. `goes_on`: it is not the first of its message."""
+        # Returns whether it was not empty. `goes_on`: it is not the first answer of its message.
         parts: list[lib.ModelResponsePart] = []
         results: list[lib.ModelRequestPart] = []
         for part in _with_what_it_led_to([part for part in step if _is_sendable(part)]):
@@ -230,7 +230,7 @@ class HistoryWriter:
 
 
 def call_result(part: Part) -> tuple[object, Outcome]:
-    """What the model is told of a call: its output, or why there is none. A warning comes before partial output."""
+    # What the model is told of a call: its output, or why there is none. A warning comes before partial output.
     output = part.get("output", part.get("result"))
     state = part.get("state")
     if part.get("errorText") and state != "output-denied":
@@ -371,7 +371,7 @@ class KeptHistory:
         parameters: ModelRequestParameters,
         last_word: str = CONTINUE,
     ) -> list[ModelMessage]:
-        """The history of these messages, as it is sent. Raises as `to_model` and `assert_paired` do."""
+        # Raises as `to_model` and `assert_paired` do.
         if len(messages) < self._worth:
             made = model.prepare_messages(to_model(messages, provider=model.system, last_word=last_word), parameters)
             assert_paired(made)

@@ -47,22 +47,22 @@ class Caller(Protocol):
 
     threads: Threads
 
-    def token(self) -> str:
-        """A new identifier."""
+    def token(self) -> str: ...
 
-    async def call(self, method: str, *args: object, **kwargs: object) -> Any:
-        """Call a method of the agent."""
+    async def call(self, method: str, *args: object, **kwargs: object) -> Any: ...
 
     @property
     def idle_s(self) -> float:
-        """After how long without work the agent is put to sleep."""
+        # After so long without work the agent is put to sleep.
+        ...
 
     async def is_awake(self) -> bool:
-        """Whether the agent is awake. The question does not wake it."""
+        # The question does not wake it.
+        ...
 
 
 async def follow_feed(caller: Caller, first: int = 0) -> AsyncGenerator[FeedEvent, None]:
-    """The events of a conversation from a number on, without an end. The first look wakes the agent."""
+    # The events have no end. The first look wakes the agent.
     check_whole("first", first, 0)
     rest = Rest(caller)
     while True:
@@ -83,7 +83,7 @@ class Rest:
         self._told_at_s = self._loop.time()
 
     async def ask(self, method: str, *args: object) -> Any:
-        """Ask the agent, again and again while the supervisor is away or the ledger refuses."""
+        # It is asked again and again while the supervisor is away or the ledger refuses.
         while True:
             try:
                 return await self._caller.call(method, *args, self.hold_s)
@@ -91,7 +91,7 @@ class Rest:
                 await asyncio.sleep(AGAIN_S)
 
     async def after(self, *, is_resting: bool) -> None:
-        """Wait until it is time for the next look. `is_resting`: the agent has said nothing new, and nothing is under way."""
+        # Returns when it is time for the next look. `is_resting`: the agent has said nothing new, and nothing is under way.
         if not is_resting:
             self._told_at_s, self._pause_s, self.hold_s = self._loop.time(), self._first_pause_s, HOLD_S
         elif self._loop.time() - self._told_at_s >= REST_AFTER_S:
@@ -100,7 +100,7 @@ class Rest:
             self._pause_s = self._first_pause_s if is_used else min(self._pause_s * 2, PAUSE_MOST_S)
 
     async def _is_used(self) -> bool:
-        """Wait for a pause, or until the agent has slept and woken. Returns whether somebody else keeps it awake."""
+        # Waits for a pause, or until the agent has slept and woken. Returns whether somebody else keeps it awake.
         until_s, has_slept = self._loop.time() + self._pause_s, False
         while self._loop.time() < until_s:
             await asyncio.sleep(LOOK_S)
@@ -143,12 +143,12 @@ class TurnPages:
 
 
 def is_newest(page: TurnPage) -> bool:
-    """Whether a page has come to the end of what is durable."""
+    # Whether a page has come to the end of what is durable.
     return page["next"] >= page["next_event"] or not page["events"]
 
 
 def is_last(page: TurnPage) -> bool:
-    """Whether nothing follows a page, or only after a person has answered."""
+    # Whether nothing follows a page, or only after a person has answered.
     return page["next"] >= page["next_event"] and page["status"] in (*TURN_ENDED, TurnStatus.PARKED)
 
 
@@ -253,7 +253,7 @@ async def ask_and_follow(
     callback: object = None,
     **options: Unpack[TurnOptions],
 ) -> TurnResult:
-    """Ask for a turn under an id that is known here, so that it can be asked for again, and follow it."""
+    # The id of the turn is known here, so that it can be asked for again.
     request_id = options.pop("request_id", None) or caller.token()
     to_the_end = options.pop("follow", None)
     told = await caller.call("_perdure_begin_turn", trigger, messages, request_id, options)
@@ -310,7 +310,7 @@ class _CallbackRunner:
                 self._teller = awaited(self._tell_all())
 
     async def finish(self, name: str, *args: object) -> None:
-        """Tell the end, and wait until it is told. A call that hangs is left behind, and the end is told nevertheless."""
+        # Returns when the end is told. A call that hangs is left behind, and the end is told nevertheless.
         loop = asyncio.get_running_loop()
         self.tell(name, *args)
         ended_s = loop.time()
@@ -404,7 +404,7 @@ class _Follower:
         """The attempt that was under way when it came. Earlier ones are history; so are all of a turn that was over."""
 
     async def run(self, *, to_the_end: bool) -> TurnResult:
-        """Follow to the end of the attempt, of the turn, or to where it waits for a person."""
+        # Follows to the end of the attempt, of the turn, or to where it waits for a person.
         while (page := await self._page()) is not None:
             self._is_known = self._is_known or bool(page["attempt"])
             is_over = page["status"] in TURN_ENDED
@@ -428,7 +428,7 @@ class _Follower:
         )
 
     async def lost(self, why: str) -> None:
-        """Tell that the turn cannot be followed any more."""
+        # Told when the turn cannot be followed any more.
         info = Interrupted(
             request_id=self._request_id,
             outcome="unknown",

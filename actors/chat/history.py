@@ -210,7 +210,7 @@ class History:
             self._legal.pop(each, None)
 
     def final_message(self, stream: Stream, *, is_over: bool) -> Message | None:
-        """The assistant's message of a turn that has ended, or waits; None if it is empty."""
+        # The turn has ended, or waits. None if its message is empty.
         parts = [_closed(part) for part in stream.parts] if is_over else stream.parts
         if is_over and any(_is_open(part) for part in parts):
             message: Message = {**stream.message, "parts": parts}
@@ -261,8 +261,7 @@ _PROACTIVE, _REACTIVE = "proactive", "reactive"
 
 
 class _Cut(NamedTuple):
-    """What is to be summarised, and the summary that it will be, but for its text. `versions` are those of the messages at `positions`."""
-
+    # The summary lacks its text. `versions` are those of the messages at `positions`.
     covered: list[Message]
     summary: TranscriptSummary
     positions: list[int]
@@ -381,7 +380,7 @@ class Compaction:
         return (text or "").strip()
 
     async def ask_for_summary(self, messages: list[Message]) -> str:
-        """A summary of these messages by the agent's model. Raises `ModelFailed` if there is none."""
+        # Raises `ModelFailed` if there is none.
         clips = iter(CLIPS)
         said = retold(messages, next(clips))
         for tries in range(1, TRIES_MAX + 1):

@@ -100,7 +100,7 @@ class LiveTurn:
         return part is None or is_settled(part)
 
     async def performed(self, call_id: str) -> Part | None:
-        """A call, executed to its end; None if a person is to act first."""
+        # The call is executed to its end. None if a person is to act first.
         while True:
             part = self._part(call_id)
             assert part is not None, "a call is in the stream before it is executed"
@@ -133,7 +133,7 @@ class LiveTurn:
         return CallStage.ASKED if state == "approval-requested" else CallStage.READY
 
     async def settle(self) -> bool:
-        """Wait until every call is settled or waits for a person. Returns whether one waits for a person."""
+        # Waits until every call is settled or waits for a person. Returns whether one waits for a person.
         while True:
             unsettled = [part for part in self.stream.parts if is_tool_part(part) and not is_settled(part)]
             for part in unsettled:
@@ -151,7 +151,7 @@ class LiveTurn:
         return bool(self.waiting(self.stream.parts))
 
     def waiting(self, parts: list[Part]) -> list[Part]:
-        """Those of these calls that wait for their client, for an approval, or for a result from elsewhere."""
+        # Those of these calls that wait for their client, for an approval, or for a result from elsewhere.
         return waiting_calls(parts, self.tools.client_names)
 
     async def drain(self, limit_ms: float | None = None) -> None:
@@ -240,7 +240,7 @@ class LiveTurn:
         return task
 
     def _is_for_client(self, part: Part, tool: Tool | None) -> bool:
-        """Whether an answer is all that is missing, the client's or one from elsewhere: no approval is missing."""
+        # True if an answer is all that is missing, the client's or one from elsewhere, and no approval.
         if tool is None or tool.kind != "client":
             return part["toolCallId"] in deferred_ids(self.stream.parts)
         was_asked = part.get("state") == "approval-responded" or part["toolCallId"] in self._for_client

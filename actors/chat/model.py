@@ -55,8 +55,7 @@ class UnusableModel(BadRequest):
 
 
 class _LoopsModels(NamedTuple):
-    """What one event loop has opened. The models are kept by name and key."""
-
+    # The models are kept by name and key.
     client: httpx2.AsyncClient
     models: dict[tuple[str, str | None], Model]
 
@@ -93,7 +92,7 @@ def resolve_model(model: object, key: Secret | None = None) -> Model:
 
 
 def library_of(model: object) -> str:
-    """The provider that is named, whose library `load_library` imports; empty for a model that is no name."""
+    # The provider that is named. Empty for a model that is no name.
     return model.partition(":")[0].removeprefix("gateway/") if isinstance(model, str) else ""
 
 

@@ -89,14 +89,13 @@ def _mended(value: object) -> object:
     return value
 
 
+# A provider may split a character outside the BMP between two pieces of a text.
 class TextJoiner:
-    """Joins the pieces of one text. A provider may split a character outside the BMP between two pieces."""
-
     def __init__(self) -> None:
         self._half = ""
 
     def joined(self, piece: str) -> str:
-        """The text so far that is whole. The first half of a character waits for the second."""
+        # The first half of a character waits for the second.
         text, self._half = self._half + piece, ""
         if text and "\ud800" <= text[-1] <= "\udbff":
             text, self._half = text[:-1], text[-1]

@@ -109,7 +109,6 @@ class Play:
             self._task.cancel()
 
     async def run(self) -> TurnOutcome:
-        """Play the turn to its end, or until it waits for a person."""
         live, library = self.live, self._agent.library_agent
         if library is not None:
             return await self._by_library(library)
@@ -220,7 +219,6 @@ class _AnswerWriter:
         self._texts: dict[str, str] = {}
 
     def take(self, item: Event | Finished) -> None:
-        """Take in one event of the model."""
         if isinstance(item, Finished):
             self._stream.add({"type": "finish-step", "finishReason": item.reason, "usage": item.usage})
             return
@@ -305,7 +303,6 @@ class _LibraryTurn:
         self._outcome: TurnOutcome | None = None
 
     async def play(self) -> TurnOutcome:
-        """Play the turn to its end, or until it waits for a person."""
         from pydantic_ai.exceptions import AgentRunError  # noqa: PLC0415 - loaded where an agent of the library plays
 
         self._live.stream.mend()
@@ -353,7 +350,7 @@ class _LibraryTurn:
         return steps_of(self._live.stream.parts[: self._live.turn.base])
 
     def _steered(self, messages: Sequence[ModelMessage]) -> list[ModelMessage]:
-        """The library's messages with those of people that stand in the turn, each before the first answer of those after it."""
+        # The library's messages with those of people that stand in the turn, each before the first answer of those after it.
         ends = [*accumulate(answer.steps for answer in self._answers())]
         said: deque[tuple[int, Message]] = deque()
         steps = 0
@@ -391,7 +388,7 @@ class _LibraryTurn:
     async def request(
         self, messages: list[ModelMessage], settings: ModelSettings | None, parameters: ModelRequestParameters
     ) -> ModelResponse:
-        """The answer to the next request: from the stream, or of the model."""
+        # The answer is in the stream already, or the model is asked.
         self._settle(messages)
         number, self._asked = self._asked, self._asked + 1
         while True:
@@ -445,7 +442,7 @@ class _LibraryTurn:
     # calls
 
     async def call(self, call_id: str, at: int | None, tool: ToolsetTool[Any]) -> object:
-        """The result of a call: of its run, or told again."""
+        # The result of its run, or the same told again.
         from pydantic_ai.exceptions import ToolFailed  # noqa: PLC0415 - as above
 
         if at is not None:
@@ -461,7 +458,7 @@ class _LibraryTurn:
         return output
 
     def _settle(self, messages: list[ModelMessage]) -> None:
-        """Settle the calls that the library answered itself: those of its output tools, and those that it refused."""
+        # The library has answered some calls itself: those of its output tools, and those that it refused.
         if not messages or messages[-1].kind != "request":
             return
         for part in messages[-1].parts:
@@ -548,7 +545,7 @@ def _recorded(model: Model, turn: _LibraryTurn) -> Model:
 
 
 def _wrapped(toolset: AbstractToolset[Any], turn: _LibraryTurn, at: int | None) -> AbstractToolset[Any]:
-    """A toolset whose calls are the turn's. `at` is its place among those of the class, None for what the client brought."""
+    # A toolset whose calls are the turn's. `at` is its place among the toolsets of the class, None for what the client brought.
     from pydantic_ai.toolsets import WrapperToolset  # noqa: PLC0415 - as above
 
     @dataclass

@@ -95,7 +95,7 @@ class Stream:
 
     @property
     def said(self) -> list[Part]:
-        """The same, if anything was said: that a request was begun says nothing yet, nor do messages of the user in it."""
+        # That a request was begun says nothing yet, nor do messages of the user in it.
         parts = self.own_parts
         return parts if any(part["type"] not in ("step-start", STEERED) for part in parts) else []
 
@@ -112,7 +112,7 @@ class Stream:
         self._beside = _both(self._beside, documents)
 
     def add(self, event: Event) -> None:
-        """Add an event. It becomes durable soon, or with the next `flush`."""
+        # The event becomes durable soon, or with the next `flush`.
         if self._problem is not None:
             raise self._problem
         self.events.append(event)
@@ -221,7 +221,7 @@ class Stream:
 
     @property
     def is_between_steps(self) -> bool:
-        """Whether the next request begins a step of its own, and does not go on with an answer that broke off."""
+        # True if the next request begins a step of its own, and does not go on with an answer that broke off.
         boundary = last_boundary(self.events)
         if boundary is None or boundary["type"] == "start-step":
             return boundary is None
@@ -229,7 +229,7 @@ class Stream:
 
     @property
     def settled(self) -> int:
-        """How many steps of this turn have ended of themselves, and how many of its calls are settled."""
+        # Counts the steps of this turn that have ended of themselves, and its settled calls.
         kept = [
             event for event in self.events if event["type"] == "finish-step" and event.get("finishReason") != BROKEN
         ]
@@ -255,20 +255,20 @@ class Stream:
 
     @property
     def remark(self) -> str:
-        """What a caller should know of the end of the answer; empty if it ended as answers do."""
+        # What a caller should know of the end of the answer; empty if it ended as answers do.
         if self.finish_reason not in ("stop", "tool_call"):
             return self.finish_reason
         return "" if any(part["type"] not in ("step-start", "reasoning") for part in self.last_step) else "empty"
 
     @property
     def open_text(self) -> Part | None:
-        """The text that broke off and can be continued: the last part of all."""
+        # The text that broke off and can be continued: the last part of all.
         last = self.parts[-1] if self.parts else None
         is_open = last is not None and last["type"] == "text" and last.get("state") == "streaming" and last.get("text")
         return last if is_open else None
 
     def mend(self, *, replay: bool = False) -> None:
-        """Repair a broken step by events. With `replay` everything after its last call is withdrawn."""
+        # With `replay` everything after the last call of the broken step is withdrawn.
         if not self.is_broken:
             return
         base, parts = step_base(self.parts), self.parts
@@ -286,7 +286,7 @@ class Stream:
             self.add({"type": "finish-step", "finishReason": BROKEN})
 
     def answer_with(self, text: str) -> None:
-        """Write a whole answer, which came from elsewhere, in place of what broke off."""
+        # A whole answer that came from elsewhere takes the place of what broke off.
         self.mend(replay=True)
         if self.is_broken:
             self.add({"type": "finish-step", "finishReason": BROKEN})
@@ -298,14 +298,14 @@ class Stream:
         self.add({"type": "finish-step", "finishReason": "stop"})
 
     def withdraw(self) -> None:
-        """Withdraw all that the turn has said. What people have said in it stays."""
+        # What people have said in the turn stays.
         steered = [part for part in self.own_parts if part["type"] == STEERED]
         self.retract(self.turn.base, step=True)
         for part in steered:
             self.add(cast("Event", part))
 
     def retract(self, count: int, *, step: bool = False) -> None:
-        """Withdraw the parts from this one on; with `step` the opening of the step is among them."""
+        # With `step` the opening of the step is among what is withdrawn.
         self.add({"type": RETRACT, "data": {"parts": count, "step": step}, "transient": True})
 
 
@@ -344,7 +344,7 @@ Numbered = TypeVar("Numbered", bound=Mapping[str, object])
 
 
 def last_boundary(events: list[Event]) -> Event | None:
-    """The last `start-step` or `finish-step` of a step that was not withdrawn."""
+    # The last `start-step` or `finish-step` of a step that was not withdrawn.
     withdrawn = 0
     event: Event
     for event in reversed(events):
@@ -359,7 +359,7 @@ def last_boundary(events: list[Event]) -> Event | None:
 
 
 def step_ends(events: list[Event]) -> list[Event | None]:
-    """The `finish-step` of each step that was not withdrawn, in order; None for one that is open."""
+    # The `finish-step` of each step that was not withdrawn, in order; None for one that is open.
     ends: list[Event | None] = []
     for event in events:
         kind = event["type"]
@@ -373,7 +373,7 @@ def step_ends(events: list[Event]) -> list[Event | None]:
 
 
 def batch(events: list[Numbered]) -> list[Numbered]:
-    """As many of the first events as one answer should carry, and at least one."""
+    # As many of the first events as one answer should carry, and at least one.
     size = 0
     for count, event in enumerate(events[:BATCH_EVENTS_MAX]):
         delta = event.get("delta")
@@ -384,7 +384,7 @@ def batch(events: list[Numbered]) -> list[Numbered]:
 
 
 def merged(events: list[Event]) -> list[Event]:
-    """The same events with neighbouring deltas of one text joined, so that a long text is not copied once per delta."""
+    # Neighbouring deltas of one text are joined, so that a long text is not copied once per delta.
     joined: list[Event] = []
     run: list[str] = []
     for event in events:

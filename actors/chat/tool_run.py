@@ -115,13 +115,13 @@ async def execute(life: Life, tool: Tool, given: object, context: ToolContext, t
 
 
 def approval_request(call_id: str, asker: str, descriptor: Mapping[str, Json]) -> Event:
-    """The event by which a call waits for a person. `asker` is the call or its run; `descriptor` says more of the call."""
+    # `asker` is the call or its run; `descriptor` says more of the call.
     event: Event = {"type": "tool-approval-request", "toolCallId": call_id, "approvalId": _id_of(asker)}
     return {**event, "approvalDescriptor": dict(descriptor)} if descriptor else event
 
 
 def put_off(call_id: str, run_id: str, end: ToolEnd) -> Event:
-    """The event by which a call waits whose run could not settle it: for an approval, or for a result that somebody brings later."""
+    # The run could not settle the call, which waits for an approval, or for a result that somebody brings later.
     descriptor = end.get("descriptor", {})
     if end.get("kind") == UNAPPROVED:
         return approval_request(call_id, run_id, descriptor)

@@ -234,13 +234,13 @@ class Tool:
         return otherwise if self.timeout_ms is None else self.timeout_ms
 
     def wants_approval(self, given: object, agent: object = None) -> object:
-        """Whether a person must approve this call, or who must, or an awaitable of that. The author's predicate may raise."""
+        # Whether a person must approve this call, or who must, or an awaitable of that. The author's predicate may raise.
         if isinstance(self.needs_approval, bool | Approval):
             return self.needs_approval
         return _called(self.needs_approval, {"input": given, "agent": agent})
 
     def probed(self, given: object, context: ToolContext, agent: object = None) -> object:
-        """The author's probe of a call that died: True (it took effect), False, or None (unknown), or an awaitable of one."""
+        # Whether a call that died took effect, by the author's probe. None: it is not known. It may be an awaitable.
         return None if self.probe is None else _called(self.probe, {"input": given, "context": context, "agent": agent})
 
 
@@ -387,7 +387,7 @@ class Toolset:
     """The tools of one agent by name, in the order in which they were given."""
 
     def __init__(self, tools: Iterable[object]) -> None:
-        """Take `Tool`s and functions. Raises `BadRequest`, which says what is wrong with which of them."""
+        # The `BadRequest` says what is wrong with which of them.
         self._tools: dict[str, Tool] = {}
         for each in tools:
             found = each if isinstance(each, Tool) else _as_tool(each)
@@ -397,7 +397,7 @@ class Toolset:
 
     @classmethod
     def declared(cls, agent_class: Any) -> None:
-        """Raise `BadRequest` for tools of a class that would fail in each turn, as far as they can be told without an agent of it."""
+        # Tools of a class that would fail in each turn are refused, as far as they can be told without an agent of it.
         if is_async(agent_class.tools):
             raise BadRequest("tools", f"{agent_class.__name__}.tools() is async; it returns its tools at once")
         bare = object.__new__(agent_class)
@@ -464,7 +464,7 @@ def check_description(description: object) -> str:
 
 
 def check_hook(field: str, hook: object) -> None:
-    """Raise `BadRequest` unless it is None, a bool or an `Approval`, or a function whose parameters can be given."""
+    # A hook is None, a bool or an `Approval`, or a function whose parameters can be given.
     if hook is None or (field == "needs_approval" and isinstance(hook, bool | Approval)):
         return
     if not callable(hook):

@@ -34,16 +34,14 @@ if TYPE_CHECKING:
 LIBRARY = "library"
 
 
+# A class whose tools get dependencies.
 class HasDeps(Protocol):
-    """A class whose tools get dependencies."""
-
     @classmethod
     def _perdure_deps(cls) -> object: ...
 
 
+# A class of chat agents, as its toolsets are found by it.
 class HasToolsets(HasDeps, Protocol):
-    """A class of chat agents, as its toolsets are found by it."""
-
     @classmethod
     def _perdure_toolsets(cls) -> Toolsets: ...
 
@@ -82,7 +80,7 @@ def checked_toolsets(given: object) -> Toolsets:
 async def listed(
     agent_class: type[HasToolsets], code_dir: Path | None, trouble: Callable[[str, Exception], object]
 ) -> list[Tool]:
-    """The tools of a class's toolsets, now. A toolset that cannot be opened has none; `trouble` is told why."""
+    # A toolset that cannot be opened has none; `trouble` is told why.
     found: list[Tool] = []
     for at, toolset in enumerate(checked_toolsets(agent_class._perdure_toolsets())):  # noqa: SLF001 - the runtime's own
         tools, problem = await tried(_definitions(agent_class, toolset))
@@ -99,7 +97,7 @@ async def _definitions(agent_class: type[HasToolsets], toolset: AbstractToolset[
 
 
 def library_tool(agent_class: type, at: int, definition: ToolDefinition, code_dir: Path | None) -> Tool:
-    """A tool of the class's toolset at this place, as the library describes it."""
+    # `at` is the place of the toolset in the class.
     return Tool(
         name=definition.name,
         description=definition.description or "",
@@ -128,7 +126,7 @@ def is_library_tool(reference: str) -> bool:
 
 
 def find_library_tool(reference: str, code_dir: Path | None) -> Tool:
-    """The tool that another process named so. Raises `UnknownTool`."""
+    # Another process has named the tool so.
     _, at, name, class_name = reference.split("#", 3)
     agent_class = cast("type[HasToolsets]", load_type(class_name, code_dir))
     toolsets = checked_toolsets(agent_class._perdure_toolsets())  # noqa: SLF001 - the runtime's own

@@ -49,7 +49,7 @@ class Transcript:
 
     @property
     def messages(self) -> list[Message]:
-        """All messages, oldest first. Do not change them in place."""
+        # Oldest first. Do not change them in place.
         return list(self._messages.values())
 
     @property
@@ -68,14 +68,14 @@ class Transcript:
         return message_id in self._messages
 
     def placed(self, messages: list[Message]) -> list[tuple[int, Message]]:
-        """Each message as it is stored, with its position: its own, or the next free one."""
+        # Each message as it is stored, with its position: its own, or the next free one.
         for message in messages:
             self._positions.setdefault(message["id"], self._last + 1)
             self._last = max(self._last, self._positions[message["id"]])
         return [(self._positions[message["id"]], for_storage(message)) for message in messages]
 
     def put(self, placed: Iterable[tuple[int, Message]]) -> None:
-        """Add messages that are durable, or are so with the next flush of their turn, each at its position."""
+        # The messages are durable, or are so with the next flush of their turn.
         has_late = False
         for position, message in placed:
             newest = next(reversed(self._messages), None)
@@ -92,7 +92,7 @@ class Transcript:
             self._messages = dict(sorted(self._messages.items(), key=lambda each: self._positions[each[0]]))
 
     def since(self, message_id: str) -> list[Message]:
-        """This message and all that follow it, without those that were replaced before."""
+        # This message and all that follow it, without those that were replaced before.
         ids = list(self._messages)
         found = ids[ids.index(message_id) :] if message_id in self._messages else []
         return [self._messages[each] for each in found if is_current(self._messages[each])]
@@ -133,7 +133,7 @@ NO_EFFECT = (
 
 
 def evidence_of(part: Part, run_id: str, result: RunResult | None, at_ms: int) -> OurMetadata:
-    """The evidence of a call with an unknown outcome. It is kept with the call, and found there when a result comes late."""
+    # The evidence is kept with the call, and found there when a result comes late.
     still_running = result is not None and result.status == "interrupted" and result.child_still_running is not False
     words = result.error if result is not None else "the agent's own process was lost during the call"
     return {
@@ -148,7 +148,7 @@ def evidence_of(part: Part, run_id: str, result: RunResult | None, at_ms: int) -
 
 
 def died(part: Part, tool: Tool, evidence: OurMetadata, probed: object) -> str:
-    """What the model is told of a call that died. `probed` is the author's probe: True, False, or None for unknown."""
+    # What the model is told. `probed` is the author's probe: True, False, or None for unknown.
     if isinstance(probed, bool):
         return (TOOK_EFFECT if probed else NO_EFFECT).format(tool=tool.name)
     return caution(
@@ -186,7 +186,7 @@ class LostCalls:
             self._store.keep_guard(guard.as_rows())
 
     def refusal(self, tool: Tool, given: object) -> str | None:
-        """What the model is told if the call would repeat a lost one; None if the call may begin."""
+        # What the model is told if the call would repeat a lost one; None if the call may begin.
         loss = self._guard.blocked(tool.name, given, tool.effect)
         if loss is None:
             return None
@@ -217,7 +217,7 @@ Inspect = Callable[[str], Awaitable[Mapping[str, object] | None]]
 
 
 async def late_results(transcript: Transcript, lost: LostCalls, inspect: Inspect) -> list[Message]:
-    """The corrections that are due, as messages. `inspect` asks the ledger about a run."""
+    # The corrections that are due. `inspect` asks the ledger about a run.
     found = []
     for call_id, evidence in list(transcript.uncertain.items()):
         message_id = f"correction-{evidence['runId']}"

@@ -133,16 +133,16 @@ class Turn(StoredRow):
 
     @property
     def is_of_a_person(self) -> bool:
-        """Whether a person has sent messages by it. What the runtime tells of runs stands in messages of the user too."""
+        # What the runtime tells of runs stands in messages of the user too.
         return self.trigger in PEOPLES and any(each["role"] == "user" for each in self.messages)
 
     @property
     def was_read(self) -> bool:
-        """Whether another turn has read its messages, so that it never began itself."""
+        # Another turn has read its messages, so it never began itself.
         return self.status is TurnStatus.SKIPPED and self.reason == READ
 
     def apply(self, event: TurnEvent) -> bool:
-        """Move the status by the table. Returns False for an echo. Raises `IllegalTransition`, for a bug of ours."""
+        # Returns False for an echo. An `IllegalTransition` is a bug of ours.
         status = TURN_TRANSITIONS.next(self.status, event, self.request_id)
         self.status = status or self.status
         return status is not None

@@ -83,7 +83,7 @@ class TurnOutcome(NamedTuple):
 
 
 async def reported(state: ConversationState, turn: Turn, outcome: TurnOutcome) -> TurnOutcome:
-    """The outcome as people will read it. A text that `on_chat_error` returns replaces an error."""
+    # A text that `on_chat_error` returns replaces an error.
     if outcome.event is not TurnEvent.FAILED:
         return outcome
     info = {"request_id": turn.request_id, "stage": outcome.stage, "reason": outcome.reason}
@@ -111,7 +111,7 @@ class ResponseHook:
         self._is_telling = False
 
     def ended(self, turn: Turn, message: Message | None) -> None:
-        """A turn has ended. One that never began and did not fail is not told."""
+        # A turn that never began and did not fail is not told.
         was_played = turn.started_at_ms or turn.status is TurnStatus.ERROR
         if not self._tenant.overrides("on_chat_response") or not was_played:
             return
@@ -195,7 +195,7 @@ class TurnRecovery:
         return outcome
 
     async def begin(self, live: LiveTurn) -> TurnOutcome | None:
-        """Begin a turn, or recover it from an earlier life. Returns an outcome if there is nothing to play."""
+        # A turn that an earlier life began is recovered. Returns an outcome if there is nothing to play.
         turn = live.turn
         if turn.cancelled is not None:
             return await abort(live)
@@ -229,7 +229,7 @@ class TurnRecovery:
         return None
 
     def open(self, turn: Turn, stream: Stream, late: list[Message]) -> None:
-        """Begin the turn and add its messages to the transcript, in one commit."""
+        # One commit begins the turn and adds its messages to the transcript.
         self._state.replace_now(stream)
         self._state.add_now(stream, [*late, *turn.messages])
         turn.apply(TurnEvent.BEGUN)
@@ -311,7 +311,7 @@ class TurnRecovery:
         return seen
 
     def over(self, turn: Turn) -> list[tuple[str, dict[str, object]]]:
-        """Close the incident of a turn that has ended, in the same commit. Returns the events to emit after it."""
+        # Closes the incident of a turn that has ended, in the same commit. Returns the events to emit after it.
         elapsed_ms = max(0, turn.ended_at_ms - (turn.started_at_ms or turn.accepted_at_ms))
         told = {"status": str(turn.status), "durationMs": elapsed_ms, "error": turn.error or None}
         finish: tuple[str, dict[str, object]] = ("chat:turn:finish", told)

@@ -63,8 +63,6 @@ Said = Callable[[], list[Message]]
 
 @dataclass
 class ModelRequest:
-    """A request to a model: which model, and how it ended."""
-
     model: Model
     settings: Mapping[str, object]
     answer: Callable[[], list[Part]]
@@ -72,7 +70,7 @@ class ModelRequest:
     error: str = ""
 
     def heard(self, item: Event | Finished, turn: Turn) -> None:
-        """A piece of the answer came. With the last one the request is over, before its end becomes durable."""
+        # With the last piece of the answer the request is over, before its end becomes durable.
         if isinstance(item, Finished):
             self.end, turn.asked_at_ms = item, 0
 
@@ -87,12 +85,12 @@ class TurnSpans:
     # a turn
 
     def accepted(self, turn: Turn, run: RunContext | None) -> None:
-        """A turn was asked for, by a run perhaps; where it stands in a trace becomes durable with it."""
+        # Where a turn stands in a trace becomes durable with it.
         if self._telemetry.is_on and run is not None:
             turn.trace = run.above.text
 
     def place(self, turn: Turn, before: int = 0) -> TraceContext:
-        """The span of the present attempt at a turn, or of that of the run if the turn is one's; `before` counts attempts backwards."""
+        # The span of the present attempt at a turn, or of that of the run if the turn is one's; `before` counts attempts backwards.
         attempts, run = self._attempts(turn), self._run_of(turn.request_id)
         if turn.run_id:
             return run_span(attempts.above, turn.run_id, (turn.attempt if run is None else run.attempt) - before)

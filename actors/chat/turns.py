@@ -132,7 +132,7 @@ class TurnViews:
         return self._page(turn, batch(events), first)
 
     async def opening(self, request_id: str) -> TurnPage:
-        """A turn that was accepted just now, with its first events if they come at once."""
+        # The turn was accepted just now. The page has its first events if they come at once.
         turn = self.find(request_id)
         if turn is not None and not turn.is_over and not self._is_behind(turn):
             await self._state.stream_of(turn).next_events(1, OPENING_S)
@@ -279,7 +279,7 @@ class Turns:
         return is_held(turn.steers, turn.status, self.state.open)
 
     def _aim(self, turn: Turn) -> None:
-        """Hold a turn back for the one under way. A turn that waits for words alone is none: a message answers and ends it."""
+        # The turn is held back for the one under way. One that waits for words alone is none: a message answers and ends it.
         playing = 0 if self.playing is None else self.playing.live.turn.number
         found = steered_turn(self._all_seen(), playing)
         target = None if found is None else next(e for e in self.state.open.values() if e.number == found.number)
@@ -292,7 +292,7 @@ class Turns:
             stream.flush() if stream.events else self.state.store.write(target)
 
     def steered_by(self, turn: Turn) -> str:
-        """The turn that this one is held back for, or that has read its messages; empty if there is none."""
+        # The turn that this one is held back for, or that has read its messages; empty if there is none.
         return turn.steers if turn.was_read or self._is_held(turn) else ""
 
     def read_steers(self, live: LiveTurn) -> None:
@@ -338,7 +338,7 @@ class Turns:
         return is_dropped(policy, is_overlapping=self._is_overlapping(turn)) and self.views.known(turn) is None
 
     async def _superseded(self, live: LiveTurn) -> TurnOutcome | None:
-        """Wait for the place of a turn. Returns an outcome if a later message takes it; the turn's message stays in the transcript."""
+        # Waits for the place of a turn. Returns an outcome if a later message takes it; the turn's message stays in the transcript.
         policy, loop = Overlap.of(self.state.agent.message_concurrency), asyncio.get_running_loop()
         now_ms, begun_s = max(live.turn.accepted_at_ms, self.state.tenant.now_ms()), loop.time()
         while True:
@@ -445,7 +445,7 @@ class Turns:
     # ending
 
     async def end(self, turn: Turn, outcome: TurnOutcome) -> None:
-        """End a turn, or park it until a person has answered. The first end counts."""
+        # The turn ends, or is parked until a person has answered. The first end counts.
         with turn.applied(outcome.event) as counts:
             if not counts:
                 return
@@ -463,7 +463,7 @@ class Turns:
     def _commit_end(
         self, turn: Turn, outcome: TurnOutcome
     ) -> tuple[list[tuple[str, dict[str, object]]], list[tuple[int, Message]]]:
-        """Commit row, message and last event at once. Returns what is to be emitted, and what is new in the transcript."""
+        # Row, message and last event are one commit. Returns what is to be emitted, and what is new in the transcript.
         stream = self.state.stream_of(turn)
         turn.error, turn.reason, turn.finish_reason = outcome.error, outcome.reason, stream.finish_reason
         if outcome.notice is not None:
@@ -499,7 +499,7 @@ class Turns:
         return await waiter
 
     async def cancel(self, request_id: str, reason: str) -> bool:
-        """Cancel a turn, also for the lives that recover it (spec W-40). Returns whether it was open."""
+        # The turn is cancelled for the lives that recover it too (spec W-40). Returns whether it was open.
         turn = self.state.open.get(request_id)
         if turn is None or turn.cancelled is not None:
             return False
@@ -523,7 +523,7 @@ class Turns:
             self.kick()
 
     def forget(self) -> None:
-        """Delete messages, turns, streams, and the calls that may not be repeated. No turn is open any more."""
+        # No turn is open any more.
         if not self._tenant.has_storage:
             return
         state = self.state

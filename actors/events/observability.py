@@ -81,8 +81,7 @@ Callback = Callable[[ObservedEvent], object]
 
 @dataclass(eq=False, slots=True)
 class _Subscriber:
-    """One subscription. The same callback may be subscribed twice, so subscriptions are compared by identity."""
-
+    # The same callback may be subscribed twice, so subscriptions are compared by identity.
     callback: Callback
     warned: bool = False
 
@@ -167,10 +166,7 @@ class Metrics(Protocol):
 
 
 class NoMetrics:
-    """Drops all metrics."""
-
-    def count(self, name: str, value: float = 1, tags: Tags | None = None) -> None:
-        """Do nothing."""
+    def count(self, name: str, value: float = 1, tags: Tags | None = None) -> None: ...
 
     observe = gauge = count
 
@@ -181,15 +177,14 @@ class NoMetrics:
 
 
 class Happening(NamedTuple):
-    """An event, and the agent that it is about."""
-
+    # The agent is the one that the event is about.
     type: EventType
     agent: str
     payload: JsonObject
 
 
 def happening_of(row: FactRow, view: View) -> Happening | None:
-    """The event of a fact that the view has folded, or None if it has none."""
+    # The view has folded the fact. None if the fact has no event.
     if row.kind == "MailFailed":
         return _of_mail(cast("MailFailed", decode(row.kind, row.body)), view)
     told, run = _TOLD.get(row.kind), view.runs.get(row.subject)
@@ -224,7 +219,7 @@ Payload = Callable[[Any, Run, int], JsonObject]
 
 
 def _ended(status: str, error: Callable[[Any], str]) -> Payload:
-    """The payload of an end, or of a lost attempt; without a `status`, that of the run."""
+    # The payload of an end, or of a lost attempt; without a `status`, that of the run.
     return lambda fact, run, at_ms: {
         "status": status or str(run.status),
         "elapsed_ms": at_ms - run.requested_at_ms,

@@ -18,7 +18,6 @@ LOST: Final = "process_lost"
 
 
 def is_function(agent_type: str) -> bool:
-    """Whether a run of this type is the execution of a tool's function."""
     return module_of(agent_type.rpartition(":")[0]) == TOOLS
 
 
@@ -27,7 +26,7 @@ def class_of(agent_type: str) -> str:
 
 
 def over_attempts(above: TraceContext, run_id: str, agent_type: str, tool_call: object) -> TraceContext:
-    """What stands above the attempts at a run: the model's call of a tool, if that asked for the run of an agent."""
+    # Above the attempts stands the model's call of a tool, if that asked for the run of an agent.
     return call_span(above, run_id) if tool_call and not is_function(agent_type) else above
 
 
@@ -42,7 +41,7 @@ def content_of_call(arguments: object, result: object) -> dict[str, Attribute]:
 
 
 def content_text(value: object) -> str:
-    """A value as JSON, up to `CONTENT_MAX`."""
+    # As JSON, up to `CONTENT_MAX`.
     try:
         return json.dumps(value, default=str, ensure_ascii=False)[:CONTENT_MAX]
     except (TypeError, ValueError):  # keys that JSON does not know
@@ -56,8 +55,7 @@ MODEL_TOKENS, MODEL_REQUEST_MS = "model_tokens", "model_request_ms"
 
 
 class Instrument(NamedTuple):
-    """A metric at the collector. `scale` is what a value is multiplied by; `tags` are the names of its attributes there."""
-
+    # `scale` is what a value is multiplied by; `tags` are the names of its attributes at the collector.
     name: str
     unit: str
     description: str

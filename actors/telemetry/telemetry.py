@@ -122,7 +122,7 @@ class HeldTelemetry(Telemetry):
         self._is_waiting = False
 
     def pass_on(self, count: int | None = None) -> None:
-        """Tell the first that are held, or all: what they speak of is durable."""
+        # The first that are held, or all: what they speak of is durable.
         due, self._held = self._held[:count], [] if count is None else self._held[count:]
         for span in due:
             self._telemetry.tell(span)
@@ -146,18 +146,18 @@ def carried() -> dict[str, str]:
 
 
 def carried_text() -> str:
-    """The same as a text that stands in a row; empty where there is no trace."""
+    # The same as a text that stands in a row; empty where there is no trace.
     return carried().get(CARRIED, "")
 
 
 def carried_by_run() -> dict[str, str]:
-    """The same for a run, with the tool by which a model asks for it."""
+    # The same for a run, with the tool by which a model asks for it.
     told, tool = carried(), TOOL.get()
     return {**told, CARRIED_TOOL: tool} if told and tool else told
 
 
 def heed_callers() -> None:
-    """From now on spans that the program itself has begun with OpenTelemetry are above what it asks for. It is not imported for that."""
+    # Spans that the program itself has begun with OpenTelemetry are above what it asks for. It is not imported for that.
     if not _outer:
         _outer.append(_current_of_program)
 
@@ -204,7 +204,7 @@ class TelemetrySettings:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> TelemetrySettings:
-        """The settings in an environment. An endpoint turns telemetry on; `OTEL_SDK_DISABLED=true` turns it off."""
+        # An endpoint turns telemetry on; `OTEL_SDK_DISABLED=true` turns it off.
         if _word(environ, "OTEL_SDK_DISABLED") == "true":
             return cls()
         wanted = {name: _is_wanted(environ, name) for name in ("traces", "metrics")}
@@ -229,14 +229,14 @@ def _word(environ: Mapping[str, str], name: str) -> str:
 
 
 def variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that the processes of a directory are given: all of OpenTelemetry's, if telemetry is on."""
+    # All of OpenTelemetry's, if telemetry is on: the processes of a directory are given these.
     if not TelemetrySettings.of(environ).is_on:
         return {}
     return {name: value for name, value in environ.items() if name.startswith(_PREFIX)}
 
 
 def secrets_in(environ: Mapping[str, str]) -> list[str]:
-    """The values of the headers for the collector, which hold its keys."""
+    # They hold the collector's keys.
     headers = [value for name, value in environ.items() if name.startswith(_PREFIX) and name.endswith("_HEADERS")]
     pairs = [pair.partition("=")[2].strip() for text in headers for pair in text.split(",")]
     return [value for pair in pairs for value in (pair, pair.rpartition(" ")[2], pair.rpartition("%20")[2]) if value]
