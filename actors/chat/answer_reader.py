@@ -24,7 +24,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from hashlib import blake2b
@@ -203,13 +203,19 @@ class CallReader:
         }
 
     def _own_id(self, call_id: str) -> str:
-        found, turn = "" if call_id.startswith(_MADE_UP) else call_id, 0
-        call_id = found
-        while found in self._taken or not _ID.fullmatch(found):
-            turn += 1
-            found = f"call_{blake2b(f'{call_id}|{turn}'.encode(errors='replace'), digest_size=12).hexdigest()}"
+        wanted = "" if call_id.startswith(_MADE_UP) else call_id
+        found = free_id(wanted, lambda each: each not in self._taken and _ID.fullmatch(each) is not None)
         self._taken.add(found)
         return found
+
+
+def free_id(wanted: str, is_free: Callable[[str], bool]) -> str:
+    # The same id each time, whatever life reads the answer.
+    found, turn = wanted, 0
+    while not is_free(found):
+        turn += 1
+        found = f"call_{blake2b(f'{wanted}|{turn}'.encode(errors='replace'), digest_size=12).hexdigest()}"
+    return found
 
 
 def arguments_in(text: str) -> JsonObject:

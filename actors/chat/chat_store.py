@@ -93,7 +93,7 @@ class ChatStore:
         self._feed: Documents[Any] = Documents(life, FEED)
         self._summary: Documents[TranscriptSummary] = RememberedDocuments(life, SUMMARY, unpack, pack)
         self.changed = asyncio.Event()  # set by the next commit that the feed tells of
-        self._watchers = 0
+        self.watchers = 0
 
     # reading
 
@@ -167,17 +167,13 @@ class ChatStore:
         # It is above the numbers of all rows.
         return self._life.storage.records().clock if self._life.has_storage else 1
 
-    @property
-    def is_watched(self) -> bool:
-        return self._watchers > 0
-
     async def change(self, changed: asyncio.Event) -> None:
         # Waits for a commit that the feed tells of. `changed` is the event of the next one, as it was when the rows were read.
-        self._watchers += 1
+        self.watchers += 1
         try:
             await changed.wait()
         finally:
-            self._watchers -= 1
+            self.watchers -= 1
 
     @contextmanager
     def _changing(self) -> Iterator[Transaction]:
@@ -214,7 +210,10 @@ class ChatStore:
         placed, summary = beside.get("messages", ()), beside.get("summary")
         with self._changing() as transaction:
             if turn is not None and not self.knows(turn):
-                self._put_accepted(transaction, turn, placed)
+                # `placed` has the messages of a turn that is accepted and begun in one commit.
+                new = [each for _, each in placed if each and each["role"] != "assistant" and is_current(each)]
+                asked = turn.messages or (new if turn.attempt else [])
+                self._feed.put(transaction, f"{ACCEPTED}\0{turn.request_id}", [each["id"] for each in asked])
             for position, message in placed:
                 self._keep_summary_true(transaction, position, message, "" if turn is None else turn.message_id)
                 self._put_message(transaction, f"{position:010d}", message)
@@ -243,12 +242,6 @@ class ChatStore:
             self._open.put(transaction, turn.request_id, b"")
             if turn.idempotency_key:
                 self._keys.put(transaction, turn.idempotency_key, turn.request_id)
-
-    def _put_accepted(self, transaction: Transaction, turn: Turn, placed: Sequence[tuple[int, Message | None]]) -> None:
-        # `placed` has the messages of a turn that is accepted and begun in one commit.
-        new = [each for _, each in placed if each is not None and each["role"] != "assistant" and is_current(each)]
-        asked = turn.messages or (new if turn.attempt else [])
-        self._feed.put(transaction, f"{ACCEPTED}\0{turn.request_id}", [each["id"] for each in asked])
 
     def forget_summary(self) -> None:
         with self._life.storage.transaction() as transaction:

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.live_turn import LiveTurn
-from perdure.actors.chat.tools import ANYBODY
+from perdure.actors.chat.tools import ANYBODY, client_tools
 from perdure.actors.chat.turn import Turn
 from perdure.actors.chat.turn_recovery import TurnOutcome, reported
 from perdure.actors.code.author_call import tried_now
@@ -223,7 +223,10 @@ class ClientAnswers:
         known = turn.asks.get(f"{kind} {call_id}")
         ask = AskRecord.from_plain(known) if known else ANYBODY.asked(turn.parked_at_ms or turn.attempt_at_ms)
         question, schema = (_MAY_IT.format(tool), YES_OR_NO) if kind == APPROVAL else (_WHAT_IS_IT.format(tool), _ANY)
-        args, note = None, _words_of(part.get("approval", {}).get("descriptor", {}))
+        about: JsonObject = part.get("approval", {}).get(
+            "descriptor", {}
+        )  # what the call, or its toolset, says of why it asks
+        args, note = None, ", ".join(f"{name}: {value}" for name, value in about.items())[:1_000]
         try:
             args = pack_value("args", part.get("input"), self._state.tenant.limits.progress_bytes_max)
         except TooLarge as problem:
@@ -290,7 +293,7 @@ class ClientAnswers:
     def _waiting_calls(self, turn: Turn) -> list[Part]:
         if turn.request_id not in self._state.open:
             return []
-        brought = {tool.name for tool in self._state.client_tools(turn)}
+        brought = {tool.name for tool in client_tools(turn.options.get("client_tools", ()))}
         return waiting_calls(self._state.stream_of(turn).parts, self._state.toolset().client_names | brought)
 
     # deadlines
@@ -336,11 +339,6 @@ _NOTHING: Final = pack_value("value", None)
 def _key(call: AskedCall) -> str:
     # A call of a client's tool may need approval first; those are two questions.
     return f"{call.kind} {call.call_id}"
-
-
-def _words_of(descriptor: JsonObject) -> str:
-    # What a call, or its toolset, says of why it asks.
-    return ", ".join(f"{name}: {value}" for name, value in descriptor.items())[:1_000]
 
 
 def _words(part: Part) -> str:

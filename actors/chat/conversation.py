@@ -215,17 +215,16 @@ class Conversation:
         over = (turn for turn in store.turns() if turn.is_over and not turn.was_read)
         last = max(over, key=lambda turn: turn.ended_at_ms, default=None)
 
-        def told(turn: Turn | None) -> dict[str, object] | None:
-            return None if turn is None else self._standing_of(turn)
-
         return {
             "next": store.next_row * PER_ROW,
             "messages": [[each["id"], each["role"]] for each in self.state.transcript.messages],
-            "turns": [told(each) for each in sorted(self.state.open.values(), key=lambda turn: turn.number)],
-            "last": told(last),
+            "turns": [
+                self._standing_of(each) for each in sorted(self.state.open.values(), key=lambda turn: turn.number)
+            ],
+            "last": self._standing_of(last),
             "last_ms_ago": None if last is None else self.tenant.now_ms() - last.ended_at_ms,
-            "known": told(known),
-            "resumable": told(self._resumable()),
+            "known": self._standing_of(known),
+            "resumable": self._standing_of(self._resumable()),
         }
 
     def _resumable(self) -> Turn | None:
@@ -248,7 +247,9 @@ class Conversation:
         )
         return newest if is_shown and since_ms < self.tenant.limits.stream_kept_ms else None
 
-    def _standing_of(self, turn: Turn) -> dict[str, object]:
+    def _standing_of(self, turn: Turn | None) -> dict[str, object] | None:
+        if turn is None:
+            return None
         events = self.state.streams[turn.request_id].events if turn.request_id in self.state.streams else []
         last = events[turn.events - 1]["type"] if 0 < turn.events <= len(events) else ""
         is_recovering = turn.status is TurnStatus.RUNNING and (

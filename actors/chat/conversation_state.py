@@ -10,7 +10,7 @@ from perdure.actors.chat.chat_messages import REPLACED_BY
 from perdure.actors.chat.chat_store import ChatStore
 from perdure.actors.chat.model import library_of, load_library, resolve_model
 from perdure.actors.chat.stream import Stream
-from perdure.actors.chat.tools import Tool, Toolset, client_tools
+from perdure.actors.chat.tools import Toolset
 from perdure.actors.chat.transcript import LostCalls, Transcript
 from perdure.actors.chat.turn import ChatRecoveryContext, Turn, TurnSettings
 from perdure.actors.chat.turn_spans import TurnSpans
@@ -183,9 +183,6 @@ class ConversationState:
         if self._toolset is None:
             self._toolset = Toolset.of(self.agent)
         return self._toolset
-
-    def client_tools(self, turn: Turn) -> list[Tool]:
-        return client_tools(turn.options.get("client_tools", ()))
 
     async def model(self) -> Model:
         # The library of the named one is loaded on a thread, once a host, before `get_model` may import it.

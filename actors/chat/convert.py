@@ -16,13 +16,12 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from hashlib import blake2b
 from itertools import islice
 from operator import is_
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import unquote_to_bytes
 
-from perdure.actors.chat.answer_reader import speakable
+from perdure.actors.chat.answer_reader import free_id, speakable
 from perdure.ledger import BadRequest
 from perdure.policies import STEERED, JsonObject, Message, Part, object_input, steered_message
 
@@ -44,6 +43,7 @@ CUT_BY_LENGTH = (
 )
 GO_ON = "[Continue your last message where it ends; repeat nothing of it, and do not mention this.]"
 
+_ID_CHARS_MAX = 64  # as long as every provider takes them
 DENIED = "The user declined this call. It was not executed."
 UNANSWERED = "There is no result yet: this call waits for the user. It may or may not be executed later."
 
@@ -208,10 +208,7 @@ class HistoryWriter:
         found = str(part["toolCallId"])
         if made_by is None or made_by != self.provider:
             found = re.sub(r"[^a-zA-Z0-9_-]", "_", found)
-        turn, first = 0, found
-        while found in self._ids or not 0 < len(found) <= 64:  # noqa: PLR2004 - as long as every provider takes them
-            turn += 1
-            found = f"call_{blake2b(f'{first}|{turn}'.encode(errors='replace'), digest_size=12).hexdigest()}"
+        found = free_id(found, lambda each: each not in self._ids and 0 < len(each) <= _ID_CHARS_MAX)
         self._ids.add(found)
         return found
 

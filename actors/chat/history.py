@@ -91,8 +91,11 @@ class ContextView:
         summary = self._store.summary()
         if summary is None:
             return messages
+        if self._made is None or self._made[0] is not summary:
+            parts: list[Part] = [{"type": "text", "text": SUMMARY_HEAD + summary["text"]}]
+            self._made = (summary, {"id": _SUMMARY_ID, "role": "user", "parts": parts})
         shown = [self.trimmed(each) for each in messages]
-        return [self._summary_message(summary), *(each for each in shown if each["parts"])]
+        return [self._made[1], *(each for each in shown if each["parts"])]
 
     def check(self, own: Message) -> None:
         # `own` is the answer that is being given.
@@ -119,16 +122,6 @@ class ContextView:
             kept = [*steered, *(part for step in found[steps:] for part in step)]
             known = self._trimmed = (message, steps, {**message, "parts": kept})
         return known[2]
-
-    def _summary_message(self, summary: TranscriptSummary) -> Message:
-        if self._made is None or self._made[0] is not summary:
-            said: Message = {
-                "id": _SUMMARY_ID,
-                "role": "user",
-                "parts": [{"type": "text", "text": SUMMARY_HEAD + summary["text"]}],
-            }
-            self._made = (summary, said)
-        return self._made[1]
 
 
 class History:

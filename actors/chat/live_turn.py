@@ -37,7 +37,7 @@ from perdure.actors.chat.tool_run import (
     put_off,
 )
 from perdure.actors.chat.tool_schema import ToolContext
-from perdure.actors.chat.tools import Approval, Tool, Toolset
+from perdure.actors.chat.tools import Approval, Tool, Toolset, client_tools
 from perdure.actors.chat.toolsets import listed
 from perdure.actors.chat.transcript import aborted, died, evidence_of, told_of
 from perdure.actors.chat.turn import Turn
@@ -84,7 +84,7 @@ class LiveTurn:
         return self._state.toolset().plus(self.client_tools())
 
     def client_tools(self) -> list[Tool]:
-        return self._state.client_tools(self.turn)
+        return client_tools(self.turn.options.get("client_tools", ()))
 
     def add_tool(self, tool: Tool) -> None:
         if tool.name not in self.tools:

@@ -490,16 +490,13 @@ _REASONS = frozenset({"stop", "length", "content_filter", "tool_call", "error"})
 
 
 def _add(messages: list[ModelMessage], said: Message) -> None:
-    for made in to_model([said]) if any(map(_is_sent, said["parts"])) else ():
+    is_sent = any(part["type"] == "file" or (part["type"] == "text" and part["text"].strip()) for part in said["parts"])
+    for made in to_model([said]) if is_sent else ():
         last = messages[-1] if messages else None
         if last is not None and last.kind == "request" and made.kind == "request":
             messages[-1] = replace(last, parts=[*last.parts, *made.parts])
         else:
             messages.append(made)
-
-
-def _is_sent(part: Part) -> bool:
-    return part["type"] == "file" or bool(part["type"] == "text" and part["text"].strip())
 
 
 def _steps(parts: list[Part]) -> Iterator[list[Part]]:

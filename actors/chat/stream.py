@@ -121,7 +121,7 @@ class Stream:
             self._credited_at_ms = self.turn.progress_at_ms = now_ms
             self.turn.work += 1
         now_s = asyncio.get_running_loop().time()
-        if self._followers or self._store.is_watched:
+        if self._followers or self._store.watchers:
             self._flush_at(now_s)
         elif len(self.events) - self.turn.events >= GROUP:
             self._flush_at(max(now_s, self._flushed_s + GROUP_S))

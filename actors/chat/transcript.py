@@ -213,10 +213,9 @@ class LostCalls:
         self._keep(self._guard.user_spoke())
 
 
-Inspect = Callable[[str], Awaitable[Mapping[str, object] | None]]
-
-
-async def late_results(transcript: Transcript, lost: LostCalls, inspect: Inspect) -> list[Message]:
+async def late_results(
+    transcript: Transcript, lost: LostCalls, inspect: Callable[[str], Awaitable[Mapping[str, object] | None]]
+) -> list[Message]:
     # The corrections that are due. `inspect` asks the ledger about a run.
     found = []
     for call_id, evidence in list(transcript.uncertain.items()):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from operator import attrgetter
 from typing import cast
 
 from perdure.actors.chat.chat_messages import for_storage
@@ -175,10 +176,6 @@ def _result(turn: Turn, text: str = "", message: Message | None = None) -> TurnR
 _LAST = {TurnStatus.COMPLETED: "finish", TurnStatus.ABORTED: "abort"}
 
 
-def _number(turn: Turn) -> int:
-    return turn.number
-
-
 # ---------------------------------------------------------------- turns
 
 
@@ -300,7 +297,7 @@ class Turns:
         turns are over, so each is read here or is a turn of its own, whoever dies when."""
         turn, stream = live.turn, live.stream
         held = [each for each in self.state.open.values() if each.steers == turn.request_id and self._is_held(each)]
-        due = sorted((each for each in held if each.request_id not in self._closing), key=_number)
+        due = sorted((each for each in held if each.request_id not in self._closing), key=attrgetter("number"))
         if not due or turn.cancelled is not None or not stream.is_between_steps:
             return
         with ExitStack() as undo:
@@ -364,7 +361,7 @@ class Turns:
             for turn in self.state.open.values()
             if turn.status is not TurnStatus.PARKED and turn.request_id not in self._closing and not self._is_held(turn)
         ]
-        return min(ready, key=_number, default=None)
+        return min(ready, key=attrgetter("number"), default=None)
 
     def _is_behind(self, turn: Turn) -> bool:
         return (self.playing.live.turn if self.playing is not None else self._next()) is not turn

@@ -237,7 +237,7 @@ class AgentToolEvents:
         if ours is None:
             return False
         track = self._tracks.setdefault(ours.run_id, _Track())
-        return not track.has_seen(ours.sequence) and track.take(ours, self._waiting_max)
+        return track.take(ours, self._waiting_max)
 
     @property
     def runs_by_id(self) -> dict[str, RunState]:
@@ -290,11 +290,10 @@ class _Track:
     waiting: dict[int, EventFrame] = field(default_factory=dict)
     cleared: bool = False
 
-    def has_seen(self, sequence: int) -> bool:
-        return self.cleared or sequence < self.expected or sequence in self.waiting
-
     def take(self, frame: EventFrame, waiting_max: int) -> bool:
         # Applies an unseen frame and all that waited for it, or lets it wait. Returns whether the run looks different now.
+        if self.cleared or frame.sequence < self.expected or frame.sequence in self.waiting:
+            return False
         before = self.run
         self.heard = max(self.heard, frame.sequence)
         if frame.event["kind"] == "cleared":
