@@ -28,7 +28,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from perdure.actors.chat.plain_data import TextJoiner, all_mended, checked_plain, mended
 from perdure.actors.chat.tools import ToolSpec
@@ -37,6 +37,7 @@ from perdure.ledger import BadRequest, pack
 from perdure.policies import Event, Failure, FailureKind, Json, JsonObject, OurMetadata, ProviderMetadata
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
     from pydantic_ai import messages as lib
 
 
@@ -409,7 +410,7 @@ class AnswerReader:
 
 
 @cache
-def _weighty(kind: Any) -> tuple[str, ...]:
+def _weighty(kind: type[DataclassInstance]) -> tuple[str, ...]:
     return tuple(each.name for each in fields(kind) if each.name in _WEIGHTY)
 
 

@@ -54,7 +54,7 @@ from perdure.policies import Answerer, ChatRecovery, ContextOverflow, Event, Jso
 if TYPE_CHECKING:
     from pydantic_ai import Agent as LibraryAgent
 
-    from perdure.actors.agent.exposing import Events, Exposed
+    from perdure.actors.agent.exposing import Exposed
 
 
 Answer = TypeVar("Answer", default=str)
@@ -110,8 +110,8 @@ def followed(
     return cast("Callable[[Any], Any]", _verb_with("__perdure_followed__", function))
 
 
-def _verb_with(name: str, function: object) -> Any:
-    def mark(method: Any) -> Any:
+def _verb_with(name: str, function: object) -> object:
+    def mark(method: Callable[..., object]) -> object:
         marked = verb(method)
         setattr(marked, name, function)
         return marked
@@ -341,13 +341,13 @@ class ChatAgent(Agent, Generic[Answer]):
 
     @begun_at_host
     async def _perdure_accept_turn(self, trigger: str, messages: Json, request_id: Json, options: Json) -> Json:
-        given = cast("Mapping[str, Any]", options)
+        given = cast("Mapping[str, object]", options)
         return cast("Json", self._perdure_conversation.accept_request(trigger, messages, request_id, given))
 
     @begun_at_host
     async def _perdure_begin_turn(self, trigger: str, messages: Json, request_id: Json, options: Json) -> Json:
         # `_perdure_accept_turn` and the first `_perdure_follow_turn` in one call. `accepted` says whether the turn is new.
-        given = cast("Mapping[str, Any]", options)
+        given = cast("Mapping[str, object]", options)
         accepted = self._perdure_conversation.accept_request(trigger, messages, request_id, given)
         if accepted["reason"] == "dropped":
             return cast("Json", accepted)

@@ -123,7 +123,7 @@ class TurnPages:
 
     def __init__(
         self,
-        call: Callable[..., Awaitable[Any]],
+        call: Callable[..., Awaitable[TurnPage]],
         request_id: str,
         first: int = 0,
         opening: TurnPage | None = None,

@@ -36,7 +36,7 @@ class ToolEnd(TypedDict):
     `unapproved` (it asks for approval) or `deferred` (its result comes from elsewhere); then `descriptor` says more."""
 
     ok: bool
-    output: NotRequired[Any]
+    output: NotRequired[object]
     kind: NotRequired[str]
     error: NotRequired[str]
     descriptor: NotRequired[JsonObject]

@@ -164,7 +164,7 @@ class Tool:
     display: JsonObject | None = None
     output: TypeAdapter[Any] | None = None
     wrapped_as: str | None = None
-    call: Callable[[Any, ToolContext | None], object] | None = None
+    call: Callable[[object, ToolContext | None], object] | None = None
     placement: Placement | None = None
     found_as: str = ""
 

@@ -143,7 +143,7 @@ def find_library_tool(reference: str, code_dir: Path | None) -> Tool:
 
 
 async def _call(
-    agent_class: type[HasToolsets], at: int, name: str, given: dict[str, Any], context: ToolContext | None
+    agent_class: type[HasToolsets], at: int, name: str, given: object, context: ToolContext | None
 ) -> object:
     from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelRetry, ToolFailed  # noqa: PLC0415 - loaded where a chat has toolsets
 

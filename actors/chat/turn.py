@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NotRequired, TypedDict
+from typing import NotRequired, TypedDict
 
 from perdure.actors.events.message_parts import step_base
 from perdure.actors.life.documents import StoredRow
@@ -124,7 +124,7 @@ class Turn(StoredRow):
     keeps_context: bool = False
     was_entered: bool = False
     steers: str = ""
-    asks: dict[str, list[Any]] = field(default_factory=dict)
+    asks: dict[str, list[object]] = field(default_factory=dict)
     began_by: str = ""
 
     @property
