@@ -28,7 +28,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from perdure.actors.chat.plain_data import TextJoiner, all_mended, checked_plain, mended
 from perdure.actors.chat.tools import ToolSpec
@@ -37,7 +37,6 @@ from perdure.ledger import BadRequest, pack
 from perdure.policies import Event, Failure, FailureKind, Json, JsonObject, OurMetadata, ProviderMetadata
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
     from pydantic_ai import messages as lib
 
 
@@ -46,7 +45,7 @@ ENDING = frozenset({"stop", "tool_call"})
 
 ARGUMENTS_BYTES_MAX: Final = 2_000_000
 """Of one call. What is larger could not be kept whole in the message that holds the call."""
-TOO_LONG: Final = (
+_TOO_LONG: Final = (
     f"have more than {ARGUMENTS_BYTES_MAX:,} bytes, which is the limit of a call; hand the data over in parts"
 )
 
@@ -128,7 +127,7 @@ class CallReader:
             call.size += len(piece)
             if call.size > ARGUMENTS_BYTES_MAX:
                 call.is_too_long = True
-                yield from self._failed(call, f"the arguments {TOO_LONG}; what follows of them is not read")
+                yield from self._failed(call, f"the arguments {_TOO_LONG}; what follows of them is not read")
                 return
             yield {"type": "tool-input-delta", "toolCallId": call.call_id, "inputTextDelta": piece}
 
@@ -162,7 +161,7 @@ class CallReader:
             given = call.given if call.given is not None and not call.text else self._arguments(call, tool)
             given = checked_plain("input", all_mended(given))
             if len(pack(given)) > ARGUMENTS_BYTES_MAX:
-                raise BadArguments(f"they {TOO_LONG}")  # noqa: TRY301 - like any other
+                raise BadArguments(f"they {_TOO_LONG}")  # noqa: TRY301 - like any other
         except (BadArguments, BadRequest) as problem:
             if not only_right:
                 yield from self._failed(call, f"the arguments cannot be used: {problem}")
@@ -410,7 +409,7 @@ class AnswerReader:
 
 
 @cache
-def _weighty(kind: type[DataclassInstance]) -> tuple[str, ...]:
+def _weighty(kind: Any) -> tuple[str, ...]:
     return tuple(each.name for each in fields(kind) if each.name in _WEIGHTY)
 
 

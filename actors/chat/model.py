@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     _Opened = contextlib.AbstractAsyncContextManager[StreamedResponse]
 
 
-LIBRARY_TIMEOUT_S = 3600.0
+_LIBRARY_TIMEOUT_S = 3600.0
 CONNECT_TIMEOUT_S = 30.0
 
 _OUR_CLIENT = re.compile(r"httpx2\.AsyncClient|AsyncHTTPClient|_OpenAIHTTPClient")
@@ -191,7 +191,7 @@ def _http_client() -> httpx2.AsyncClient:
         response.stream = Bounded(cast("httpx2.AsyncByteStream", response.stream))
 
     return httpx2.AsyncClient(
-        timeout=httpx2.Timeout(LIBRARY_TIMEOUT_S, connect=CONNECT_TIMEOUT_S, pool=CONNECT_TIMEOUT_S),
+        timeout=httpx2.Timeout(_LIBRARY_TIMEOUT_S, connect=CONNECT_TIMEOUT_S, pool=CONNECT_TIMEOUT_S),
         limits=httpx2.Limits(max_connections=1000, max_keepalive_connections=100),
         headers={"User-Agent": get_user_agent()},
         event_hooks={"response": [bound]},
@@ -314,7 +314,7 @@ def _send(
     from pydantic_ai.direct import model_request_stream  # noqa: PLC0415 - as above
     from pydantic_ai.settings import ModelSettings  # noqa: PLC0415 - as above
 
-    ours: dict[str, object] = {"timeout": LIBRARY_TIMEOUT_S, **(settings or {}), "max_retries": 0}
+    ours: dict[str, object] = {"timeout": _LIBRARY_TIMEOUT_S, **(settings or {}), "max_retries": 0}
     known = {name: value for name, value in ours.items() if name not in model.unsupported_settings}
     return model_request_stream(
         model,

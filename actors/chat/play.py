@@ -295,9 +295,8 @@ class _LibraryTurn:
         # As they are now: once the conversation is made shorter, the loop begins again.
         self._before = history.before(live)
         self._covered_steps = history.view.covered_steps(live.stream.message)
-        self._call_ids = history.call_ids(
-            live
-        )  # a new call must not take the id of one that the model is not told any more
+        # A new call must not take the id of one that the model is not told any more.
+        self._call_ids = history.call_ids(live)
         self._asked = 0
         self._ids: dict[str, str] = {}  # the calls by the ids that the library knows
         self._outcome: TurnOutcome | None = None

@@ -303,12 +303,12 @@ def tool(function: F | None = None, **options: Unpack[ToolOptions]) -> F | Calla
     check_bool("inline", options.get("inline", False))
     check_bool("client", options.get("client", False))
     if options.get("name") is not None:
-        check_name("name", options.get("name"))
+        _check_name("name", options.get("name"))
     check_word("effect", options.get("effect", "once"), get_args(Effect))
     if options.get("timeout_ms") is not None:
         check_number("timeout_ms", options.get("timeout_ms"), unit="milliseconds", above=True)
-    check_hook("probe", options.get("probe"))
-    check_hook("needs_approval", options.get("needs_approval"))
+    _check_hook("probe", options.get("probe"))
+    _check_hook("needs_approval", options.get("needs_approval"))
     if options.get("client") and (options.get("inline") or options.get("probe") is not None):
         raise BadRequest("client", "a tool that the client executes has no code here: no `inline`, no `probe`")
     _check_placement(options)
@@ -355,7 +355,7 @@ def function_tool(function: Callable[..., object]) -> Tool:
     """
     options = options_of(function) or ToolOptions()
     is_function = isinstance(function, FunctionType)
-    name = check_name("name", options.get("name") or getattr(function, "__name__", type(function).__name__))
+    name = _check_name("name", options.get("name") or getattr(function, "__name__", type(function).__name__))
     is_inline = options.get("inline") or not is_function
     kind: Kind = "client" if options.get("client") else "inline" if is_inline else "function"
     if kind == "function" and "<" in function.__qualname__:
@@ -451,19 +451,19 @@ def _as_tool(thing: object) -> Tool:
         raise BadRequest("tools", f"{getattr(thing, '__qualname__', repr(thing))}: {problem}") from problem
 
 
-def check_name(field: str, name: object) -> str:
+def _check_name(field: str, name: object) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise BadRequest(field, f"{name!r:.200} is not the name of a tool: 1 to 64 of a-z, A-Z, 0-9, _ and -")
     return name
 
 
-def check_description(description: object) -> str:
+def _check_description(description: object) -> str:
     if not isinstance(description, str) or not description.strip():
         raise BadRequest("description", "is missing; it is all that the model knows of the tool")
     return description
 
 
-def check_hook(field: str, hook: object) -> None:
+def _check_hook(field: str, hook: object) -> None:
     # A hook is None, a bool or an `Approval`, or a function whose parameters can be given.
     if hook is None or (field == "needs_approval" and isinstance(hook, bool | Approval)):
         return
@@ -513,11 +513,11 @@ def agent_tool(
     if not isinstance(detached, bool | Detached):
         raise BadRequest("detached", f"{detached!r:.200} is neither a bool nor a `Detached`")
     check_class(agent_class)
-    check_hook("needs_approval", needs_approval)
+    _check_hook("needs_approval", needs_approval)
     annotation, wrapped_as = _child_input(agent_class, input)
     return Tool(
-        name=check_name("name", name or _WORD_END.sub("_", agent_class.__name__).lower()),
-        description=check_description(description),
+        name=_check_name("name", name or _WORD_END.sub("_", agent_class.__name__).lower()),
+        description=_check_description(description),
         kind="agent",
         intake=intake_of_type(annotation, wrapped_as=wrapped_as),
         effect="idempotent",
@@ -563,8 +563,8 @@ def client_tool(
     if not isinstance(intake.schema["properties"], dict):
         raise BadRequest("parameters.properties", f"{intake.schema['properties']!r:.200} is not an object")
     return Tool(
-        name=check_name("name", name),
-        description=check_description(description),
+        name=_check_name("name", name),
+        description=_check_description(description),
         kind="client",
         intake=intake,
         needs_approval=needs_approval,
