@@ -18,7 +18,7 @@ from perdure.actors.host.tenant import Tenant
 from perdure.actors.life.activity import ACTIVITY
 from perdure.actors.life.results import RunInfo
 from perdure.actors.tasks import awaited
-from perdure.actors.telemetry.telemetry import CARRIED, carried
+from perdure.actors.telemetry.telemetry import carried_text
 from perdure.ledger import (
     BEGAN_BY,
     BadRequest,
@@ -137,7 +137,7 @@ class Conversation:
             options=cast("TurnSettings", told),
             metadata=metadata,
             idempotency_key=key,
-            trace=carried().get(CARRIED, ""),
+            trace=carried_text(),
             began_by=check_text(BEGAN_BY, options.get(BEGAN_BY, "")),
         )
 
