@@ -14,14 +14,13 @@ if TYPE_CHECKING:
     from perdure.actors.agent.agent import Agent
     from perdure.actors.agent.blocking import awaiting, blocking
     from perdure.actors.agent.exposing import exposed
-    from perdure.actors.chat.callback import Interrupted, StreamCallback, TurnOptions
     from perdure.actors.chat.chat_agent import ChatAgent
-    from perdure.actors.chat.delegated_tools import agent_tool, client_tool
     from perdure.actors.chat.durable_agent import DurableAgent
     from perdure.actors.chat.feed import FeedEvent
-    from perdure.actors.chat.model_lookup import UnusableModel, close_models, resolve_model
+    from perdure.actors.chat.followers import Interrupted, StreamCallback, TurnOptions
+    from perdure.actors.chat.model import UnusableModel, close_models, resolve_model
     from perdure.actors.chat.tool_schema import ToolContext
-    from perdure.actors.chat.tools import Approval, BadToolOutput, ToolOptions, tool
+    from perdure.actors.chat.tools import Approval, BadToolOutput, ToolOptions, agent_tool, client_tool, tool
     from perdure.actors.chat.turn import ActiveTurn, ChatRecoveryContext, TurnResult
     from perdure.actors.chat.turn_failures import ChatTurnFailed
     from perdure.actors.code.known_types import by_type, mistakable

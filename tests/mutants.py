@@ -439,7 +439,7 @@ MUTANTS = (
            "test_another_answer_is_asked_for_with_it"),
     Mutant("actors.chat.stream:Stream.withdraw", "removed call", "add",
            "test_what_was_said_in_an_answer_stays_when_the_author_drops_the_rest"),
-    Mutant("actors.chat.library_turn:LibraryTurn._steered", "comparison", "number",
+    Mutant("actors.chat.play:_LibraryTurn._steered", "comparison", "number",
            "test_it_is_read_after_the_results_of_the_step_and_before_the_next_request"),
     Mutant("actors.chat.turns:Turns.accept", "never", "digest",
            "test_a_submission_that_contradicts_another_is_refused"),

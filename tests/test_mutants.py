@@ -54,7 +54,7 @@ HARMLESS = frozenset(  # changes that no behaviour follows from, each with its f
         ),
         # no page names these, and any value of the kind will do
         ("actors/chat/stream.py", "LOOP_TURNS = 10 => LOOP_TURNS = 11"),
-        ("actors/chat/model_lookup.py", "CONNECT_TIMEOUT_S = 30.0 => CONNECT_TIMEOUT_S = 31.0"),
+        ("actors/chat/model.py", "CONNECT_TIMEOUT_S = 30.0 => CONNECT_TIMEOUT_S = 31.0"),
         ("actors/messenger/deliveries.py", "CALL_S = 30.0 => CALL_S = 31.0"),
         ("actors/messenger/deliveries.py", "HOLD_S = 10.0 => HOLD_S = 11.0"),
         (
@@ -86,7 +86,7 @@ HARMLESS = frozenset(  # changes that no behaviour follows from, each with its f
         # what is remembered is made anew, and is the same
         *(
             (
-                "actors/chat/context_view.py",
+                "actors/chat/history.py",
                 f"if known is None or known[0] is not message or known[1] != steps: => if known is None or {changed}:",
             )
             for changed in (
@@ -131,12 +131,12 @@ HARMLESS = frozenset(  # changes that no behaviour follows from, each with its f
             ("_perdure_recalls_results: ClassVar[bool] = True => _perdure_recalls_results: ClassVar[bool] = False"),
         ),
         # a second guard: the writer of a history gives each call an id of its own
-        ("actors/chat/kept_history.py", "self._call_ids |= called_ids(history[len(self._untouched) : end]) => pass"),
+        ("actors/chat/convert.py", "self._call_ids |= _called_ids(history[len(self._untouched) : end]) => pass"),
         # what a stream has still to write is written before the conversation begins again, or fails as its storage did
         ("actors/chat/turns.py", "self.state.rest() => pass"),
         # a second guard: what takes covered steps away takes the summary with them
         (
-            "actors/chat/context_view.py",
+            "actors/chat/history.py",
             (
                 'if partly is None or len(steps_of(partly["parts"])) < summary["steps"]: => '
                 'if partly is None and len(steps_of(partly["parts"])) < summary["steps"]:'
@@ -144,7 +144,7 @@ HARMLESS = frozenset(  # changes that no behaviour follows from, each with its f
         ),
         # the positions of messages begin at 1, so nothing is at either, or before
         (
-            "actors/chat/summaries.py",
+            "actors/chat/history.py",
             (
                 'summary["after"] = max(after, *map(position, (each["id"] for each in said)), 0) => '
                 'summary["after"] = max(after, *map(position, (each["id"] for each in said)), 1)'
@@ -163,7 +163,7 @@ HARMLESS = frozenset(  # changes that no behaviour follows from, each with its f
         # at first nothing was said, and with the first words this is set
         ("actors/messenger/deliveries.py", "self.is_recovering = False => self.is_recovering = True"),
         # it is imported with the library
-        ("actors/chat/library_turn.py", "if TYPE_CHECKING: => if not (TYPE_CHECKING):"),
+        ("actors/chat/play.py", "if TYPE_CHECKING: => if not (TYPE_CHECKING):"),
         ("actors/gateway/security.py", "@dataclass(frozen=True) => @dataclass(frozen=False)"),  # nobody changes one
         *(
             (

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from perdure.actors.ai_sdk.chunks import Children, Chunk, Translator, settled
-from perdure.actors.chat.event_lists import merged
 from perdure.actors.chat.followers import is_last, is_newest
+from perdure.actors.chat.stream import merged
 from perdure.actors.chat.turn import TurnPage, TurnTold
 from perdure.actors.events.message_parts import CALL_ENDS
 from perdure.actors.gateway.backend import Backend, Reached

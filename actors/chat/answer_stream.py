@@ -13,10 +13,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from perdure.actors.chat.answer_reader import AnswerReader
-from perdure.actors.chat.call_reader import ENDING
+from perdure.actors.chat.answer_reader import ENDING, AnswerReader
 from perdure.actors.chat.turn_failures import ModelFailed, failure_of
-from perdure.actors.chat.waits import Stalled, Watchdog
+from perdure.actors.chat.watchdog import Stalled, Watchdog
 from perdure.actors.tasks import awaited
 from perdure.policies import Event, Failure, FailureKind, stream_ended
 
@@ -59,7 +58,7 @@ class EagerReading(Generator[object, None, T | None]):
         return self
 
     def __next__(self) -> object:
-        """Go on to what must be waited for. With None there is nothing: others may go first."""
+        # With None there is nothing to wait for: others may go first.
         awaited = next(self._step)
         while awaited is None and self._in_a_row < IN_A_ROW_MAX:
             self._in_a_row += 1

@@ -24,22 +24,22 @@ from typing_extensions import TypeVar
 
 from perdure.actors.agent.agent import Agent
 from perdure.actors.agent.exposing import Events, Marking, begun_at_host, exposed, steering, verb, watching
-from perdure.actors.chat.callback import (
+from perdure.actors.chat.chat_messages import Messages, as_messages, checked_data
+from perdure.actors.chat.conversation import Conversation
+from perdure.actors.chat.conversation_state import BOUNDS_OF_CHATS, STALL_MS
+from perdure.actors.chat.feed import FeedEvent
+from perdure.actors.chat.followers import (
     SteerOptions,
     TurnOptions,
     ask_and_follow,
     continue_and_follow,
+    follow_feed,
     follow_turn,
     regenerate_and_follow,
     steer,
     submit,
 )
-from perdure.actors.chat.chat_messages import Messages, as_messages, checked_data
-from perdure.actors.chat.conversation import Conversation
-from perdure.actors.chat.conversation_state import BOUNDS_OF_CHATS, STALL_MS
-from perdure.actors.chat.feed import FeedEvent
-from perdure.actors.chat.followers import follow_feed
-from perdure.actors.chat.model_lookup import load_library
+from perdure.actors.chat.model import load_library
 from perdure.actors.chat.plain_data import checked_text
 from perdure.actors.chat.tools import Toolset
 from perdure.actors.chat.turn import ActiveTurn, ChatRecoveryContext, SteerReceipt, TurnResult
@@ -54,7 +54,7 @@ from perdure.policies import Answerer, ChatRecovery, ContextOverflow, Event, Jso
 if TYPE_CHECKING:
     from pydantic_ai import Agent as LibraryAgent
 
-    from perdure.actors.agent.exposing import Events, Exposed
+    from perdure.actors.agent.exposing import Exposed
 
 
 Answer = TypeVar("Answer", default=str)
@@ -99,19 +99,19 @@ def _shown_name(run: RunInfo) -> str:
 
 
 def afar(function: Callable[..., object]) -> Marking:
-    """Give a verb a function that runs at the caller's side, instead of one call."""
+    # A verb whose function runs at the caller's side, instead of one call.
     return cast("Marking", _verb_with("__perdure_afar__", function))
 
 
 def followed(
     function: Callable[Concatenate[Any, P], AsyncGenerator[T, None]],
 ) -> Callable[[Callable[Concatenate[Any, P], AsyncGenerator[T, None]]], Exposed[P, AsyncGenerator[T, None], Events[T]]]:
-    """Give a verb a function that runs at the caller's side, and whose events are iterated over."""
+    # The same for a verb whose events are iterated over.
     return cast("Callable[[Any], Any]", _verb_with("__perdure_followed__", function))
 
 
-def _verb_with(name: str, function: object) -> Any:
-    def mark(method: Any) -> Any:
+def _verb_with(name: str, function: object) -> object:
+    def mark(method: Callable[..., object]) -> object:
         marked = verb(method)
         setattr(marked, name, function)
         return marked
@@ -341,13 +341,13 @@ class ChatAgent(Agent, Generic[Answer]):
 
     @begun_at_host
     async def _perdure_accept_turn(self, trigger: str, messages: Json, request_id: Json, options: Json) -> Json:
-        given = cast("Mapping[str, Any]", options)
+        given = cast("Mapping[str, object]", options)
         return cast("Json", self._perdure_conversation.accept_request(trigger, messages, request_id, given))
 
     @begun_at_host
     async def _perdure_begin_turn(self, trigger: str, messages: Json, request_id: Json, options: Json) -> Json:
-        """`_perdure_accept_turn` and the first `_perdure_follow_turn` in one call. `accepted` says whether the turn is new."""
-        given = cast("Mapping[str, Any]", options)
+        # `_perdure_accept_turn` and the first `_perdure_follow_turn` in one call. `accepted` says whether the turn is new.
+        given = cast("Mapping[str, object]", options)
         accepted = self._perdure_conversation.accept_request(trigger, messages, request_id, given)
         if accepted["reason"] == "dropped":
             return cast("Json", accepted)
@@ -356,7 +356,7 @@ class ChatAgent(Agent, Generic[Answer]):
 
     @watching
     async def _perdure_follow_turn(self, request_id: str, first: int, *, awaits_people: bool = True) -> Any:
-        """The events of a turn from a number on, and its status; at once if it waits for people and the caller does not."""
+        # Answered at once if the turn waits for people and the caller does not.
         return await self._perdure_conversation.turns.views.follow(request_id, first, awaits_people=awaits_people)
 
     # steering
@@ -389,14 +389,14 @@ class ChatAgent(Agent, Generic[Answer]):
 
     @steering
     async def _perdure_answered_by(self, who: Json, channel: str, call_id: str, answer: Json) -> bool:
-        """The same by a gateway, which knows who answers and by what way: whether it is approved and why, or what it came to."""
+        # The same by a gateway, which knows who answers and by what way: whether it is approved and why, or what it came to.
         approved, reason, output, error = cast("list[Any]", answer)
         event = _resolved(call_id, output, error) if approved is None else _approved(call_id, approved, reason)
         return self._perdure_conversation.answer(event, Answerer(*cast("list[Any]", who)), channel)
 
     @exposed(repeatable=True)
     def _perdure_answer_call(self, ask_id: str, said: bytes) -> Any:
-        """Answer a question of the ledger's list about a call."""
+        # The question is one of the ledger's list.
         return self._perdure.looked(
             lambda: self._perdure_conversation.turns.answers.decided(ask_id, AnswerAsk(*unpack(said)))
         )
@@ -490,7 +490,7 @@ class ChatAgent(Agent, Generic[Answer]):
         return self._perdure.part(Conversation, lambda: Conversation(self, self._perdure, restart))
 
     def _perdure_woken(self) -> None:
-        """Take up the open turns of an earlier life, beside the start of the agent and not in it."""
+        # The open turns of an earlier life are taken up beside the start of the agent and not in it.
         self._perdure_conversation.turns.wake()
 
     def _perdure_restart_conversation(self) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast, get_args
 
-from perdure.actors.chat.plain_data import checked, checked_text
+from perdure.actors.chat.plain_data import checked_plain, checked_text
 from perdure.ledger import BadRequest, TooLarge, check_id, pack
 from perdure.policies import (
     STEERED,
@@ -127,7 +127,7 @@ def _parts(field: str, given: object) -> list[Part]:
 def _part(field: str, given: object) -> Part:
     if not isinstance(given, Mapping):
         raise BadRequest(field, f"{given!r:.200} is {type(given).__name__}, not a part")
-    part: Part = checked(field, given)
+    part: Part = checked_plain(field, given)
     kind = checked_text(f"{field}.type", part.get("type"))
     if kind in _TEXTS_OF:
         for name in _TEXTS_OF[kind]:
@@ -182,7 +182,7 @@ def _refuse_larger(field: str, size: int, bytes_max: int) -> None:
 
 
 def checked_data(field: str, value: object, bytes_max: int = RESULT_BYTES_MAX) -> Any:
-    data = checked(field, value)
+    data = checked_plain(field, value)
     _refuse_larger(field, _size(data), bytes_max)
     return data
 
@@ -217,7 +217,7 @@ def is_current(message: Message) -> bool:
 
 
 def shortened_result(value: T) -> T | str:
-    """A tool's result within the limit of an event and of a message. The very same object if it is."""
+    # Within the limit of an event and of a message. The very same object if it is.
     return _short(value, RESULT_BYTES_MAX)
 
 

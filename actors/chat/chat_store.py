@@ -48,8 +48,7 @@ ACCEPTED, DELETED, CLEARED = "accepted", "deleted", "cleared"
 
 
 class InlineCall(TypedDict):
-    """An inline tool call that has begun: how often, and when last."""
-
+    # How often it has begun, and when last.
     attempt: int
     at_ms: int
 
@@ -94,7 +93,7 @@ class ChatStore:
         self._feed: Documents[Any] = Documents(life, FEED)
         self._summary: Documents[TranscriptSummary] = RememberedDocuments(life, SUMMARY, unpack, pack)
         self.changed = asyncio.Event()  # set by the next commit that the feed tells of
-        self._watchers = 0
+        self.watchers = 0
 
     # reading
 
@@ -130,11 +129,11 @@ class ChatStore:
         return self._guard.get("") or []
 
     def summary(self) -> TranscriptSummary | None:
-        """What the model is told in place of older messages, if there is such a summary: the same object while it stands."""
+        # The same object while it stands.
         return self._summary.get("")
 
     def message_versions(self, positions: Iterable[int]) -> list[int]:
-        """The number of the commit that wrote the message at each position; 0 if there is none."""
+        # The number of the commit that wrote the message at each position; 0 if there is none.
         return [self._messages.version(f"{each:010d}") for each in positions]
 
     # the feed
@@ -165,20 +164,16 @@ class ChatStore:
 
     @property
     def next_row(self) -> int:
-        """A number above those of all rows."""
+        # It is above the numbers of all rows.
         return self._life.storage.records().clock if self._life.has_storage else 1
 
-    @property
-    def is_watched(self) -> bool:
-        return self._watchers > 0
-
     async def change(self, changed: asyncio.Event) -> None:
-        """Wait for a commit that the feed tells of; `changed` is the event of the next one, as it was when the rows were read."""
-        self._watchers += 1
+        # Waits for a commit that the feed tells of. `changed` is the event of the next one, as it was when the rows were read.
+        self.watchers += 1
         try:
             await changed.wait()
         finally:
-            self._watchers -= 1
+            self.watchers -= 1
 
     @contextmanager
     def _changing(self) -> Iterator[Transaction]:
@@ -215,7 +210,10 @@ class ChatStore:
         placed, summary = beside.get("messages", ()), beside.get("summary")
         with self._changing() as transaction:
             if turn is not None and not self.knows(turn):
-                self._put_accepted(transaction, turn, placed)
+                # `placed` has the messages of a turn that is accepted and begun in one commit.
+                new = [each for _, each in placed if each and each["role"] != "assistant" and is_current(each)]
+                asked = turn.messages or (new if turn.attempt else [])
+                self._feed.put(transaction, f"{ACCEPTED}\0{turn.request_id}", [each["id"] for each in asked])
             for position, message in placed:
                 self._keep_summary_true(transaction, position, message, "" if turn is None else turn.message_id)
                 self._put_message(transaction, f"{position:010d}", message)
@@ -245,12 +243,6 @@ class ChatStore:
             if turn.idempotency_key:
                 self._keys.put(transaction, turn.idempotency_key, turn.request_id)
 
-    def _put_accepted(self, transaction: Transaction, turn: Turn, placed: Sequence[tuple[int, Message | None]]) -> None:
-        # `placed` has the messages of a turn that is accepted and begun in one commit.
-        new = [each for _, each in placed if each is not None and each["role"] != "assistant" and is_current(each)]
-        asked = turn.messages or (new if turn.attempt else [])
-        self._feed.put(transaction, f"{ACCEPTED}\0{turn.request_id}", [each["id"] for each in asked])
-
     def forget_summary(self) -> None:
         with self._life.storage.transaction() as transaction:
             self._summary.drop(transaction, "")
@@ -279,7 +271,7 @@ class ChatStore:
             self._messages.drop(transaction, key)
 
     def clear(self, positions: Iterable[int], then: Callable[[], None]) -> None:
-        """Delete the messages and all that belongs to turns. Of what the feed has told only this is left."""
+        # Of what the feed has told only this is left.
         with self._changing() as transaction:
             for position in positions:
                 self._messages.drop(transaction, f"{position:010d}")

@@ -17,9 +17,9 @@ from typing import Final, NamedTuple
 
 from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.live_turn import LiveTurn
-from perdure.actors.chat.tools import ANYBODY
+from perdure.actors.chat.tools import ANYBODY, client_tools
 from perdure.actors.chat.turn import Turn
-from perdure.actors.chat.turn_ends import TurnOutcome, reported
+from perdure.actors.chat.turn_recovery import TurnOutcome, reported
 from perdure.actors.code.author_call import tried_now
 from perdure.actors.life.host_options import pool_spec
 from perdure.ledger import (
@@ -128,7 +128,7 @@ class ClientAnswers:
         return self._told(ask_id, asked.call)
 
     def approvals(self, request_id: str) -> list[AskRow]:
-        """The open questions about approvals of the calls of a turn, as the ledger's list has them."""
+        # The open questions about approvals, as the ledger's list has them.
         asked = [each for each in self._all_asked() if each.call.kind == APPROVAL]
         return [self._told(self._id(each), each.call) for each in asked if each.turn.request_id == request_id]
 
@@ -208,7 +208,7 @@ class ClientAnswers:
         self.look()
 
     def _all_asked(self) -> list[_Asked]:
-        """The calls that wait: for an approval, or for a client when nothing else of their turn is under way."""
+        # A call waits for an approval, or for a client when nothing else of its turn is under way.
         found: list[_Asked] = []
         for turn in self._state.open.values():
             for part in self._waiting_calls(turn):
@@ -223,7 +223,10 @@ class ClientAnswers:
         known = turn.asks.get(f"{kind} {call_id}")
         ask = AskRecord.from_plain(known) if known else ANYBODY.asked(turn.parked_at_ms or turn.attempt_at_ms)
         question, schema = (_MAY_IT.format(tool), YES_OR_NO) if kind == APPROVAL else (_WHAT_IS_IT.format(tool), _ANY)
-        args, note = None, _words_of(part.get("approval", {}).get("descriptor", {}))
+        about: JsonObject = part.get("approval", {}).get(
+            "descriptor", {}
+        )  # what the call, or its toolset, says of why it asks
+        args, note = None, ", ".join(f"{name}: {value}" for name, value in about.items())[:1_000]
         try:
             args = pack_value("args", part.get("input"), self._state.tenant.limits.progress_bytes_max)
         except TooLarge as problem:
@@ -250,7 +253,7 @@ class ClientAnswers:
         return bool(self.imported()) or any(map(self._waiting_calls, self._state.open.values()))
 
     def imported(self) -> list[Part]:
-        """The calls of the newest message that wait for the client though no turn has made them: an imported answer."""
+        # No turn has made the calls of an imported answer.
         leaf = self._state.transcript.leaf
         if leaf is None or leaf["role"] != "assistant":
             return []
@@ -269,7 +272,7 @@ class ClientAnswers:
                 await self._close(parked, _talked)
 
     def is_talk(self, turn: Turn) -> bool:
-        """Whether a turn waits for nothing but words, so that a message of a person answers it."""
+        # Such a turn waits for nothing but words, so a message of a person answers it.
         return turn.status is TurnStatus.PARKED and all(map(self._is_talk, self._waiting_calls(turn)))
 
     def _is_talk(self, part: Part) -> bool:
@@ -290,7 +293,7 @@ class ClientAnswers:
     def _waiting_calls(self, turn: Turn) -> list[Part]:
         if turn.request_id not in self._state.open:
             return []
-        brought = {tool.name for tool in self._state.client_tools(turn)}
+        brought = {tool.name for tool in client_tools(turn.options.get("client_tools", ()))}
         return waiting_calls(self._state.stream_of(turn).parts, self._state.toolset().client_names | brought)
 
     # deadlines
@@ -315,7 +318,7 @@ class ClientAnswers:
         self._state.tenant.alarms.set(PART, at_ms, self._look, wakes=False)
 
     def _left_ms(self, turn: Turn) -> float:
-        """How long the turn still waits. Below 0 it is too late for an answer."""
+        # Below 0 it is too late for an answer.
         if turn.status is not TurnStatus.PARKED or self._state.open.get(turn.request_id) is not turn:
             return math.inf
         config, _ = tried_now(lambda: ChatRecovery.of(self._state.agent.chat_recovery))
@@ -336,11 +339,6 @@ _NOTHING: Final = pack_value("value", None)
 def _key(call: AskedCall) -> str:
     # A call of a client's tool may need approval first; those are two questions.
     return f"{call.kind} {call.call_id}"
-
-
-def _words_of(descriptor: JsonObject) -> str:
-    """What a call, or its toolset, says of why it asks."""
-    return ", ".join(f"{name}: {value}" for name, value in descriptor.items())[:1_000]
 
 
 def _words(part: Part) -> str:

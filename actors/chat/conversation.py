@@ -10,15 +10,15 @@ from typing import cast
 from perdure.actors.chat.chat_messages import MESSAGES_MAX, METADATA_BYTES_MAX, as_messages, checked_data, for_storage
 from perdure.actors.chat.client_answers import CHAT, OF_CHAT
 from perdure.actors.chat.conversation_state import ChatAuthor, ConversationState
-from perdure.actors.chat.delegated_tools import client_tools
 from perdure.actors.chat.feed import PER_ROW, Feed
+from perdure.actors.chat.tools import client_tools
 from perdure.actors.chat.turn import STEER, SteerReceipt, Turn, TurnSettings
 from perdure.actors.chat.turns import AFTER_A_LOOK, Turns
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.life.activity import ACTIVITY
 from perdure.actors.life.results import RunInfo
 from perdure.actors.tasks import awaited
-from perdure.actors.telemetry.telemetry import CARRIED, carried
+from perdure.actors.telemetry.telemetry import carried_text
 from perdure.ledger import (
     BEGAN_BY,
     BadRequest,
@@ -71,7 +71,7 @@ class Conversation:
     def accept_request(
         self, trigger: str, messages: object, request_id: object, options: Mapping[str, object]
     ) -> dict[str, object]:
-        """Accept the turn of a request. Raises `BadRequest`, naming the field; then nothing was written."""
+        # `BadRequest` names the field; then nothing was written.
         if trigger not in TRIGGERS:
             raise BadRequest("trigger", f"{trigger!r:.200} is not one of {', '.join(sorted(TRIGGERS))}")
         turn = self.request(trigger, messages, request_id, options)
@@ -137,7 +137,7 @@ class Conversation:
             options=cast("TurnSettings", told),
             metadata=metadata,
             idempotency_key=key,
-            trace=carried().get(CARRIED, ""),
+            trace=carried_text(),
             began_by=check_text(BEGAN_BY, options.get(BEGAN_BY, "")),
         )
 
@@ -172,7 +172,6 @@ class Conversation:
             raise BadRequest("instead_of", f"{instead_of!r:.200} is not the id of a message of the {wanted}")
 
     def delete_messages(self, message_ids: object) -> int:
-        """Delete messages. Those of a turn that is under way cannot be deleted."""
         if not isinstance(message_ids, list | tuple) or not all(isinstance(each, str) for each in message_ids):
             raise BadRequest("message_ids", f"{message_ids!r:.200} is not a list of ids")
         busy = self._busy()
@@ -216,17 +215,16 @@ class Conversation:
         over = (turn for turn in store.turns() if turn.is_over and not turn.was_read)
         last = max(over, key=lambda turn: turn.ended_at_ms, default=None)
 
-        def told(turn: Turn | None) -> dict[str, object] | None:
-            return None if turn is None else self._standing_of(turn)
-
         return {
             "next": store.next_row * PER_ROW,
             "messages": [[each["id"], each["role"]] for each in self.state.transcript.messages],
-            "turns": [told(each) for each in sorted(self.state.open.values(), key=lambda turn: turn.number)],
-            "last": told(last),
+            "turns": [
+                self._standing_of(each) for each in sorted(self.state.open.values(), key=lambda turn: turn.number)
+            ],
+            "last": self._standing_of(last),
             "last_ms_ago": None if last is None else self.tenant.now_ms() - last.ended_at_ms,
-            "known": told(known),
-            "resumable": told(self._resumable()),
+            "known": self._standing_of(known),
+            "resumable": self._standing_of(self._resumable()),
         }
 
     def _resumable(self) -> Turn | None:
@@ -249,7 +247,9 @@ class Conversation:
         )
         return newest if is_shown and since_ms < self.tenant.limits.stream_kept_ms else None
 
-    def _standing_of(self, turn: Turn) -> dict[str, object]:
+    def _standing_of(self, turn: Turn | None) -> dict[str, object] | None:
+        if turn is None:
+            return None
         events = self.state.streams[turn.request_id].events if turn.request_id in self.state.streams else []
         last = events[turn.events - 1]["type"] if 0 < turn.events <= len(events) else ""
         is_recovering = turn.status is TurnStatus.RUNNING and (
@@ -266,7 +266,7 @@ class Conversation:
         }
 
     def unnested(self, method: str, *, is_waiting: bool = True) -> Conversation:
-        """The conversation. Raises `BadRequest` inside a turn of this agent or a transaction, where a turn could never begin."""
+        # Inside a turn of this agent or a transaction a turn could never begin.
         activity, playing = ACTIVITY.get(), self.turns.playing
         work = () if activity is None else (activity.origin, activity.within)
         if playing is not None and f"turn/{playing.live.turn.request_id}" in work:
@@ -278,7 +278,7 @@ class Conversation:
         return self
 
     def answer(self, event: Event, who: Answerer = OF_CHAT, channel: str = CHAT) -> bool:
-        """Take in a client's answer to a call. One that answers an imported call begins a turn, which continues its message."""
+        # An answer to an imported call begins a turn, which continues its message.
         answers, call_id = self.turns.answers, event["toolCallId"]
         if answers.answer(event, who, channel):
             return True
@@ -314,7 +314,7 @@ class Conversation:
     # waiting, looking, forgetting
 
     async def stable(self, timeout_ms: float | None) -> bool:
-        """Wait until no turn is open and no imported call waits for the client. Returns False if that takes longer."""
+        # Waits until no turn is open and no imported call waits for the client. False if that takes longer.
         try:
             async with asyncio.timeout(None if timeout_ms is None else max(0.0, timeout_ms) / 1000):
                 while self.state.open or self.turns.answers.imported():
@@ -362,7 +362,7 @@ class Conversation:
         return [self._told(turn) for turn in chosen[-most:]]
 
     def delete(self, status: object, ended_before: int | None, limit: int) -> int:
-        """Delete ended turns of these statuses, the oldest first."""
+        # The oldest first.
         wanted, most = TURN_ENDED if status is None else _statuses(status), _limit(limit, DELETED_MAX)
         before = float("inf") if ended_before is None else ended_before
         found = [
@@ -384,9 +384,8 @@ class Conversation:
         self.turns.forget()
 
 
+# The caller of an agent that follows its own turns.
 class LocalCaller:
-    """The caller of an agent that follows its own turns."""
-
     def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation
         self.threads = conversation.tenant.threads

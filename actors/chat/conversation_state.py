@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from perdure.actors.chat.chat_messages import REPLACED_BY
 from perdure.actors.chat.chat_store import ChatStore
-from perdure.actors.chat.delegated_tools import client_tools
-from perdure.actors.chat.lost_calls import LostCalls
-from perdure.actors.chat.model_lookup import library_of, load_library, resolve_model
+from perdure.actors.chat.model import library_of, load_library, resolve_model
 from perdure.actors.chat.stream import Stream
-from perdure.actors.chat.tools import Tool, Toolset
-from perdure.actors.chat.transcript import Transcript
+from perdure.actors.chat.tools import Toolset
+from perdure.actors.chat.transcript import LostCalls, Transcript
 from perdure.actors.chat.turn import ChatRecoveryContext, Turn, TurnSettings
 from perdure.actors.chat.turn_spans import TurnSpans
-from perdure.actors.chat.waits import Watchdog
+from perdure.actors.chat.watchdog import Watchdog
 from perdure.actors.code.author_call import result_of
 from perdure.actors.events.observability import emit
 from perdure.actors.host.tenant import Tenant
@@ -121,7 +119,7 @@ class ConversationState:
         self._model: tuple[object, Model] | None = None
 
     def release(self, turn: Turn) -> Stream | None:
-        """Let go of a turn that has ended. Whoever waits for its next event hears so. Returns its stream."""
+        # It has ended. Followers that wait for its next event hear so.
         request_id = turn.request_id
         self.open.pop(request_id, None)
         self.runs.pop(request_id, None)
@@ -133,7 +131,7 @@ class ConversationState:
         return stream
 
     def stream_of(self, turn: Turn) -> Stream:
-        """The stream of a turn that has not ended."""
+        # Only of a turn that has not ended.
         stream = self.streams.get(turn.request_id)
         if stream is None:
 
@@ -154,7 +152,7 @@ class ConversationState:
             stream.rest()
 
     def replace_now(self, stream: Stream) -> None:
-        """Delete the messages whose place this turn takes, or mark them as replaced; durable with the next flush of the stream."""
+        # The messages whose place this turn takes are deleted, or marked as replaced; durable with the next flush of the stream.
         turn = stream.turn
         gone = self.transcript.since(turn.options["instead_of"]) if "instead_of" in turn.options else []
         if turn.options.get("keep"):
@@ -172,7 +170,7 @@ class ConversationState:
             self.add_now(stream, [each for each in said if each["id"] not in self.transcript])
 
     def add_now(self, stream: Stream, messages: list[Message]) -> None:
-        """Add messages to the transcript; they are durable with the next flush of the stream."""
+        # The messages are durable with the next flush of the stream.
         placed = self.transcript.placed(messages)
         self.transcript.put(placed)
         stream.beside(messages=placed)
@@ -186,11 +184,8 @@ class ConversationState:
             self._toolset = Toolset.of(self.agent)
         return self._toolset
 
-    def client_tools(self, turn: Turn) -> list[Tool]:
-        return client_tools(turn.options.get("client_tools", ()))
-
     async def model(self) -> Model:
-        """The model that the agent names now. Its library is loaded on a thread, once a host, before `get_model` may import it."""
+        # The library of the named one is loaded on a thread, once a host, before `get_model` may import it.
         await self._load(self.agent.model)
         wanted = await result_of(self.agent.get_model)
         await self._load(wanted)

@@ -16,16 +16,20 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Literal
+from itertools import islice
+from operator import is_
+from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import unquote_to_bytes
 
-from perdure.actors.chat.call_reader import speakable
+from perdure.actors.chat.answer_reader import free_id, speakable
 from perdure.ledger import BadRequest
 from perdure.policies import STEERED, JsonObject, Message, Part, object_input, steered_message
 
 if TYPE_CHECKING:
     from pydantic_ai import messages as lib
+    from pydantic_ai.messages import ModelMessage
+    from pydantic_ai.models import Model, ModelRequestParameters
+
 
 CONTINUE = (
     "[Your last message was cut off by a lost connection. "
@@ -39,6 +43,7 @@ CUT_BY_LENGTH = (
 )
 GO_ON = "[Continue your last message where it ends; repeat nothing of it, and do not mention this.]"
 
+_ID_CHARS_MAX = 64  # as long as every provider takes them
 DENIED = "The user declined this call. It was not executed."
 UNANSWERED = "There is no result yet: this call waits for the user. It may or may not be executed later."
 
@@ -101,7 +106,7 @@ class HistoryWriter:
         return other
 
     def finished(self, messages: Sequence[Message], last_word: str) -> list[lib.ModelMessage]:
-        """The whole history, which ends with these messages. Raises `BadRequest` if there is nothing to send."""
+        # The history ends with these messages. Raises `BadRequest` if there is nothing to send.
         for message in messages:
             self.write(message)
         if not self.history:
@@ -111,7 +116,7 @@ class HistoryWriter:
         return self.history
 
     def write(self, message: Message) -> None:
-        """Add a message. What people said in the middle of an answer is a message of its own to the model."""
+        # What people said in the middle of an answer is a message of its own to the model.
         if message["role"] != "assistant":
             self._say(message)
             return
@@ -138,7 +143,7 @@ class HistoryWriter:
             self._add([self._lib.UserPromptPart(whole)])
 
     def _answer(self, step: list[Part], *, goes_on: bool) -> bool:
-        """Add one answer, and the results of its calls. Returns whether it was not empty. `goes_on`: it is not the first of its message."""
+        # Returns whether it was not empty. `goes_on`: it is not the first answer of its message.
         parts: list[lib.ModelResponsePart] = []
         results: list[lib.ModelRequestPart] = []
         for part in _with_what_it_led_to([part for part in step if _is_sendable(part)]):
@@ -149,7 +154,7 @@ class HistoryWriter:
             else:
                 call_id = self._call_id(part)
                 name, given = speakable(str(part.get("toolName"))), object_input(part.get("input"))
-                content, outcome = result_of(part)
+                content, outcome = call_result(part)
                 parts.append(self._lib.ToolCallPart(name, given, call_id, **_told(part, "callProviderMetadata", "id")))
                 results.append(self._lib.ToolReturnPart(name, content, call_id, outcome=outcome))
         if not parts:
@@ -203,10 +208,7 @@ class HistoryWriter:
         found = str(part["toolCallId"])
         if made_by is None or made_by != self.provider:
             found = re.sub(r"[^a-zA-Z0-9_-]", "_", found)
-        turn, first = 0, found
-        while found in self._ids or not 0 < len(found) <= 64:  # noqa: PLR2004 - as long as every provider takes them
-            turn += 1
-            found = f"call_{blake2b(f'{first}|{turn}'.encode(errors='replace'), digest_size=12).hexdigest()}"
+        found = free_id(found, lambda each: each not in self._ids and 0 < len(each) <= _ID_CHARS_MAX)
         self._ids.add(found)
         return found
 
@@ -224,8 +226,8 @@ class HistoryWriter:
         return found
 
 
-def result_of(part: Part) -> tuple[object, Outcome]:
-    """What the model is told of a call: its output, or why there is none. A warning comes before partial output."""
+def call_result(part: Part) -> tuple[object, Outcome]:
+    # What the model is told of a call: its output, or why there is none. A warning comes before partial output.
     output = part.get("output", part.get("result"))
     state = part.get("state")
     if part.get("errorText") and state != "output-denied":
@@ -325,5 +327,87 @@ def assert_paired(history: Sequence[lib.ModelMessage], before: AbstractSet[str] 
         raise IllegalRequest(f"there is no result of {', '.join(waiting)}")
 
 
-def called_ids(history: Iterable[lib.ModelMessage]) -> set[str]:
+def _called_ids(history: Iterable[lib.ModelMessage]) -> set[str]:
     return {part.tool_call_id for each in history for part in each.parts if part.part_kind == "tool-call"}
+
+
+# ---------------------------------------------------------------- kept from one request to the next
+# A message of the transcript is never changed in place. So what was made of it counts as long as this very object stands in its place:
+# after an edit, a repair or a deletion another one does, and everything is made anew. The last message is written each time, because an
+# answer that is being played is another object for each request.
+#
+# The library prepares each history for its model. What it does to a message depends on that message, its neighbours, and the head of the
+# history. So if it leaves the messages of a history as they are, it is next shown the head and what is new, and all of it only if it
+# changes anything there.
+
+
+LONG: Final = 40
+"""The number of messages from which a history is worth its memory."""
+RECENT: Final = 20
+"""The newest messages, which are prepared with each request: what the library does to these may depend on the end."""
+
+
+class KeptHistory:
+    """The history of one conversation, for its next request."""
+
+    def __init__(self, worth: int = LONG) -> None:
+        self._worth = worth
+        self._messages: list[Message] = []
+        self._writer: HistoryWriter | None = None
+        self._model: Model | None = None
+        self._untouched: list[ModelMessage] = []  # the library left these as they are
+        self._call_ids: set[str] = set()  # of the calls in them, each of which has its result
+
+    def count_new(self, messages: Sequence[Message]) -> int:
+        return len(messages) - len(self._messages) if _begins(self._messages, messages) else len(messages)
+
+    def prepared(
+        self,
+        messages: Sequence[Message],
+        model: Model,
+        parameters: ModelRequestParameters,
+        last_word: str = CONTINUE,
+    ) -> list[ModelMessage]:
+        # Raises as `to_model` and `assert_paired` do.
+        if len(messages) < self._worth:
+            made = model.prepare_messages(to_model(messages, provider=model.system, last_word=last_word), parameters)
+            assert_paired(made)
+            return made
+        history = self._written(messages, model.system).fork().finished(messages[-1:], last_word)
+        known = self._untouched if self._model is model and _begins(self._untouched, history) else []
+        shown = [*known[:1], *history[len(known) :]]
+        made = model.prepare_messages(shown, parameters)
+        if len(made) != len(shown) or not all(map(is_, made, shown)):
+            made = model.prepare_messages(history, parameters) if known else made
+            assert_paired(made)
+            return made
+        if not known:
+            self._model, self._untouched, self._call_ids = model, [], set()
+        assert_paired(history[len(known) :], self._call_ids)
+        self._settle(history)
+        return history
+
+    def _written(self, messages: Sequence[Message], provider: str) -> HistoryWriter:
+        # The last message is not written, because an answer that is being played is another object for each request.
+        writer = self._writer
+        if writer is None or writer.provider != provider or not _begins(self._messages, messages):
+            writer, self._messages = HistoryWriter(provider), []
+        self._writer = None  # until it is whole again
+        for message in islice(messages, len(self._messages), max(0, len(messages) - 1)):
+            writer.write(message)
+            self._messages.append(message)
+        self._writer = writer
+        return writer
+
+    def _settle(self, history: list[ModelMessage]) -> None:
+        # The rest begins with an answer, lest a result be cut off from its call.
+        end = max(0, len(history) - RECENT)
+        while end > len(self._untouched) and history[end].kind != "response":
+            end -= 1
+        if end > len(self._untouched) and history[0].kind == "request":
+            self._call_ids |= _called_ids(history[len(self._untouched) : end])
+            self._untouched = history[:end]
+
+
+def _begins(first: Sequence[object], whole: Sequence[object]) -> bool:
+    return len(first) < len(whole) and all(map(is_, first, whole))

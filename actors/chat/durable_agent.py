@@ -6,7 +6,7 @@
     result = runtime.agent(Support, "alice").chat("My parcel is lost.")
     result.output        # what the library's agent returned
 
-It is a chat agent. The library decides what is asked and called (`library_turn`). Each turn, request and call is Perdure's, and
+It is a chat agent. The library decides what is asked and called (`play`). Each turn, request and call is Perdure's, and
 recovered as such.
 """
 

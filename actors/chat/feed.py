@@ -24,7 +24,7 @@ from typing import Any, Final, Literal, TypeAlias, TypedDict
 
 from perdure.actors.chat.chat_store import ACCEPTED, CLEARED
 from perdure.actors.chat.conversation_state import ConversationState
-from perdure.actors.chat.event_lists import batch
+from perdure.actors.chat.stream import batch
 from perdure.actors.chat.turn import Turn
 from perdure.ledger import BadRequest, check_whole
 from perdure.ledger.storage.agent_storages import CHUNKS, MESSAGE, TURN
@@ -111,8 +111,7 @@ FeedEvent: TypeAlias = (
 
 
 class FeedPage(TypedDict):
-    """An answer to a follower: the events, the number to go on from, and whether nothing is under way."""
-
+    # `next` is the number to go on from. A page is resting if it has no event and nothing is under way.
     events: list[FeedEvent]
     next: int
     is_resting: bool
@@ -125,7 +124,7 @@ class Feed:
         self._state = state
 
     async def page(self, first: int, hold_s: float) -> FeedPage:
-        """The events from a number on. Waits up to `hold_s` if there is none."""
+        # Waits up to `hold_s` if there is none.
         check_whole("first", first, 0)
         if first > self._state.store.next_row * PER_ROW:
             raise BadRequest("first", f"{first} is ahead of this conversation; read it from 0 on")

@@ -4,7 +4,7 @@ A call is durable (its `tool-input-available` event) before it begins. Then, by 
 
     function   a run under an id derived from turn and call. Beginning it asks the ledger for it, and asking again is harmless: a run
                that is over gives its result, one that goes on is awaited, an unknown one begins. So a turn that is played again after
-               a death asks again, and nothing starts twice. A run may ask for approval (`approvals`); a second one has it
+               a death asks again, and nothing starts twice. A run may ask for approval (`put_off`); a second one has it
     agent      the same, with the child's own class
     inline     in this process. Its beginning is recorded first. A later life that finds a beginning and no end knows that the call
                died, and begins it again only if the tool allows that
@@ -20,15 +20,26 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from perdure.actors.chat.approvals import approval_request, call_run_id, first_run_id, is_approved, put_off
 from perdure.actors.chat.chat_messages import shortened_result
 from perdure.actors.chat.conversation_state import ConversationState
-from perdure.actors.chat.lost_calls import aborted, died, evidence_of
-from perdure.actors.chat.tool_run import DEFERRED, TIMED_OUT, UNAPPROVED, RepeatableToolRun, ToolEnd, ToolRun, execute
+from perdure.actors.chat.tool_run import (
+    DEFERRED,
+    TIMED_OUT,
+    UNAPPROVED,
+    RepeatableToolRun,
+    ToolEnd,
+    ToolRun,
+    approval_request,
+    call_run_id,
+    execute,
+    first_run_id,
+    is_approved,
+    put_off,
+)
 from perdure.actors.chat.tool_schema import ToolContext
-from perdure.actors.chat.tools import Approval, Tool, Toolset
+from perdure.actors.chat.tools import Approval, Tool, Toolset, client_tools
 from perdure.actors.chat.toolsets import listed
-from perdure.actors.chat.transcript import told_of
+from perdure.actors.chat.transcript import aborted, died, evidence_of, told_of
 from perdure.actors.chat.turn import Turn
 from perdure.actors.code.author_call import in_words, result_of, text_of, tried
 from perdure.actors.life.activity import ACTIVITY, CALL
@@ -73,7 +84,7 @@ class LiveTurn:
         return self._state.toolset().plus(self.client_tools())
 
     def client_tools(self) -> list[Tool]:
-        return self._state.client_tools(self.turn)
+        return client_tools(self.turn.options.get("client_tools", ()))
 
     def add_tool(self, tool: Tool) -> None:
         if tool.name not in self.tools:
@@ -89,7 +100,7 @@ class LiveTurn:
         return part is None or is_settled(part)
 
     async def performed(self, call_id: str) -> Part | None:
-        """A call, executed to its end; None if a person is to act first."""
+        # The call is executed to its end. None if a person is to act first.
         while True:
             part = self._part(call_id)
             assert part is not None, "a call is in the stream before it is executed"
@@ -122,7 +133,7 @@ class LiveTurn:
         return CallStage.ASKED if state == "approval-requested" else CallStage.READY
 
     async def settle(self) -> bool:
-        """Wait until every call is settled or waits for a person. Returns whether one waits for a person."""
+        # Waits until every call is settled or waits for a person. Returns whether one waits for a person.
         while True:
             unsettled = [part for part in self.stream.parts if is_tool_part(part) and not is_settled(part)]
             for part in unsettled:
@@ -140,7 +151,7 @@ class LiveTurn:
         return bool(self.waiting(self.stream.parts))
 
     def waiting(self, parts: list[Part]) -> list[Part]:
-        """Those of these calls that wait for their client, for an approval, or for a result from elsewhere."""
+        # Those of these calls that wait for their client, for an approval, or for a result from elsewhere.
         return waiting_calls(parts, self.tools.client_names)
 
     async def drain(self, limit_ms: float | None = None) -> None:
@@ -229,7 +240,7 @@ class LiveTurn:
         return task
 
     def _is_for_client(self, part: Part, tool: Tool | None) -> bool:
-        """Whether an answer is all that is missing, the client's or one from elsewhere: no approval is missing."""
+        # True if an answer is all that is missing, the client's or one from elsewhere, and no approval.
         if tool is None or tool.kind != "client":
             return part["toolCallId"] in deferred_ids(self.stream.parts)
         was_asked = part.get("state") == "approval-responded" or part["toolCallId"] in self._for_client

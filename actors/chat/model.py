@@ -1,38 +1,205 @@
-"""Asks models and reads their answers piece by piece, whatever the provider.
+"""Finds models by name, asks them, and reads their answers piece by piece, whatever the provider.
 
 pydantic-ai brings the providers. Its retries are off, because a durable turn decides them itself. Every answer must end with a reason of
-its provider, and `call_reader` decides which calls are whole; the library would take the end of a stream for the end of an answer, and
+its provider, and `CallReader` decides which calls are whole; the library would take the end of a stream for the end of an answer, and
 patch broken arguments. Every failure becomes `ModelFailed`.
 
 The engine watches for silence; the timeouts of the libraries are set far above it.
+
+Connections belong to the event loop that opened them. So models that were found by name are kept one set per loop, with one HTTP client.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
+import re
 import traceback
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from perdure.actors.chat.answer_reader import ANSWER_BYTES_MAX, AnswerReader
 from perdure.actors.chat.answer_stream import TAIL_S, Finished, read_answer
-from perdure.actors.chat.convert import CONTINUE, IllegalRequest, assert_paired
-from perdure.actors.chat.kept_history import KeptHistory
-from perdure.actors.chat.model_lookup import LIBRARY_TIMEOUT_S, UnusableModel, resolve_model
+from perdure.actors.chat.convert import CONTINUE, IllegalRequest, KeptHistory, assert_paired
 from perdure.actors.chat.tools import ToolSpec
-from perdure.actors.chat.turn_failures import ModelFailed, failure_of
-from perdure.actors.chat.waits import Stalled, Watchdog
+from perdure.actors.chat.turn_failures import ModelFailed, failure_of, too_long
+from perdure.actors.chat.watchdog import Stalled, Watchdog
+from perdure.actors.code.author_call import tried_now
+from perdure.actors.code.naming import IMPORTING
 from perdure.actors.telemetry.telemetry import TRACE
-from perdure.ledger import PerdureError
+from perdure.ledger import BadRequest, PerdureError, Secret, strike
 from perdure.policies import Event, JsonObject, Message
 
 if TYPE_CHECKING:
+    import httpx2
     from pydantic_ai.messages import ModelMessage
     from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
+    from pydantic_ai.providers import Provider
 
     _Opened = contextlib.AbstractAsyncContextManager[StreamedResponse]
+
+
+_LIBRARY_TIMEOUT_S = 3600.0
+CONNECT_TIMEOUT_S = 30.0
+
+_OUR_CLIENT = re.compile(r"httpx2\.AsyncClient|AsyncHTTPClient|_OpenAIHTTPClient")
+_WIRE_BYTES_MAX = 8 * ANSWER_BYTES_MAX  # each piece of an answer is wrapped in much more than itself
+
+
+class UnusableModel(BadRequest):
+    """The model cannot be asked: its name is unknown, or something that it needs is not set or not installed."""
+
+
+class _LoopsModels(NamedTuple):
+    # The models are kept by name and key.
+    client: httpx2.AsyncClient
+    models: dict[tuple[str, str | None], Model]
+
+
+_opened: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopsModels] = weakref.WeakKeyDictionary()
+
+
+def resolve_model(model: object, key: Secret | None = None) -> Model:
+    """The model of this name (`openai:gpt-5`, as pydantic-ai names them), or the model object itself.
+
+    Without a `key` the provider looks for it in the environment. Raises `UnusableModel`, which names the missing variable or package.
+    """
+    from pydantic_ai.models import Model  # noqa: PLC0415 - not before a model is asked
+
+    if isinstance(model, Model):
+        model._refresh_http_client()  # noqa: SLF001 - its client may belong to a loop that is gone
+        return model
+    if not isinstance(model, str) or not model.strip():
+        raise UnusableModel("model", f"{model!r:.200} is neither the name of a model nor a model of pydantic-ai")
+    try:
+        value = None if key is None else key.reveal()
+    except BadRequest as problem:
+        raise UnusableModel("model", f"{model}: it needs {problem.field}, which is not set") from problem
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return _found(model, value, _http_client())  # outside of a loop there is nothing to keep it for
+    kept = _opened.get(loop)
+    if kept is None:
+        kept = _opened[loop] = _LoopsModels(_http_client(), {})
+    if (model, value) not in kept.models:
+        kept.models[model, value] = _found(model, value, kept.client)
+    return kept.models[model, value]
+
+
+def library_of(model: object) -> str:
+    # The provider that is named. Empty for a model that is no name.
+    return model.partition(":")[0].removeprefix("gateway/") if isinstance(model, str) else ""
+
+
+def load_library(model: object) -> None:
+    """Import what asking this model will need. That takes a second or two, so event loops leave it to a thread.
+
+    Code of authors that imports parts of the library waits for it, or is asked afterwards: see `IMPORTING`. What cannot be imported is
+    reported when the model is asked.
+    """
+    with IMPORTING:
+        import_module("pydantic_ai.direct")
+        # a provider without a module of its own is asked in OpenAI's protocol
+        for name in filter(str.isidentifier, (library_of(model).partition("-")[0], "openai")):
+            with contextlib.suppress(ImportError):
+                import_module(f"pydantic_ai.models.{name}")
+                return
+
+
+async def close_models() -> None:
+    # A model that is asked again opens new connections.
+    kept = _opened.pop(asyncio.get_running_loop(), None)
+    if kept is not None:
+        await kept.client.aclose()
+
+
+def _found(name: str, key: str | None, client: httpx2.AsyncClient) -> Model:
+    from pydantic_ai.models import infer_model  # noqa: PLC0415 - as above
+    from pydantic_ai.providers import infer_provider_class  # noqa: PLC0415 - as above
+
+    def inferred() -> Model:
+        try:
+            infer_provider_class(name.partition(":")[0])
+        except ValueError:
+            return infer_model(name)  # a name without a provider, such as `test`; or an error that says what was meant
+        return infer_model(name, lambda provider: _provider(provider, key, client))
+
+    found, problem = tried_now(inferred)
+    if found is None or problem is not None:
+        raise UnusableModel("model", f"{name}: {_what_is_missing(problem)}") from problem
+    return found
+
+
+def _provider(name: str, key: str | None, client: httpx2.AsyncClient) -> Provider[Any]:
+    # Its key is struck out of all that is written.
+    from pydantic_ai.providers import infer_provider, infer_provider_class  # noqa: PLC0415 - as above
+    from pydantic_ai.providers.gateway import gateway_provider  # noqa: PLC0415 - as above
+
+    given: dict[str, object] = {} if key is None else {"api_key": key}
+    make: Callable[..., Provider[Any]] = partial(infer_provider, name)
+    if not name.startswith("gateway/"):
+        make = cast("Callable[..., Provider[Any]]", infer_provider_class(name))
+        wanted = inspect.signature(make).parameters.get("http_client")
+        if wanted is not None and _OUR_CLIENT.match(str(wanted.annotation)):
+            given["http_client"] = client
+    elif given:
+        make = partial(gateway_provider, name.removeprefix("gateway/"))
+    found = make(**given)
+    used = getattr(getattr(found, "client", None), "api_key", None)
+    if isinstance(used, str):
+        strike(used)
+    return found
+
+
+def _what_is_missing(problem: Exception | None) -> str:
+    said = " ".join(str(problem).split())
+    variables = dict.fromkeys(re.findall(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b", said))
+    if variables:
+        return f"it needs {' or '.join(variables)}, which is not set"
+    package = re.search(r"pydantic-ai-slim\[[\w-]+\]", said)
+    if isinstance(problem, ImportError) and package:
+        return f"its package is not installed: pip install '{package[0]}'"
+    return said or type(problem).__name__
+
+
+def _http_client() -> httpx2.AsyncClient:
+    # One client for all providers that take it. It bounds an answer before any library gathers it in memory.
+    import httpx2  # noqa: PLC0415 - as above
+    from pydantic_ai.models import get_user_agent  # noqa: PLC0415 - as above
+
+    class Bounded(httpx2.AsyncByteStream):
+        def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+            self._stream = stream
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            size = 0
+            async for piece in self._stream:
+                size += len(piece)
+                if size > _WIRE_BYTES_MAX:
+                    raise too_long(_WIRE_BYTES_MAX)
+                yield piece
+
+        async def aclose(self) -> None:
+            await self._stream.aclose()
+
+    async def bound(response: httpx2.Response) -> None:
+        response.stream = Bounded(cast("httpx2.AsyncByteStream", response.stream))
+
+    return httpx2.AsyncClient(
+        timeout=httpx2.Timeout(_LIBRARY_TIMEOUT_S, connect=CONNECT_TIMEOUT_S, pool=CONNECT_TIMEOUT_S),
+        limits=httpx2.Limits(max_connections=1000, max_keepalive_connections=100),
+        headers={"User-Agent": get_user_agent()},
+        event_hooks={"response": [bound]},
+    )
+
+
+# ---------------------------------------------------------------- asking them
+
 
 LONG_MESSAGES, BREATH_S = 500, 0.02
 
@@ -147,7 +314,7 @@ def _send(
     from pydantic_ai.direct import model_request_stream  # noqa: PLC0415 - as above
     from pydantic_ai.settings import ModelSettings  # noqa: PLC0415 - as above
 
-    ours: dict[str, object] = {"timeout": LIBRARY_TIMEOUT_S, **(settings or {}), "max_retries": 0}
+    ours: dict[str, object] = {"timeout": _LIBRARY_TIMEOUT_S, **(settings or {}), "max_retries": 0}
     known = {name: value for name, value in ours.items() if name not in model.unsupported_settings}
     return model_request_stream(
         model,

@@ -22,7 +22,7 @@ _INTEGER_BITS_MAX = 64
 _WORDS_MAX = 60
 
 
-def checked(field: str, value: object, depth: int = 0) -> Any:
+def checked_plain(field: str, value: object, depth: int = 0) -> Any:
     """A copy of JSON-like data. Raises `BadRequest` with the path of what is wrong, such as `messages[0].parts[1].data.rows[3]`."""
     if value is None or isinstance(value, bool):
         return value
@@ -39,9 +39,11 @@ def checked(field: str, value: object, depth: int = 0) -> Any:
     if depth >= NESTING_MAX:
         raise BadRequest(field, f"is nested deeper than {NESTING_MAX} levels")
     if isinstance(value, Mapping):
-        return {_key(field, key): checked(f"{field}.{_named(key)}", each, depth + 1) for key, each in value.items()}
+        return {
+            _key(field, key): checked_plain(f"{field}.{_named(key)}", each, depth + 1) for key, each in value.items()
+        }
     if isinstance(value, list | tuple):
-        return [checked(f"{field}[{at}]", each, depth + 1) for at, each in enumerate(value)]
+        return [checked_plain(f"{field}[{at}]", each, depth + 1) for at, each in enumerate(value)]
     raise BadRequest(field, f"{value!r:.200} is {type(value).__name__}, which is not plain data")
 
 
@@ -87,14 +89,13 @@ def _mended(value: object) -> object:
     return value
 
 
+# A provider may split a character outside the BMP between two pieces of a text.
 class TextJoiner:
-    """Joins the pieces of one text. A provider may split a character outside the BMP between two pieces."""
-
     def __init__(self) -> None:
         self._half = ""
 
     def joined(self, piece: str) -> str:
-        """The text so far that is whole. The first half of a character waits for the second."""
+        # The first half of a character waits for the second.
         text, self._half = self._half + piece, ""
         if text and "\ud800" <= text[-1] <= "\udbff":
             text, self._half = text[:-1], text[-1]

@@ -22,18 +22,17 @@ broke off. `mend` repairs it (transport spec §4.1):
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Unpack, cast
+from typing import TypeVar, Unpack, cast
 
 from perdure.actors.chat.chat_store import Beside, ChatStore
-from perdure.actors.chat.event_lists import batch, last_boundary, merged
 from perdure.actors.chat.plain_data import mended
 from perdure.actors.chat.turn import Turn
 from perdure.actors.events.message_parts import BROKEN, RETRACT, apply_chunk, step_base
 from perdure.actors.life.commit_batcher import DueWrite
 from perdure.actors.life.life import Life
-from perdure.ledger import StorageError
+from perdure.ledger import StorageError, pack
 from perdure.ledger.storage.agent_storages import unbound
 from perdure.policies import (
     STEERED,
@@ -96,7 +95,7 @@ class Stream:
 
     @property
     def said(self) -> list[Part]:
-        """The same, if anything was said: that a request was begun says nothing yet, nor do messages of the user in it."""
+        # That a request was begun says nothing yet, nor do messages of the user in it.
         parts = self.own_parts
         return parts if any(part["type"] not in ("step-start", STEERED) for part in parts) else []
 
@@ -113,7 +112,7 @@ class Stream:
         self._beside = _both(self._beside, documents)
 
     def add(self, event: Event) -> None:
-        """Add an event. It becomes durable soon, or with the next `flush`."""
+        # The event becomes durable soon, or with the next `flush`.
         if self._problem is not None:
             raise self._problem
         self.events.append(event)
@@ -122,7 +121,7 @@ class Stream:
             self._credited_at_ms = self.turn.progress_at_ms = now_ms
             self.turn.work += 1
         now_s = asyncio.get_running_loop().time()
-        if self._followers or self._store.is_watched:
+        if self._followers or self._store.watchers:
             self._flush_at(now_s)
         elif len(self.events) - self.turn.events >= GROUP:
             self._flush_at(max(now_s, self._flushed_s + GROUP_S))
@@ -222,7 +221,7 @@ class Stream:
 
     @property
     def is_between_steps(self) -> bool:
-        """Whether the next request begins a step of its own, and does not go on with an answer that broke off."""
+        # True if the next request begins a step of its own, and does not go on with an answer that broke off.
         boundary = last_boundary(self.events)
         if boundary is None or boundary["type"] == "start-step":
             return boundary is None
@@ -230,7 +229,7 @@ class Stream:
 
     @property
     def settled(self) -> int:
-        """How many steps of this turn have ended of themselves, and how many of its calls are settled."""
+        # Counts the steps of this turn that have ended of themselves, and its settled calls.
         kept = [
             event for event in self.events if event["type"] == "finish-step" and event.get("finishReason") != BROKEN
         ]
@@ -256,20 +255,20 @@ class Stream:
 
     @property
     def remark(self) -> str:
-        """What a caller should know of the end of the answer; empty if it ended as answers do."""
+        # What a caller should know of the end of the answer; empty if it ended as answers do.
         if self.finish_reason not in ("stop", "tool_call"):
             return self.finish_reason
         return "" if any(part["type"] not in ("step-start", "reasoning") for part in self.last_step) else "empty"
 
     @property
     def open_text(self) -> Part | None:
-        """The text that broke off and can be continued: the last part of all."""
+        # The text that broke off and can be continued: the last part of all.
         last = self.parts[-1] if self.parts else None
         is_open = last is not None and last["type"] == "text" and last.get("state") == "streaming" and last.get("text")
         return last if is_open else None
 
     def mend(self, *, replay: bool = False) -> None:
-        """Repair a broken step by events. With `replay` everything after its last call is withdrawn."""
+        # With `replay` everything after the last call of the broken step is withdrawn.
         if not self.is_broken:
             return
         base, parts = step_base(self.parts), self.parts
@@ -287,7 +286,7 @@ class Stream:
             self.add({"type": "finish-step", "finishReason": BROKEN})
 
     def answer_with(self, text: str) -> None:
-        """Write a whole answer, which came from elsewhere, in place of what broke off."""
+        # A whole answer that came from elsewhere takes the place of what broke off.
         self.mend(replay=True)
         if self.is_broken:
             self.add({"type": "finish-step", "finishReason": BROKEN})
@@ -299,14 +298,14 @@ class Stream:
         self.add({"type": "finish-step", "finishReason": "stop"})
 
     def withdraw(self) -> None:
-        """Withdraw all that the turn has said. What people have said in it stays."""
+        # What people have said in the turn stays.
         steered = [part for part in self.own_parts if part["type"] == STEERED]
         self.retract(self.turn.base, step=True)
         for part in steered:
             self.add(cast("Event", part))
 
     def retract(self, count: int, *, step: bool = False) -> None:
-        """Withdraw the parts from this one on; with `step` the opening of the step is among them."""
+        # With `step` the opening of the step is among what is withdrawn.
         self.add({"type": RETRACT, "data": {"parts": count, "step": step}, "transient": True})
 
 
@@ -333,3 +332,80 @@ def _both(first: Beside, second: Beside) -> Beside:
     if "calls" in first and "calls" in second:
         both["calls"] = [*first["calls"], *second["calls"]]
     return both
+
+
+# ---------------------------------------------------------------- lists of events
+
+
+BATCH_EVENTS_MAX, BATCH_BYTES_MAX = 5_000, 1_000_000
+UTF8_MOST = 4  # bytes of one character
+_PLAIN = frozenset({"type", "id", "delta"})  # what a delta has that says nothing else
+Numbered = TypeVar("Numbered", bound=Mapping[str, object])
+
+
+def last_boundary(events: list[Event]) -> Event | None:
+    # The last `start-step` or `finish-step` of a step that was not withdrawn.
+    withdrawn = 0
+    event: Event
+    for event in reversed(events):
+        kind = event["type"]
+        if kind == RETRACT and event["data"].get("step"):
+            withdrawn += 1
+        elif kind == "start-step" and withdrawn:
+            withdrawn -= 1
+        elif kind in ("start-step", "finish-step") and not withdrawn:
+            return event
+    return None
+
+
+def step_ends(events: list[Event]) -> list[Event | None]:
+    # The `finish-step` of each step that was not withdrawn, in order; None for one that is open.
+    ends: list[Event | None] = []
+    for event in events:
+        kind = event["type"]
+        if kind == "start-step":
+            ends.append(None)
+        elif kind == "finish-step" and ends:
+            ends[-1] = event
+        elif kind == RETRACT and event["data"].get("step") and ends:
+            ends.pop()
+    return ends
+
+
+def batch(events: list[Numbered]) -> list[Numbered]:
+    # As many of the first events as one answer should carry, and at least one.
+    size = 0
+    for count, event in enumerate(events[:BATCH_EVENTS_MAX]):
+        delta = event.get("delta")
+        size += len(delta) * UTF8_MOST if isinstance(delta, str) else len(pack(event))
+        if size > BATCH_BYTES_MAX:
+            return events[: count + 1]
+    return events[:BATCH_EVENTS_MAX]
+
+
+def merged(events: list[Event]) -> list[Event]:
+    # Neighbouring deltas of one text are joined, so that a long text is not copied once per delta.
+    joined: list[Event] = []
+    run: list[str] = []
+    for event in events:
+        last = joined[-1] if joined and event.get("type") in ("text-delta", "reasoning-delta") else None
+        # asked for each delta of a long answer, so it compares no more than it must
+        if (
+            last is not None
+            and last.keys() == _PLAIN == event.keys()
+            and last["type"] == event["type"]
+            and last["id"] == event["id"]
+        ):
+            run = run or [joined[-1]["delta"]]
+            run.append(event["delta"])
+            continue
+        _join(joined, run)
+        run = []
+        joined.append(event)
+    _join(joined, run)
+    return joined
+
+
+def _join(joined: list[Event], run: list[str]) -> None:
+    if run:
+        joined[-1] = {**joined[-1], "delta": "".join(run)}

@@ -2,11 +2,16 @@
 
 What the function raised is part of the run's result, because the end of the call is known then. A run that itself ends in an error means
 that the process died during the call, and the outcome is unknown.
+
+An approval's id names the asker: the call itself before it begins, or the run of it that finds out that it needs one. A run that asks did
+nothing else, and is over. What is approved is a second run, under an id of its own, which is told so. A run may also defer its call. Then
+the call waits for a result that comes from elsewhere, and has no second run.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final, NotRequired, TypedDict
 
 from perdure.actors.agent.agent import Agent
@@ -18,8 +23,8 @@ from perdure.actors.life.asks import TimeLimit
 from perdure.actors.life.life import Life
 from perdure.actors.life.run_context import RunContext
 from perdure.actors.tasks import self_cancelled
-from perdure.ledger import BadRequest
-from perdure.policies import JsonObject
+from perdure.ledger import BadRequest, derived_run_id
+from perdure.policies import Event, Json, JsonObject, Part
 
 END_BYTES: Final = 64
 """So much is in the end of a call besides its result."""
@@ -31,7 +36,7 @@ class ToolEnd(TypedDict):
     `unapproved` (it asks for approval) or `deferred` (its result comes from elsewhere); then `descriptor` says more."""
 
     ok: bool
-    output: NotRequired[Any]
+    output: NotRequired[object]
     kind: NotRequired[str]
     error: NotRequired[str]
     descriptor: NotRequired[JsonObject]
@@ -104,3 +109,46 @@ async def execute(life: Life, tool: Tool, given: object, context: ToolContext, t
         life.log("tool", f"call {context.call_id} of tool {tool.name}", problem, context.run_id)
         return {"ok": False, "kind": REFUSED if isinstance(problem, BadRequest) else RAISED, "error": in_words(problem)}
     return {"ok": True, "output": value}
+
+
+# ---------------------------------------------------------------- ids of runs, and approvals
+
+
+def approval_request(call_id: str, asker: str, descriptor: Mapping[str, Json]) -> Event:
+    # `asker` is the call or its run; `descriptor` says more of the call.
+    event: Event = {"type": "tool-approval-request", "toolCallId": call_id, "approvalId": _id_of(asker)}
+    return {**event, "approvalDescriptor": dict(descriptor)} if descriptor else event
+
+
+def put_off(call_id: str, run_id: str, end: ToolEnd) -> Event:
+    # The run could not settle the call, which waits for an approval, or for a result that somebody brings later.
+    descriptor = end.get("descriptor", {})
+    if end.get("kind") == UNAPPROVED:
+        return approval_request(call_id, run_id, descriptor)
+    told: JsonObject = {"toolCallId": call_id, "runId": run_id, "about": descriptor}
+    return {"type": "data-deferred", "id": f"deferred-{call_id}", "data": told}
+
+
+def is_approved(part: Part | None) -> bool:
+    return part is not None and part.get("approval", {}).get("approved") is True
+
+
+def run_ids(request_id: str, call_id: str) -> tuple[str, str]:
+    # The second one is approved. Both ids are the same in every life of the turn.
+    first, second = (derived_run_id(request_id, "tool", call_id, number) for number in range(2))
+    return first, second
+
+
+def first_run_id(request_id: str, call_id: str) -> str:
+    # It is the call's idempotency key too.
+    return run_ids(request_id, call_id)[0]
+
+
+def call_run_id(request_id: str, call_id: str, part: Part | None) -> str:
+    first, second = run_ids(request_id, call_id)
+    was_asked_by_run = part is not None and part.get("approval", {}).get("id") == _id_of(first)
+    return second if was_asked_by_run else first
+
+
+def _id_of(asker: str) -> str:
+    return f"approval-{asker}"

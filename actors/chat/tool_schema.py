@@ -117,15 +117,14 @@ class ToolInput:
         return self._adapter.dump_python(self.checked(given), mode="json", by_alias=True)
 
 
+# Titles repeat the names of fields, and cost tokens in every request.
 class _WithoutTitles(GenerateJsonSchema):
-    """No titles: they repeat the names of fields, and cost tokens in every request."""
-
     def field_title_should_be_set(self, schema: CoreSchema | core_schema.ModelField) -> bool:
         return False
 
 
 def intake_of(function: Callable[..., object], agent_class: type | None = None, name: str = "") -> ToolInput:
-    """The input of a function, or of a method of a class, without its receiver and a `ToolContext`."""
+    # The receiver of a method and a `ToolContext` are no input.
     of = written(function, agent_class, name, is_method=agent_class is not None)
     context = _context_in(of)
     parameters = {name: each for name, each in of.parameters.items() if name != context}
@@ -170,7 +169,7 @@ def _context_in(of: Written) -> str | None:
 
 
 def docstring_of(function: Callable[..., object]) -> tuple[str, dict[str, str]]:
-    """The description of a function in its docstring, and those of its parameters."""
+    # What the docstring says of the function, and of each parameter.
     text = inspect.getdoc(function)
     if not text:
         return "", {}
@@ -189,7 +188,7 @@ def docstring_of(function: Callable[..., object]) -> tuple[str, dict[str, str]]:
 
 
 def intake_of_type(annotation: object, *, wrapped_as: str | None) -> ToolInput:
-    """The input of a child agent. A type that is no object in JSON becomes one, under the name `wrapped_as`."""
+    # A type that is no object in JSON becomes one, under the name `wrapped_as`.
     if wrapped_as is None:
         return ToolInput(lambda: _plainly(annotation), (), dict)
     fields: dict[str, object] = {"field_0": (annotation, Field(alias=wrapped_as))}

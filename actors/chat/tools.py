@@ -30,16 +30,27 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast, get_args, overload
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from perdure.actors.agent.agent import Agent
-from perdure.actors.chat.plain_data import all_mended
-from perdure.actors.chat.tool_schema import ToolContext, ToolInput, context_name, docstring_of, intake_of
+from perdure.actors.chat.plain_data import all_mended, checked_plain
+from perdure.actors.chat.tool_schema import (
+    ToolContext,
+    ToolInput,
+    context_name,
+    docstring_of,
+    intake_of,
+    intake_of_schema,
+    intake_of_type,
+    is_object,
+)
 from perdure.actors.code.author_call import is_async, overrides, tried_now
 from perdure.actors.code.naming import function_name, load_function
+from perdure.actors.code.signatures import run_shapes
 from perdure.actors.code.written import signature_of
 from perdure.actors.life.asks import PEOPLE_MAX, Addressees, addressees
+from perdure.actors.life.class_checks import check_class
 from perdure.actors.life.host_options import ASKED_OF_RAY, Placement, pool_spec
 from perdure.actors.life.results import Detached, RunResult
 from perdure.ledger import (
@@ -153,7 +164,7 @@ class Tool:
     display: JsonObject | None = None
     output: TypeAdapter[Any] | None = None
     wrapped_as: str | None = None
-    call: Callable[[Any, ToolContext | None], object] | None = None
+    call: Callable[[object, ToolContext | None], object] | None = None
     placement: Placement | None = None
     found_as: str = ""
 
@@ -223,13 +234,13 @@ class Tool:
         return otherwise if self.timeout_ms is None else self.timeout_ms
 
     def wants_approval(self, given: object, agent: object = None) -> object:
-        """Whether a person must approve this call, or who must, or an awaitable of that. The author's predicate may raise."""
+        # Whether a person must approve this call, or who must, or an awaitable of that. The author's predicate may raise.
         if isinstance(self.needs_approval, bool | Approval):
             return self.needs_approval
         return _called(self.needs_approval, {"input": given, "agent": agent})
 
     def probed(self, given: object, context: ToolContext, agent: object = None) -> object:
-        """The author's probe of a call that died: True (it took effect), False, or None (unknown), or an awaitable of one."""
+        # Whether a call that died took effect, by the author's probe. None: it is not known. It may be an awaitable.
         return None if self.probe is None else _called(self.probe, {"input": given, "context": context, "agent": agent})
 
 
@@ -292,12 +303,12 @@ def tool(function: F | None = None, **options: Unpack[ToolOptions]) -> F | Calla
     check_bool("inline", options.get("inline", False))
     check_bool("client", options.get("client", False))
     if options.get("name") is not None:
-        check_name("name", options.get("name"))
+        _check_name("name", options.get("name"))
     check_word("effect", options.get("effect", "once"), get_args(Effect))
     if options.get("timeout_ms") is not None:
         check_number("timeout_ms", options.get("timeout_ms"), unit="milliseconds", above=True)
-    check_hook("probe", options.get("probe"))
-    check_hook("needs_approval", options.get("needs_approval"))
+    _check_hook("probe", options.get("probe"))
+    _check_hook("needs_approval", options.get("needs_approval"))
     if options.get("client") and (options.get("inline") or options.get("probe") is not None):
         raise BadRequest("client", "a tool that the client executes has no code here: no `inline`, no `probe`")
     _check_placement(options)
@@ -344,7 +355,7 @@ def function_tool(function: Callable[..., object]) -> Tool:
     """
     options = options_of(function) or ToolOptions()
     is_function = isinstance(function, FunctionType)
-    name = check_name("name", options.get("name") or getattr(function, "__name__", type(function).__name__))
+    name = _check_name("name", options.get("name") or getattr(function, "__name__", type(function).__name__))
     is_inline = options.get("inline") or not is_function
     kind: Kind = "client" if options.get("client") else "inline" if is_inline else "function"
     if kind == "function" and "<" in function.__qualname__:
@@ -376,7 +387,7 @@ class Toolset:
     """The tools of one agent by name, in the order in which they were given."""
 
     def __init__(self, tools: Iterable[object]) -> None:
-        """Take `Tool`s and functions. Raises `BadRequest`, which says what is wrong with which of them."""
+        # The `BadRequest` says what is wrong with which of them.
         self._tools: dict[str, Tool] = {}
         for each in tools:
             found = each if isinstance(each, Tool) else _as_tool(each)
@@ -386,7 +397,7 @@ class Toolset:
 
     @classmethod
     def declared(cls, agent_class: Any) -> None:
-        """Raise `BadRequest` for tools of a class that would fail in each turn, as far as they can be told without an agent of it."""
+        # Tools of a class that would fail in each turn are refused, as far as they can be told without an agent of it.
         if is_async(agent_class.tools):
             raise BadRequest("tools", f"{agent_class.__name__}.tools() is async; it returns its tools at once")
         bare = object.__new__(agent_class)
@@ -440,20 +451,20 @@ def _as_tool(thing: object) -> Tool:
         raise BadRequest("tools", f"{getattr(thing, '__qualname__', repr(thing))}: {problem}") from problem
 
 
-def check_name(field: str, name: object) -> str:
+def _check_name(field: str, name: object) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise BadRequest(field, f"{name!r:.200} is not the name of a tool: 1 to 64 of a-z, A-Z, 0-9, _ and -")
     return name
 
 
-def check_description(description: object) -> str:
+def _check_description(description: object) -> str:
     if not isinstance(description, str) or not description.strip():
         raise BadRequest("description", "is missing; it is all that the model knows of the tool")
     return description
 
 
-def check_hook(field: str, hook: object) -> None:
-    """Raise `BadRequest` unless it is None, a bool or an `Approval`, or a function whose parameters can be given."""
+def _check_hook(field: str, hook: object) -> None:
+    # A hook is None, a bool or an `Approval`, or a function whose parameters can be given.
     if hook is None or (field == "needs_approval" and isinstance(hook, bool | Approval)):
         return
     if not callable(hook):
@@ -462,3 +473,110 @@ def check_hook(field: str, hook: object) -> None:
     if not names <= known:
         unknown, words = ", ".join(sorted(names - known)), ", ".join(sorted(known))
         raise BadRequest(field, f"it asks for {unknown}; it may ask for {words}")
+
+
+# ---------------------------------------------------------------- tools that are executed elsewhere
+
+
+_WORD_END = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+
+def agent_tool(
+    agent_class: type[Agent],
+    *,
+    description: str,
+    name: str | None = None,
+    input: object = None,
+    output: object = None,
+    detached: bool | Detached = False,
+    display: JsonObject | None = None,
+    needs_approval: bool | Approval | Hook = False,
+) -> Tool:
+    """A child agent as a tool: the model's call becomes a run of this class.
+
+    Args:
+        agent_class: the child.
+        description: what the model is told.
+        name: by default the class's name in snake case.
+        input: the type of what the model sends; by default that of the child's `run`. A type that is no object in JSON is sent under
+            the name `input`, and the text for a chat under `message`.
+        output: the type of the child's output. Without it the model gets the summary, or else the output.
+        detached: do not wait. The model is told that the run has begun, and the parent when it is over.
+        display: for front ends: `name`, `icon`, and more.
+        needs_approval: as for `tool`.
+
+    Raises:
+        BadRequest: naming the argument that is wrong.
+    """
+    if not (isinstance(agent_class, type) and issubclass(agent_class, Agent)):
+        raise BadRequest("agent_class", f"{agent_class!r:.200} is not a class of agents")
+    if not isinstance(detached, bool | Detached):
+        raise BadRequest("detached", f"{detached!r:.200} is neither a bool nor a `Detached`")
+    check_class(agent_class)
+    _check_hook("needs_approval", needs_approval)
+    annotation, wrapped_as = _child_input(agent_class, input)
+    return Tool(
+        name=_check_name("name", name or _WORD_END.sub("_", agent_class.__name__).lower()),
+        description=_check_description(description),
+        kind="agent",
+        intake=intake_of_type(annotation, wrapped_as=wrapped_as),
+        effect="idempotent",
+        needs_approval=needs_approval,
+        agent_class=agent_class,
+        detached=detached,
+        display=None if display is None else checked_plain("display", display),
+        output=None if output is None else _output_adapter(output),
+        wrapped_as=wrapped_as,
+    )
+
+
+def _output_adapter(annotation: Any) -> TypeAdapter[Any]:
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+        adapter.rebuild(raise_errors=True)
+    except (PydanticUserError, NameError) as problem:
+        raise BadRequest("output", f"{annotation!r:.200} is no type that can be checked: {problem}") from problem
+    return adapter
+
+
+def _child_input(agent_class: type[Agent], given: object) -> tuple[object, str | None]:
+    if given is None:
+        is_chat = hasattr(agent_class, "format_agent_tool_input")
+        if is_chat or not callable(getattr(agent_class, "run", None)):
+            return str, "message"
+        entered = run_shapes(agent_class)
+        given = entered.hint if entered.input else NoInput
+    return given, None if is_object(given) else "input"
+
+
+class NoInput(BaseModel, extra="forbid"):
+    """The input of a child whose `run` has no parameter."""
+
+
+def client_tool(
+    name: str, description: str, parameters: Mapping[str, object], *, needs_approval: bool | Approval | Hook = False
+) -> Tool:
+    """A tool that the client executes. The turn waits for its answer. `parameters` is a JSON schema of type `object`."""
+    if not isinstance(parameters, Mapping) or parameters.get("type", "object") != "object":
+        raise BadRequest("parameters", f"{parameters!r:.200} is not a JSON schema of type object")
+    intake = intake_of_schema(checked_plain("parameters", parameters))
+    if not isinstance(intake.schema["properties"], dict):
+        raise BadRequest("parameters.properties", f"{intake.schema['properties']!r:.200} is not an object")
+    return Tool(
+        name=_check_name("name", name),
+        description=_check_description(description),
+        kind="client",
+        intake=intake,
+        needs_approval=needs_approval,
+    )
+
+
+def client_tools(given: object) -> list[Tool]:
+    if isinstance(given, str) or not isinstance(given, list | tuple):
+        raise BadRequest("client_tools", f"{given!r:.200} is not a list of tools")
+    found = []
+    for each in given:
+        if not isinstance(each, dict) or not {"name", "parameters"} <= each.keys():
+            raise BadRequest("client_tools", f"{each!r:.200} has no name or no parameters")
+        found.append(client_tool(each["name"], description=each.get("description", ""), parameters=each["parameters"]))
+    return found

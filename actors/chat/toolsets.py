@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast, get_args
 
-from perdure.actors.chat.plain_data import checked
+from perdure.actors.chat.plain_data import checked_plain
 from perdure.actors.chat.tool_schema import ToolContext, intake_of_schema
 from perdure.actors.chat.tools import Effect, Tool
 from perdure.actors.code.author_call import result_of, tried
@@ -34,16 +34,14 @@ if TYPE_CHECKING:
 LIBRARY = "library"
 
 
+# A class whose tools get dependencies.
 class HasDeps(Protocol):
-    """A class whose tools get dependencies."""
-
     @classmethod
     def _perdure_deps(cls) -> object: ...
 
 
+# A class of chat agents, as its toolsets are found by it.
 class HasToolsets(HasDeps, Protocol):
-    """A class of chat agents, as its toolsets are found by it."""
-
     @classmethod
     def _perdure_toolsets(cls) -> Toolsets: ...
 
@@ -82,7 +80,7 @@ def checked_toolsets(given: object) -> Toolsets:
 async def listed(
     agent_class: type[HasToolsets], code_dir: Path | None, trouble: Callable[[str, Exception], object]
 ) -> list[Tool]:
-    """The tools of a class's toolsets, now. A toolset that cannot be opened has none; `trouble` is told why."""
+    # A toolset that cannot be opened has none; `trouble` is told why.
     found: list[Tool] = []
     for at, toolset in enumerate(checked_toolsets(agent_class._perdure_toolsets())):  # noqa: SLF001 - the runtime's own
         tools, problem = await tried(_definitions(agent_class, toolset))
@@ -99,12 +97,12 @@ async def _definitions(agent_class: type[HasToolsets], toolset: AbstractToolset[
 
 
 def library_tool(agent_class: type, at: int, definition: ToolDefinition, code_dir: Path | None) -> Tool:
-    """A tool of the class's toolset at this place, as the library describes it."""
+    # `at` is the place of the toolset in the class.
     return Tool(
         name=definition.name,
         description=definition.description or "",
         kind="client" if definition.kind == "external" else "function",
-        intake=intake_of_schema(checked("parameters", definition.parameters_json_schema)),
+        intake=intake_of_schema(checked_plain("parameters", definition.parameters_json_schema)),
         effect=effect_of(definition.metadata),
         timeout_ms=None if definition.timeout is None else definition.timeout * 1000,
         needs_approval=definition.kind == "unapproved",
@@ -128,7 +126,7 @@ def is_library_tool(reference: str) -> bool:
 
 
 def find_library_tool(reference: str, code_dir: Path | None) -> Tool:
-    """The tool that another process named so. Raises `UnknownTool`."""
+    # Another process has named the tool so.
     _, at, name, class_name = reference.split("#", 3)
     agent_class = cast("type[HasToolsets]", load_type(class_name, code_dir))
     toolsets = checked_toolsets(agent_class._perdure_toolsets())  # noqa: SLF001 - the runtime's own
@@ -145,7 +143,7 @@ def find_library_tool(reference: str, code_dir: Path | None) -> Tool:
 
 
 async def _call(
-    agent_class: type[HasToolsets], at: int, name: str, given: dict[str, Any], context: ToolContext | None
+    agent_class: type[HasToolsets], at: int, name: str, given: object, context: ToolContext | None
 ) -> object:
     from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelRetry, ToolFailed  # noqa: PLC0415 - loaded where a chat has toolsets
 
@@ -164,9 +162,9 @@ async def _call(
         except ApprovalRequired as asked:
             if about.tool_call_approved:
                 raise ToldToModel(f"{name} asks for an approval that it has been given.") from asked
-            raise ApprovalWanted(checked("metadata", asked.metadata or {})) from asked
+            raise ApprovalWanted(checked_plain("metadata", asked.metadata or {})) from asked
         except CallDeferred as deferred:
-            raise ResultLater(checked("metadata", deferred.metadata or {})) from deferred
+            raise ResultLater(checked_plain("metadata", deferred.metadata or {})) from deferred
 
 
 async def deps_of(author: HasDeps | type[HasDeps]) -> object:

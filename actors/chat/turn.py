@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NotRequired, TypedDict
+from typing import NotRequired, TypedDict
 
 from perdure.actors.events.message_parts import step_base
 from perdure.actors.life.documents import StoredRow
@@ -124,7 +124,7 @@ class Turn(StoredRow):
     keeps_context: bool = False
     was_entered: bool = False
     steers: str = ""
-    asks: dict[str, list[Any]] = field(default_factory=dict)
+    asks: dict[str, list[object]] = field(default_factory=dict)
     began_by: str = ""
 
     @property
@@ -133,16 +133,16 @@ class Turn(StoredRow):
 
     @property
     def is_of_a_person(self) -> bool:
-        """Whether a person has sent messages by it. What the runtime tells of runs stands in messages of the user too."""
+        # What the runtime tells of runs stands in messages of the user too.
         return self.trigger in PEOPLES and any(each["role"] == "user" for each in self.messages)
 
     @property
     def was_read(self) -> bool:
-        """Whether another turn has read its messages, so that it never began itself."""
+        # Another turn has read its messages, so it never began itself.
         return self.status is TurnStatus.SKIPPED and self.reason == READ
 
     def apply(self, event: TurnEvent) -> bool:
-        """Move the status by the table. Returns False for an echo. Raises `IllegalTransition`, for a bug of ours."""
+        # Returns False for an echo. An `IllegalTransition` is a bug of ours.
         status = TURN_TRANSITIONS.next(self.status, event, self.request_id)
         self.status = status or self.status
         return status is not None

@@ -79,7 +79,6 @@ def chain_of(problem: BaseException) -> Iterator[Raised]:
 
 
 def raised(problem: BaseException) -> Raised:
-    """One exception as plain data."""
     response = getattr(problem, "response", None)
     headers = getattr(problem, "headers", None)
     headers = getattr(response, "headers", None) if headers is None else headers

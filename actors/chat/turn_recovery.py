@@ -1,4 +1,4 @@
-"""What becomes of a turn after something went wrong: decided by `policies`, written into the turn's row, done here.
+"""How turns end, and what becomes of one after something went wrong: decided by `policies`, written into the turn's row, done here.
 
     a request failed      `failed`    replay or continue, under the budget of the turn
     the stream stalled    `stalled`   the attempt is over for its followers, and the turn goes on as after a death
@@ -6,23 +6,25 @@
     the author's code     `raised`    the turn ends in an error
 
 A kill between any two lines costs nothing but the attempt. The incident is durable before the next attempt begins, so attempts are counted
-however they end. The end of a turn is one commit of its row, its message and its last event.
+however they end. The end of a turn is one commit of its row, its message and its last event. Every error is put into words before it is
+written into the turn's row. So what is shown, what is stored and what `attach` tells later are the same words.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from perdure.actors.chat.conversation_state import ConversationState
-from perdure.actors.chat.history import History
+from perdure.actors.chat.history import Compaction, History
 from perdure.actors.chat.live_turn import LiveTurn
-from perdure.actors.chat.lost_calls import late_results
 from perdure.actors.chat.stream import Stream
-from perdure.actors.chat.summaries import Compaction
+from perdure.actors.chat.transcript import late_results
 from perdure.actors.chat.turn import ChatRecoveryContext, Turn, text_in
-from perdure.actors.chat.turn_ends import TurnOutcome
-from perdure.actors.code.author_call import in_words, kind_of, raised_by, result_of, tried
+from perdure.actors.code.author_call import in_words, kind_of, raised_by, result_of, sendable, tried
+from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.ledger import pack, unpack
 from perdure.policies import (
     TERMINAL_MESSAGE,
@@ -30,10 +32,12 @@ from perdure.policies import (
     CallFacts,
     ChatRecovery,
     Evaluation,
+    Event,
     Failure,
     FailureKind,
     Incident,
     IncidentStatus,
+    JsonObject,
     Message,
     Mode,
     Part,
@@ -55,6 +59,87 @@ from perdure.policies import (
     recovery_pause_ms,
     tool_name,
 )
+
+
+class TurnOutcome(NamedTuple):
+    """An end of a turn, or `PARKED`, which waits for a person.
+
+    `stage` is where an error came from: `turn` (the author's code, the model's name), `stream` (the provider), `recovery` (the budget).
+    """
+
+    event: TurnEvent
+    error: str = ""
+    reason: str = ""
+    notice: JsonObject | None = None
+    stage: str = "turn"
+
+    @property
+    def last_event(self) -> Event:
+        if self.event is TurnEvent.COMPLETED:
+            return {"type": "finish"}
+        if self.event is TurnEvent.ABORTED:
+            return {"type": "abort", "reason": self.error}
+        return {"type": "error", "errorText": self.error or "The turn failed for an unknown reason."}
+
+
+async def reported(state: ConversationState, turn: Turn, outcome: TurnOutcome) -> TurnOutcome:
+    # A text that `on_chat_error` returns replaces an error.
+    if outcome.event is not TurnEvent.FAILED:
+        return outcome
+    info = {"request_id": turn.request_id, "stage": outcome.stage, "reason": outcome.reason}
+    shown, problem = await tried(state.tenant.call(state.agent.on_chat_error, outcome.error, info))
+    if problem is not None:
+        state.tenant.trouble("on_chat_error", problem)
+    if isinstance(shown, str) and shown.strip():
+        outcome = outcome._replace(error=sendable(shown))
+    if outcome.stage != "recovery":  # a recovery emits events of its own
+        told = {"stage": outcome.stage, "reason": outcome.reason, "error": outcome.error}
+        state.emit("chat:request:failed", turn, told)
+    return outcome
+
+
+class ResponseHook:
+    """Calls `on_chat_response` after turns, one call after the other, in the order of the turns.
+
+    The next turn does not wait for the hook, because the hook may ask for a turn and wait for it (C-1234). What the hook raises stops
+    nothing. Each turn is told at most once. What must happen after a turn belongs in a run or in a message.
+    """
+
+    def __init__(self, state: ConversationState) -> None:
+        self._agent, self._tenant = state.agent, state.tenant
+        self._untold: deque[dict[str, object]] = deque()
+        self._is_telling = False
+
+    def ended(self, turn: Turn, message: Message | None) -> None:
+        # A turn that never began and did not fail is not told.
+        was_played = turn.started_at_ms or turn.status is TurnStatus.ERROR
+        if not self._tenant.overrides("on_chat_response") or not was_played:
+            return
+        self._untold.append(
+            {
+                "request_id": turn.request_id,
+                "status": str(turn.status),
+                "message": message,
+                "error": turn.error,
+                "continuation": bool(turn.continues),
+            }
+        )
+        if not self._is_telling:
+            self._is_telling = True
+            self._tenant.spawn(self._tell())
+
+    async def _tell(self) -> None:
+        while self._untold:
+            told = self._untold.popleft()
+            ACTIVITY.set(Activity(f"after/{told['request_id']}"))
+            _, problem = await tried(self._tenant.call(self._agent.on_chat_response, told))
+            if problem is not None:
+                self._tenant.trouble("on_chat_response", problem)
+        self._is_telling = False
+
+
+# ---------------------------------------------------------------- recovery
+
 
 DECLINED = "The turn was interrupted, and going on with it was declined."
 SWITCHED_OFF = (
@@ -110,7 +195,7 @@ class TurnRecovery:
         return outcome
 
     async def begin(self, live: LiveTurn) -> TurnOutcome | None:
-        """Begin a turn, or recover it from an earlier life. Returns an outcome if there is nothing to play."""
+        # A turn that an earlier life began is recovered. Returns an outcome if there is nothing to play.
         turn = live.turn
         if turn.cancelled is not None:
             return await abort(live)
@@ -144,7 +229,7 @@ class TurnRecovery:
         return None
 
     def open(self, turn: Turn, stream: Stream, late: list[Message]) -> None:
-        """Begin the turn and add its messages to the transcript, in one commit."""
+        # One commit begins the turn and adds its messages to the transcript.
         self._state.replace_now(stream)
         self._state.add_now(stream, [*late, *turn.messages])
         turn.apply(TurnEvent.BEGUN)
@@ -226,7 +311,7 @@ class TurnRecovery:
         return seen
 
     def over(self, turn: Turn) -> list[tuple[str, dict[str, object]]]:
-        """Close the incident of a turn that has ended, in the same commit. Returns the events to emit after it."""
+        # Closes the incident of a turn that has ended, in the same commit. Returns the events to emit after it.
         elapsed_ms = max(0, turn.ended_at_ms - (turn.started_at_ms or turn.accepted_at_ms))
         told = {"status": str(turn.status), "durationMs": elapsed_ms, "error": turn.error or None}
         finish: tuple[str, dict[str, object]] = ("chat:turn:finish", told)

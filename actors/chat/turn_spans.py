@@ -19,11 +19,18 @@ from perdure.actors.chat.stream import Stream
 from perdure.actors.chat.tool_run import ToolEnd
 from perdure.actors.chat.turn import Turn
 from perdure.actors.chat.turn_failures import ModelFailed
-from perdure.actors.chat.waits import Stalled, Watchdog
+from perdure.actors.chat.watchdog import Stalled, Watchdog
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.life.run_context import RunContext
-from perdure.actors.telemetry.instruments import MODEL_REQUEST_MS, MODEL_TOKENS
-from perdure.actors.telemetry.span_names import LOST, about_tool, class_of, content_of_call, content_text
+from perdure.actors.telemetry.conventions import (
+    LOST,
+    MODEL_REQUEST_MS,
+    MODEL_TOKENS,
+    about_tool,
+    class_of,
+    content_of_call,
+    content_text,
+)
 from perdure.ledger import type_of
 from perdure.policies import (
     CHAT,
@@ -56,8 +63,6 @@ Said = Callable[[], list[Message]]
 
 @dataclass
 class ModelRequest:
-    """A request to a model: which model, and how it ended."""
-
     model: Model
     settings: Mapping[str, object]
     answer: Callable[[], list[Part]]
@@ -65,7 +70,7 @@ class ModelRequest:
     error: str = ""
 
     def heard(self, item: Event | Finished, turn: Turn) -> None:
-        """A piece of the answer came. With the last one the request is over, before its end becomes durable."""
+        # With the last piece of the answer the request is over, before its end becomes durable.
         if isinstance(item, Finished):
             self.end, turn.asked_at_ms = item, 0
 
@@ -80,12 +85,12 @@ class TurnSpans:
     # a turn
 
     def accepted(self, turn: Turn, run: RunContext | None) -> None:
-        """A turn was asked for, by a run perhaps; where it stands in a trace becomes durable with it."""
+        # Where a turn stands in a trace becomes durable with it.
         if self._telemetry.is_on and run is not None:
             turn.trace = run.above.text
 
     def place(self, turn: Turn, before: int = 0) -> TraceContext:
-        """The span of the present attempt at a turn, or of that of the run if the turn is one's; `before` counts attempts backwards."""
+        # The span of the present attempt at a turn, or of that of the run if the turn is one's; `before` counts attempts backwards.
         attempts, run = self._attempts(turn), self._run_of(turn.request_id)
         if turn.run_id:
             return run_span(attempts.above, turn.run_id, (turn.attempt if run is None else run.attempt) - before)

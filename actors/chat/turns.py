@@ -13,19 +13,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from operator import attrgetter
 from typing import cast
 
 from perdure.actors.chat.chat_messages import for_storage
 from perdure.actors.chat.client_answers import ClientAnswers
 from perdure.actors.chat.conversation_state import ConversationState
-from perdure.actors.chat.event_lists import batch, merged
-from perdure.actors.chat.history import History
+from perdure.actors.chat.history import Compaction, History
 from perdure.actors.chat.live_turn import LiveTurn
 from perdure.actors.chat.play import Play
-from perdure.actors.chat.summaries import Compaction
+from perdure.actors.chat.stream import batch, merged
 from perdure.actors.chat.turn import READ, STEER, Turn, TurnPage, TurnResult, text_in
-from perdure.actors.chat.turn_ends import ResponseHook, TurnOutcome, reported
-from perdure.actors.chat.turn_recovery import TurnRecovery, abort
+from perdure.actors.chat.turn_recovery import ResponseHook, TurnOutcome, TurnRecovery, abort, reported
 from perdure.actors.code.author_call import tried
 from perdure.actors.events.message_parts import events_of
 from perdure.actors.life.activity import ACTIVITY, Activity
@@ -134,7 +133,7 @@ class TurnViews:
         return self._page(turn, batch(events), first)
 
     async def opening(self, request_id: str) -> TurnPage:
-        """A turn that was accepted just now, with its first events if they come at once."""
+        # The turn was accepted just now. The page has its first events if they come at once.
         turn = self.find(request_id)
         if turn is not None and not turn.is_over and not self._is_behind(turn):
             await self._state.stream_of(turn).next_events(1, OPENING_S)
@@ -175,10 +174,6 @@ def _result(turn: Turn, text: str = "", message: Message | None = None) -> TurnR
 
 
 _LAST = {TurnStatus.COMPLETED: "finish", TurnStatus.ABORTED: "abort"}
-
-
-def _number(turn: Turn) -> int:
-    return turn.number
 
 
 # ---------------------------------------------------------------- turns
@@ -281,7 +276,7 @@ class Turns:
         return is_held(turn.steers, turn.status, self.state.open)
 
     def _aim(self, turn: Turn) -> None:
-        """Hold a turn back for the one under way. A turn that waits for words alone is none: a message answers and ends it."""
+        # The turn is held back for the one under way. One that waits for words alone is none: a message answers and ends it.
         playing = 0 if self.playing is None else self.playing.live.turn.number
         found = steered_turn(self._all_seen(), playing)
         target = None if found is None else next(e for e in self.state.open.values() if e.number == found.number)
@@ -294,7 +289,7 @@ class Turns:
             stream.flush() if stream.events else self.state.store.write(target)
 
     def steered_by(self, turn: Turn) -> str:
-        """The turn that this one is held back for, or that has read its messages; empty if there is none."""
+        # The turn that this one is held back for, or that has read its messages; empty if there is none.
         return turn.steers if turn.was_read or self._is_held(turn) else ""
 
     def read_steers(self, live: LiveTurn) -> None:
@@ -302,7 +297,7 @@ class Turns:
         turns are over, so each is read here or is a turn of its own, whoever dies when."""
         turn, stream = live.turn, live.stream
         held = [each for each in self.state.open.values() if each.steers == turn.request_id and self._is_held(each)]
-        due = sorted((each for each in held if each.request_id not in self._closing), key=_number)
+        due = sorted((each for each in held if each.request_id not in self._closing), key=attrgetter("number"))
         if not due or turn.cancelled is not None or not stream.is_between_steps:
             return
         with ExitStack() as undo:
@@ -340,7 +335,7 @@ class Turns:
         return is_dropped(policy, is_overlapping=self._is_overlapping(turn)) and self.views.known(turn) is None
 
     async def _superseded(self, live: LiveTurn) -> TurnOutcome | None:
-        """Wait for the place of a turn. Returns an outcome if a later message takes it; the turn's message stays in the transcript."""
+        # Waits for the place of a turn. Returns an outcome if a later message takes it; the turn's message stays in the transcript.
         policy, loop = Overlap.of(self.state.agent.message_concurrency), asyncio.get_running_loop()
         now_ms, begun_s = max(live.turn.accepted_at_ms, self.state.tenant.now_ms()), loop.time()
         while True:
@@ -366,7 +361,7 @@ class Turns:
             for turn in self.state.open.values()
             if turn.status is not TurnStatus.PARKED and turn.request_id not in self._closing and not self._is_held(turn)
         ]
-        return min(ready, key=_number, default=None)
+        return min(ready, key=attrgetter("number"), default=None)
 
     def _is_behind(self, turn: Turn) -> bool:
         return (self.playing.live.turn if self.playing is not None else self._next()) is not turn
@@ -447,7 +442,7 @@ class Turns:
     # ending
 
     async def end(self, turn: Turn, outcome: TurnOutcome) -> None:
-        """End a turn, or park it until a person has answered. The first end counts."""
+        # The turn ends, or is parked until a person has answered. The first end counts.
         with turn.applied(outcome.event) as counts:
             if not counts:
                 return
@@ -465,7 +460,7 @@ class Turns:
     def _commit_end(
         self, turn: Turn, outcome: TurnOutcome
     ) -> tuple[list[tuple[str, dict[str, object]]], list[tuple[int, Message]]]:
-        """Commit row, message and last event at once. Returns what is to be emitted, and what is new in the transcript."""
+        # Row, message and last event are one commit. Returns what is to be emitted, and what is new in the transcript.
         stream = self.state.stream_of(turn)
         turn.error, turn.reason, turn.finish_reason = outcome.error, outcome.reason, stream.finish_reason
         if outcome.notice is not None:
@@ -501,7 +496,7 @@ class Turns:
         return await waiter
 
     async def cancel(self, request_id: str, reason: str) -> bool:
-        """Cancel a turn, also for the lives that recover it (spec W-40). Returns whether it was open."""
+        # The turn is cancelled for the lives that recover it too (spec W-40). Returns whether it was open.
         turn = self.state.open.get(request_id)
         if turn is None or turn.cancelled is not None:
             return False
@@ -525,7 +520,7 @@ class Turns:
             self.kick()
 
     def forget(self) -> None:
-        """Delete messages, turns, streams, and the calls that may not be repeated. No turn is open any more."""
+        # No turn is open any more.
         if not self._tenant.has_storage:
             return
         state = self.state

@@ -41,7 +41,7 @@ def chunk_of(body: object) -> Chunk | None:
 
 
 def chunks_of(body: object) -> list[Chunk]:
-    """The chunks in the body of an event, which one may have for itself or several may share."""
+    # One event may have a chunk for itself, or several may share it.
     whole = chunk_of(body)
     several = whole.get("chunks") if whole is not None and whole.get("type") == "chunks" else [whole]
     found = map(chunk_of, several if isinstance(several, list) else ())
@@ -61,7 +61,7 @@ def apply_chunk(parts: list[Part], chunk: Chunk) -> list[Part]:
 
 
 def step_base(parts: Sequence[Part]) -> int:
-    """The place of the last `step-start`; -1 if there is none."""
+    # The place of the last `step-start`; -1 if there is none.
     return max((at for at, part in enumerate(parts) if part["type"] == "step-start"), default=-1)
 
 
@@ -245,7 +245,7 @@ _MOVES: dict[str, dict[str | None, str]] = {
 
 
 def call_cell(kind: str, state: ToolState | None) -> ToolState | None:
-    """The state of a call after a chunk of this type; None if it changes nothing. A `state` of None is an unknown call."""
+    # None if the chunk changes nothing. A `state` of None is an unknown call.
     return _CALLS[kind][_ORDER.index(state)]
 
 

@@ -90,8 +90,7 @@ class FoldedEvent(ProgressSignal, total=False):
 
 
 class SentFrame(TypedDict):
-    """A frame as the ledger gives it (`ledger.frames`)."""
-
+    # A frame as the ledger gives it (`ledger.frames`).
     type: str
     run_id: str
     sequence: int
@@ -101,8 +100,6 @@ class SentFrame(TypedDict):
 
 
 class EventFrame(NamedTuple):
-    """A well-formed frame."""
-
     run_id: str
     sequence: int
     event: FoldedEvent
@@ -140,7 +137,7 @@ def _is(value: object, types: tuple[type, ...]) -> bool:
 
 
 def frame_of(given: object) -> EventFrame | None:
-    """The frame in an object or in its JSON text, as a copy; None if it is malformed or none of ours."""
+    # The frame in an object or in its JSON text, as a copy; None if it is malformed or none of ours.
     try:
         frame = json.loads(given if isinstance(given, str | bytes) else json.dumps(given))
     except (TypeError, ValueError, RecursionError):
@@ -198,7 +195,7 @@ class RunAsks:
         return any(row["status"] == AskStatus.OPEN for row in self._rows.values())
 
     def take(self, event: FoldedEvent) -> list[JsonObject]:
-        """The rows that an event changes, as they are then."""
+        # The rows that the event changes, as they are then.
         changed: list[JsonObject] = []
         if event["kind"] == "asked":
             changed = [event["ask"]]
@@ -240,7 +237,7 @@ class AgentToolEvents:
         if ours is None:
             return False
         track = self._tracks.setdefault(ours.run_id, _Track())
-        return not track.has_seen(ours.sequence) and track.take(ours, self._waiting_max)
+        return track.take(ours, self._waiting_max)
 
     @property
     def runs_by_id(self) -> dict[str, RunState]:
@@ -286,19 +283,17 @@ class AgentToolEvents:
 
 @dataclass(slots=True)
 class _Track:
-    """What is known of one run: how far it was applied, what waits, and the highest number heard of."""
-
+    # How far the run was applied, what waits, and the highest number heard of.
     run: RunState | None = None
     expected: int = 0
     heard: int = -1
     waiting: dict[int, EventFrame] = field(default_factory=dict)
     cleared: bool = False
 
-    def has_seen(self, sequence: int) -> bool:
-        return self.cleared or sequence < self.expected or sequence in self.waiting
-
     def take(self, frame: EventFrame, waiting_max: int) -> bool:
-        """Apply an unseen frame and all that waited for it, or let it wait. Returns whether the run looks different now."""
+        # Applies an unseen frame and all that waited for it, or lets it wait. Returns whether the run looks different now.
+        if self.cleared or frame.sequence < self.expected or frame.sequence in self.waiting:
+            return False
         before = self.run
         self.heard = max(self.heard, frame.sequence)
         if frame.event["kind"] == "cleared":
@@ -375,7 +370,7 @@ def _milestone(run: RunState, event: FoldedEvent) -> RunState:
 
 
 def _standing(run: RunState, status: Shown, **told: object) -> RunState:
-    """The run in another status, with nothing left of what an earlier one said about itself (spec W-33)."""
+    # Nothing is left of what an earlier status said about itself (spec W-33).
     blank: dict[str, Any] = dict.fromkeys(("summary", "output", "error", "reason", "child_still_running"))
     return replace(run, status=status, **(blank | told))
 

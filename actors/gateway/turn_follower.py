@@ -14,9 +14,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final, NamedTuple, Self
 
-from perdure.actors.chat.approvals import run_ids
 from perdure.actors.chat.followers import TurnPages, is_newest
-from perdure.actors.chat.tool_run import RepeatableToolRun, ToolRun
+from perdure.actors.chat.tool_run import RepeatableToolRun, ToolRun, run_ids
 from perdure.actors.chat.turn import TurnPage
 from perdure.actors.code.naming import type_name
 from perdure.actors.events.reducer import SentFrame

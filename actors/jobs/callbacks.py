@@ -38,7 +38,7 @@ from perdure.actors.life.activity import Activity
 from perdure.actors.life.life import Life
 from perdure.actors.life.one_transaction import Step, WorkPiece, at_work, done_in_one, failure, outcome
 from perdure.actors.life.outbox import Outbox
-from perdure.actors.telemetry.span_names import LOST
+from perdure.actors.telemetry.conventions import LOST
 from perdure.ledger import BadRequest, StorageError, unpack_value
 from perdure.ledger.storage.agent_storages import Transaction
 from perdure.policies import CallbackEvent, Firing, PastOutcome, error_type, full_jitter_ms

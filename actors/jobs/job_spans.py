@@ -20,7 +20,7 @@ from perdure.actors.code.author_call import is_async
 from perdure.actors.jobs.callback_rows import CallbackRow
 from perdure.actors.jobs.fiber import Fiber
 from perdure.actors.life.life import Life
-from perdure.actors.telemetry.span_names import LOST
+from perdure.actors.telemetry.conventions import LOST
 from perdure.ledger.storage.agent_storages import Transaction
 from perdure.policies import AttemptSpans, Attribute, FiberState, FiberStatus, PastOutcome, context_of, error_type
 

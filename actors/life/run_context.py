@@ -27,7 +27,7 @@ from perdure.actors.link.messages import Fields
 from perdure.actors.link.questions import ShowAsk
 from perdure.actors.ports import KillPoint
 from perdure.actors.tasks import Pending
-from perdure.actors.telemetry.span_names import over_attempts
+from perdure.actors.telemetry.conventions import over_attempts
 from perdure.ledger import (
     Chunk,
     Kept,

@@ -19,9 +19,8 @@ from pydantic.errors import PydanticUserError
 
 from perdure.actors.agent.agent import Agent
 from perdure.actors.chat.chat_agent import ChatAgent
-from perdure.actors.chat.delegated_tools import agent_tool
 from perdure.actors.chat.tool_schema import intake_of
-from perdure.actors.chat.tools import Tool
+from perdure.actors.chat.tools import Tool, agent_tool
 from perdure.actors.code.signatures import run_shapes, shapes_of
 from perdure.ledger import BadRequest
 from perdure.policies import JsonObject

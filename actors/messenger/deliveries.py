@@ -16,8 +16,8 @@ from functools import partial
 from typing import TypeVar
 
 from perdure.actors.chat.chat_agent import ChatAgent
-from perdure.actors.chat.event_lists import merged
 from perdure.actors.chat.followers import is_last
+from perdure.actors.chat.stream import merged
 from perdure.actors.chat.turn import TurnPage
 from perdure.actors.chat.turns import Turns
 from perdure.actors.code.author_call import in_words, tried

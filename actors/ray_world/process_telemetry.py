@@ -15,8 +15,7 @@ from importlib.util import find_spec
 
 from perdure.actors.events.observability import Metrics, NoMetrics, Tags
 from perdure.actors.ray_world.deployment import Deployment
-from perdure.actors.telemetry.settings import TelemetrySettings, secrets_in, variables
-from perdure.actors.telemetry.telemetry import OFF, Telemetry, heed_callers
+from perdure.actors.telemetry.telemetry import OFF, Telemetry, TelemetrySettings, heed_callers, secrets_in, variables
 from perdure.ledger import strike
 
 IMPLEMENTATION = "perdure.actors.telemetry.otlp"

@@ -48,8 +48,7 @@ from perdure.actors.mcp_server import routes as mcp
 from perdure.actors.mcp_server.offers import Choice
 from perdure.actors.rest import routes as rest
 from perdure.actors.serve.guard import Guard
-from perdure.actors.telemetry.settings import TelemetrySettings
-from perdure.actors.telemetry.telemetry import TRACE
+from perdure.actors.telemetry.telemetry import TRACE, TelemetrySettings
 from perdure.ledger import BadRequest
 from perdure.policies import context_of
 

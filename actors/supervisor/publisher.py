@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from perdure.actors.events.happenings import happening_of
-from perdure.actors.events.observability import Channel, EventType, Metrics
+from perdure.actors.events.observability import Channel, EventType, Metrics, happening_of
 from perdure.actors.link.messages import Fields, FromSupervisor, Happened, Observed, Plain, RunEvent, Signal
 from perdure.actors.supervisor.sessions import PeerSession, Sessions
 from perdure.ledger import (

@@ -29,9 +29,8 @@ from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from perdure.actors.events.observability import Tags
-from perdure.actors.telemetry.instruments import INSTRUMENTS, Instrument
-from perdure.actors.telemetry.settings import TelemetrySettings
-from perdure.actors.telemetry.telemetry import TRACE, Telemetry
+from perdure.actors.telemetry.conventions import INSTRUMENTS, Instrument
+from perdure.actors.telemetry.telemetry import TRACE, Telemetry, TelemetrySettings
 from perdure.ledger import plain_without_secrets
 from perdure.policies import Attribute, EndedSpan, TraceContext
 
@@ -69,11 +68,11 @@ class OtlpTelemetry(Telemetry):
         self.metrics = OtlpMetrics(self._metrics)
 
     def serve_authors(self) -> None:
-        """Send what an author's code tells by OpenTelemetry's API, unless it has a provider of its own, in the same way."""
+        # What an author's code tells by OpenTelemetry's API is sent in the same way, unless it has a provider of its own.
         trace.set_tracer_provider(self._spans)
 
     def tell(self, span: EndedSpan) -> None:
-        """Hand a span to the SDK: it is put into a queue, and this returns at once."""
+        # The SDK puts it into a queue, and this returns at once.
         attributes: dict[str, Attribute] = {
             name: plain_without_secrets(value) for name, value in span.attributes.items() if value not in ("", None)
         }
@@ -93,12 +92,12 @@ class OtlpTelemetry(Telemetry):
         begun.end(max(span.start_ms, span.end_ms) * 1_000_000)  # the clock may have been set back in between
 
     def samples(self, trace_id: str) -> bool:
-        """What the sampler of the environment (`OTEL_TRACES_SAMPLER`) says of a trace that begins here."""
+        # The sampler of the environment (`OTEL_TRACES_SAMPLER`) decides.
         decision = self._spans.sampler.should_sample(None, int(trace_id, 16), SCOPE).decision
         return decision is Decision.RECORD_AND_SAMPLE
 
     def enter(self, context: TraceContext) -> None:
-        """From now on the current task belongs to this span, and so do the spans that an author's code begins in it."""
+        # The spans that an author's code begins in the current task belong to it too.
         TRACE.set(context)
         otel_context.attach(trace.set_span_in_context(NonRecordingSpan(_place(context))))
 
@@ -112,7 +111,7 @@ class OtlpTelemetry(Telemetry):
             otel_context.detach(token)
 
     def close(self) -> None:
-        """Send what waits, for a moment at most."""
+        # Waits for a moment at most.
         threads = [
             threading.Thread(target=provider.shutdown, daemon=True, name="perdure-telemetry")
             for provider in (self._spans, self._metrics)
@@ -179,15 +178,14 @@ def _above(span: EndedSpan) -> otel_context.Context:
     return trace.set_span_in_context(parent, otel_context.Context())
 
 
+# A span that is told has the ids that it is to have, and any other span, such as an author's, ids by chance.
 class _Ids(RandomIdGenerator):
-    """Gives a span the ids that it is to have, and any other span, such as an author's, ids by chance."""
-
     def __init__(self) -> None:
         self._here = threading.local()
 
     @contextmanager
     def given(self, context: TraceContext) -> Iterator[None]:
-        """Inside the block, the next span of this thread has these ids."""
+        # In the block, the next span of this thread has these ids.
         self._here.context = context
         try:
             yield
@@ -203,9 +201,8 @@ class _Ids(RandomIdGenerator):
         return super().generate_span_id() if context is None else int(context.span_id, 16)
 
 
+# It is said at most once a minute that a collector takes nothing, and then that it takes something again.
 class _Complaints:
-    """Says that a collector takes nothing, at most once a minute, and that it takes something again."""
-
     def __init__(self, what: str) -> None:
         self._what = what
         self._said_s, self._lost = -SAYS_S, 0

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Final, NamedTuple
 
-from perdure.actors.telemetry.span_names import about_tool, class_of, content_of_call, is_function, over_attempts
+from perdure.actors.telemetry.conventions import about_tool, class_of, content_of_call, is_function, over_attempts
 from perdure.actors.telemetry.telemetry import CARRIED, CARRIED_TOOL, Telemetry
 from perdure.ledger import (
     AttemptLost,
@@ -72,7 +72,7 @@ class RunSpans:
         self._last: dict[str, _Begun] = {}
 
     def take_up(self, rows: list[Row]) -> None:
-        """Tell once more of the last moments of the life before, and learn what is under way."""
+        # The last moments of the life before are told once more, because a collector may not have been told of them.
         if not self._telemetry.is_on:
             return
         self.see(expand_rows(row for row in rows if row.at_ms >= rows[-1].at_ms - AGAIN_MS))
@@ -80,7 +80,7 @@ class RunSpans:
         self._last = {run.run_id: _in_record(run) for run in open_runs}
 
     def see(self, rows: Iterable[FactRow]) -> None:
-        """Tell of what has ended by these facts. They are durable."""
+        # These facts are durable.
         for row in rows:
             step = self.STEPS.get(row.kind)
             run = self._view.runs.get(row.subject) if step is not None else None
@@ -127,7 +127,7 @@ class RunSpans:
         return self._last.get(run.run_id) or _in_record(run)
 
     def _ends(self, run: Run, at_ms: int, status: Status, error: str, output: bytes | None = None) -> None:
-        """Tell of the last attempt, and the first time of the tool call that asked for the run."""
+        # The first time, the tool call that asked for the run is told of too.
         is_first = not (self._of(run).is_late or run.retries)
         self._attempt(run, at_ms, status, error, output)
         self._last.pop(run.run_id, None)
@@ -142,7 +142,7 @@ class RunSpans:
             self._telemetry.tell(span._replace(error=error))
 
     def _attempt(self, run: Run, at_ms: int, status: str, error: str, output: bytes | None = None) -> None:
-        """Tell of an attempt that is over. A run that ends before it was placed anywhere has an attempt 0."""
+        # A run that ends before it was placed anywhere has an attempt 0.
         begun = self._of(run)
         if begun.is_over:  # it was told when the attempt was lost or parked
             return
@@ -176,7 +176,7 @@ class RunSpans:
         return told | about_tool(name, run.options.get("tool_call"))
 
     def _content(self, run: Run, output: bytes | None) -> dict[str, Attribute]:
-        """The arguments and the result of a tool, if they are to be told and stand in the record."""
+        # The arguments and the result of a tool, if they are to be told and stand in the record.
         if not self._telemetry.tells_content:
             return {}
         given = shown(run.input) if run.input is not None else None

@@ -1,4 +1,4 @@
-"""The port by which spans leave a process, and the place in a trace of the code that runs here.
+"""The port by which spans leave a process, the place in a trace of the code that runs here, and whether telemetry is on.
 
 Nothing in Perdure depends on a span: it is told after the fact, in one piece, when what it is about has ended. A span is never begun at a
 collector, so none stays open there. What a process had under way when it died is told by whoever tells its end:
@@ -17,9 +17,10 @@ tells of facts after their commit.
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Final
 
 from perdure.policies import AttemptSpans, EndedSpan, TraceContext, context_of, trace_of
@@ -121,7 +122,7 @@ class HeldTelemetry(Telemetry):
         self._is_waiting = False
 
     def pass_on(self, count: int | None = None) -> None:
-        """Tell the first that are held, or all: what they speak of is durable."""
+        # The first that are held, or all: what they speak of is durable.
         due, self._held = self._held[:count], [] if count is None else self._held[count:]
         for span in due:
             self._telemetry.tell(span)
@@ -145,18 +146,18 @@ def carried() -> dict[str, str]:
 
 
 def carried_text() -> str:
-    """The same as a text that stands in a row; empty where there is no trace."""
+    # The same as a text that stands in a row; empty where there is no trace.
     return carried().get(CARRIED, "")
 
 
 def carried_by_run() -> dict[str, str]:
-    """The same for a run, with the tool by which a model asks for it."""
+    # The same for a run, with the tool by which a model asks for it.
     told, tool = carried(), TOOL.get()
     return {**told, CARRIED_TOOL: tool} if told and tool else told
 
 
 def heed_callers() -> None:
-    """From now on spans that the program itself has begun with OpenTelemetry are above what it asks for. It is not imported for that."""
+    # Spans that the program itself has begun with OpenTelemetry are above what it asks for. It is not imported for that.
     if not _outer:
         _outer.append(_current_of_program)
 
@@ -169,3 +170,73 @@ def _current_of_program() -> TraceContext | None:
     if not here.is_valid:
         return None
     return TraceContext(f"{here.trace_id:032x}", f"{here.span_id:016x}", bool(here.trace_flags.sampled))
+
+
+# ---------------------------------------------------------------- settings
+# Whether telemetry is on, and what of it, by the standard variables of OpenTelemetry.
+
+
+_PREFIX: Final = "OTEL_"
+_ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
+_CAPTURE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+_PROTOCOL: Final = "http/protobuf"
+_CAPTURING: Final = frozenset({"true", "span_only", "span_and_event"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TelemetrySettings:
+    """What is exported.
+
+    Attributes:
+        traces, metrics: whether these are sent.
+        tells_content: whether spans carry messages, and the arguments and results of tools.
+        unfit: why nothing is exported although an endpoint is named; empty if nothing is wrong.
+    """
+
+    traces: bool = False
+    metrics: bool = False
+    tells_content: bool = False
+    unfit: str = ""
+
+    @property
+    def is_on(self) -> bool:
+        return not self.unfit and (self.traces or self.metrics)
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> TelemetrySettings:
+        # An endpoint turns telemetry on; `OTEL_SDK_DISABLED=true` turns it off.
+        if _word(environ, "OTEL_SDK_DISABLED") == "true":
+            return cls()
+        wanted = {name: _is_wanted(environ, name) for name in ("traces", "metrics")}
+        protocols = {
+            environ.get(f"OTEL_EXPORTER_OTLP_{name.upper()}_PROTOCOL") or environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
+            for name in wanted
+            if wanted[name]
+        }
+        other = sorted(each for each in protocols if each and each != _PROTOCOL)
+        unfit = f"OTEL_EXPORTER_OTLP_PROTOCOL is {other[0]}; Perdure speaks {_PROTOCOL}" if other else ""
+        return cls(**wanted, tells_content=_word(environ, _CAPTURE) in _CAPTURING, unfit=unfit)
+
+
+def _is_wanted(environ: Mapping[str, str], name: str) -> bool:
+    chosen = _word(environ, f"OTEL_{name.upper()}_EXPORTER") or "otlp"
+    has_place = environ.get(_ENDPOINT) or environ.get(f"OTEL_EXPORTER_OTLP_{name.upper()}_ENDPOINT")
+    return bool(has_place) and "otlp" in chosen.split(",")
+
+
+def _word(environ: Mapping[str, str], name: str) -> str:
+    return environ.get(name, "").strip().lower()
+
+
+def variables(environ: Mapping[str, str]) -> dict[str, str]:
+    # All of OpenTelemetry's, if telemetry is on: the processes of a directory are given these.
+    if not TelemetrySettings.of(environ).is_on:
+        return {}
+    return {name: value for name, value in environ.items() if name.startswith(_PREFIX)}
+
+
+def secrets_in(environ: Mapping[str, str]) -> list[str]:
+    # They hold the collector's keys.
+    headers = [value for name, value in environ.items() if name.startswith(_PREFIX) and name.endswith("_HEADERS")]
+    pairs = [pair.partition("=")[2].strip() for text in headers for pair in text.split(",")]
+    return [value for pair in pairs for value in (pair, pair.rpartition(" ")[2], pair.rpartition("%20")[2]) if value]

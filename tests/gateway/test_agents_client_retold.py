@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.actors.agents_client.tool_runs import Retold
-from perdure.actors.chat.event_lists import merged
+from perdure.actors.chat.stream import merged
 from perdure.actors.events.message_parts import apply_chunk
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from perdure.actors import Agent, RunContext, exposed, tool
-from perdure.actors.chat.event_lists import merged
+from perdure.actors.chat.stream import merged
 from perdure.actors.events.message_parts import apply_chunk
 from perdure.actors.link import messages
 from perdure.actors.link.supervisor_client import SupervisorClient

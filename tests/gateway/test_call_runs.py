@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from perdure.actors import Client
-from perdure.actors.chat.approvals import run_ids
+from perdure.actors.chat.tool_run import run_ids
 from perdure.actors.gateway.turn_follower import CallRuns, Framed
 from perdure.scenarios.provider.script import ScriptedCall
 from tests.actors.chat.desk import Outside

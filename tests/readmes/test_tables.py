@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from perdure import policies
 from perdure.actors import KillPoint
-from perdure.actors.chat import chat_messages, summaries
+from perdure.actors.chat import chat_messages, history
 from perdure.actors.chat.turn import OUTPUT
 from perdure.actors.events.message_parts import RETRACT
 from perdure.actors.events.observability import Channel
@@ -203,7 +203,7 @@ def test_the_bounds_of_chats_are_those_of_the_code() -> None:
     said = f"reactive={overflow.reactive}, max_retries={overflow.max_retries}, max_input_tokens=inf"
     assert overflow.max_input_tokens == float("inf")
     assert f"`ContextOverflow({said}, keep_tokens={overflow.keep_tokens:_})`" in CHAT.prose
-    assert (summaries.TRIES_MAX, "sent up to five times" in CHAT.prose) == (5, True)
+    assert (history.TRIES_MAX, "sent up to five times" in CHAT.prose) == (5, True)
     assert (chat_messages.MESSAGE_BYTES_MAX, chat_messages.RESULT_BYTES_MAX) == (1_800_000, 1_000_000)
     assert "A message holds up to 1.8 MB, and a result of a tool 1 MB." in CHAT.prose
 

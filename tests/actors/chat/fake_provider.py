@@ -11,8 +11,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from perdure.actors.chat.answer_stream import Finished
-from perdure.actors.chat.model import stream_model
-from perdure.actors.chat.model_lookup import close_models
+from perdure.actors.chat.model import close_models, stream_model
 from perdure.policies import Event, Message
 
 HANG, RESET, STOP = "hang", "reset", "stop"

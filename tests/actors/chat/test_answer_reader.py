@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_ai import messages as lib
 
-from perdure.actors.chat.answer_reader import AnswerReader
-from perdure.actors.chat.call_reader import BadArguments, CallReader, arguments_in
+from perdure.actors.chat.answer_reader import AnswerReader, BadArguments, CallReader, arguments_in
 from perdure.actors.chat.tools import ToolSpec
 from perdure.actors.chat.turn_failures import ModelFailed
 from perdure.actors.events.message_parts import Chunk, apply_chunk

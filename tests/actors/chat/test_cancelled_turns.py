@@ -12,7 +12,7 @@ import pytest
 
 from perdure.actors import Agent, Client, agent_tool, tool
 from perdure.actors.chat.play import Play
-from perdure.actors.chat.turn_ends import TurnOutcome
+from perdure.actors.chat.turn_recovery import TurnOutcome
 from perdure.policies import TurnEvent
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace, Rule
 from perdure.scenarios.provider.script import ScriptedCall

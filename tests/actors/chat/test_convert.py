@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_ai import messages as lib
 
-from perdure.actors.chat.convert import CONTINUE, UNANSWERED, IllegalRequest, assert_paired, result_of, to_model
+from perdure.actors.chat.convert import CONTINUE, UNANSWERED, IllegalRequest, assert_paired, call_result, to_model
 from perdure.actors.events.message_parts import apply_chunk
 from perdure.ledger import BadRequest
 from perdure.policies import Message
@@ -142,7 +142,7 @@ def test_a_system_message_is_one() -> None:
     ],
 )  # fmt: skip
 def test_a_call_has_a_result_whatever_became_of_it(part: dict[str, Any], content: object, outcome: str) -> None:
-    assert result_of(part) == (content, outcome)
+    assert call_result(part) == (content, outcome)
     (returned,) = only(lib.ToolReturnPart, to_model([ASK, message("assistant", part)]))
     assert (returned.content, returned.outcome) == (content, outcome)
 

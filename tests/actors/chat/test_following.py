@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from perdure.actors import Client
-from perdure.actors.chat.turn_ends import TurnOutcome
+from perdure.actors.chat.turn_recovery import TurnOutcome
 from perdure.policies import TurnEvent
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace
 from tests.actors.chat.desk import WHOLE, Adder, Listener, Outside, ask, in_third_answer

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perdure.actors import ChatRecovery, ChatRecoveryContext, Client, KillPoint
-from perdure.actors.chat.event_lists import last_boundary
+from perdure.actors.chat.stream import last_boundary
 from perdure.actors.events.observability import ObservedEvent, subscribe
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Rule
 from perdure.scenarios.provider.script import ScriptedCall

@@ -12,9 +12,8 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from perdure.actors.chat import kept_history
-from perdure.actors.chat.convert import HistoryWriter
-from perdure.actors.chat.kept_history import LONG, RECENT, KeptHistory
+from perdure.actors.chat import convert
+from perdure.actors.chat.convert import LONG, RECENT, HistoryWriter, KeptHistory
 from perdure.ledger import BadRequest
 from perdure.policies import Message
 from tests.actors.chat.test_convert import PARTS, STEP, call, text
@@ -131,7 +130,7 @@ def test_of_a_long_conversation_only_what_is_new_is_written_and_prepared(monkeyp
             other.__dict__.update(super().fork().__dict__)
             return other
 
-    monkeypatch.setattr(kept_history, "HistoryWriter", Watched)
+    monkeypatch.setattr(convert, "HistoryWriter", Watched)
     model, kept, talk = Counted(), KeptHistory(), long_talk(4 * LONG + 1)
     assert kept.count_new(talk) == len(talk)
     kept.prepared(talk, model, PARAMETERS)

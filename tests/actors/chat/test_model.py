@@ -16,8 +16,7 @@ from pydantic_ai.models.test import TestModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from perdure.actors.chat.answer_stream import Finished
-from perdure.actors.chat.model import stream_model
-from perdure.actors.chat.model_lookup import UnusableModel, close_models, load_library, resolve_model
+from perdure.actors.chat.model import UnusableModel, close_models, load_library, resolve_model, stream_model
 from perdure.actors.chat.tools import ToolSpec
 from perdure.actors.chat.turn_failures import ModelFailed
 from perdure.actors.events.message_parts import apply_chunk
@@ -278,7 +277,7 @@ def test_an_answer_without_end_is_broken_off(setenv: Setenv) -> None:
 def test_one_line_without_end_is_broken_off_before_it_fills_the_memory(
     setenv: Setenv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perdure.actors.chat.model_lookup._WIRE_BYTES_MAX", 2_000_000)
+    monkeypatch.setattr("perdure.actors.chat.model._WIRE_BYTES_MAX", 2_000_000)
     assert failing(setenv, BEGIN, *[b"x" * 500_000] * 10).code == "answer_too_long"
     refused = b"HTTP/1.1 500 No\r\nContent-Length: 5000000\r\n\r\n"
     assert failing(setenv, refused, *[b"x" * 500_000] * 10).code == "answer_too_long"

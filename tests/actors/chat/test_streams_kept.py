@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from perdure.actors import exposed, tool
-from perdure.actors.chat.event_lists import batch, last_boundary, merged, step_ends
-from perdure.actors.chat.stream import Stream
+from perdure.actors.chat.stream import Stream, batch, last_boundary, merged, step_ends
 from perdure.actors.chat.turn import Turn
 from perdure.actors.events.message_parts import BROKEN, RETRACT, apply_chunk
 from perdure.ledger import BadRequest, TooLarge, unpack

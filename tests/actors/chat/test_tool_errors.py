@@ -12,7 +12,7 @@ from pydantic_ai.messages import ModelMessage, UserPromptPart
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
 
 from perdure.actors import Agent, ChatAgent, agent_tool, tool
-from perdure.actors.chat.call_reader import ARGUMENTS_BYTES_MAX
+from perdure.actors.chat.answer_reader import ARGUMENTS_BYTES_MAX
 from perdure.policies import Limits
 from tests.actors.raisers import KINDS
 from tests.kit import Stage, play

@@ -16,9 +16,17 @@ import pytest
 from pydantic import BaseModel, Field
 
 from perdure.actors import Agent, Detached, RunContext, RunResult
-from perdure.actors.chat.delegated_tools import agent_tool, client_tool
 from perdure.actors.chat.tool_schema import BadToolInput, ToolContext
-from perdure.actors.chat.tools import BadToolOutput, Tool, Toolset, find_tool, function_tool, tool
+from perdure.actors.chat.tools import (
+    BadToolOutput,
+    Tool,
+    Toolset,
+    agent_tool,
+    client_tool,
+    find_tool,
+    function_tool,
+    tool,
+)
 from perdure.actors.life.results import run_result
 from perdure.ledger import BadRequest, UnknownTool
 from tests.tidy import IMPORT_PATH

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from perdure.actors.chat.waits import ShortWaits, WaitedTooLong
+from perdure.actors.chat.watchdog import ShortWaits, WaitedTooLong
 from perdure.actors.sim_world.virtual_loop import VirtualLoop
 
 T = TypeVar("T")

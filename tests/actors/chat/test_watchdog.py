@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perdure.actors.chat.waits import Stalled, Watchdog
+from perdure.actors.chat.watchdog import Stalled, Watchdog
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Rule
 from tests.actors.chat.desk import Adder, Outside
 from tests.actors.chat.room import Room, visit

@@ -147,7 +147,7 @@ def test_two_threads_import_one_after_the_other(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "patient.py").write_text(
         dedent("""
             import threading
-            from perdure.actors.chat.model_lookup import load_library
+            from perdure.actors.chat.model import load_library
             load_library("")  # so that nothing but its turn is left to wait for
             other = threading.Thread(target=load_library, args=("",))
             other.start()

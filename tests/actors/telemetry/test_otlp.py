@@ -11,8 +11,7 @@ import pytest
 from opentelemetry import trace
 
 from perdure.actors.telemetry.otlp import OtlpTelemetry
-from perdure.actors.telemetry.settings import TelemetrySettings, secrets_in, variables
-from perdure.actors.telemetry.telemetry import carried, heed_callers
+from perdure.actors.telemetry.telemetry import TelemetrySettings, carried, heed_callers, secrets_in, variables
 from perdure.ledger import Secret
 from perdure.policies import EndedSpan, TraceContext, run_span, trace_of, within
 from tests.collector import Collector, collector

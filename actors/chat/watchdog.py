@@ -98,7 +98,7 @@ class Watchdog:
         self._waits = ShortWaits()
 
     async def within(self, job: Awaitable[T]) -> T:
-        """What a job gives. Raises `Stalled` if it takes too long, or if `cut` is called meanwhile."""
+        # Raises `Stalled` if the job takes too long, or if `cut` is called meanwhile.
         until_s = self._since_s + self._limit_ms / 1000 if self._limit_ms else math.inf
         try:
             return await self._waits.within(job, until_s)
