@@ -163,7 +163,6 @@ if TYPE_CHECKING:
         RunWaiting,
         SupervisorStarted,
     )
-    from perdure.ledger.families import ancestors
     from perdure.ledger.folds import apply_fact, fold, record_fact
     from perdure.ledger.frames import frame_of
     from perdure.ledger.ids import (
@@ -180,6 +179,7 @@ if TYPE_CHECKING:
         sub_agent_id,
         type_of,
     )
+    from perdure.ledger.indexes import ancestors
     from perdure.ledger.inspection import (
         about_agent,
         at_stake,

@@ -65,7 +65,7 @@ class WakeAgent(NamedTuple):
 
 
 class DeliverMail(NamedTuple):
-    """Deliver to an agent what its mailbox has for it (`Mailbox.to_hand`), each as a `letter`."""
+    """Deliver to an agent what its mailbox has for it (`PendingMail.to_hand`), each as a `letter`."""
 
     host_id: str
     agent_id: str

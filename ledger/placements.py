@@ -30,6 +30,7 @@ from perdure.ledger.activation import (
 from perdure.ledger.batch_decisions import seat_together
 from perdure.ledger.facts import AgentActivated, AttemptStarted, Fact, RunFailed
 from perdure.ledger.ids import name_of
+from perdure.ledger.indexes import LOOK_MAX, LineKey, line_for
 from perdure.ledger.join_decisions import decide_joins
 from perdure.ledger.notes import AgentDue, HostReserved, Note, RunHeld, WakePutOff
 from perdure.ledger.requests import abort_awaited
@@ -37,7 +38,6 @@ from perdure.ledger.run import Run
 from perdure.ledger.stimulus import Unhosted
 from perdure.ledger.store.batches import BATCH_MIN, Batch
 from perdure.ledger.view import View
-from perdure.ledger.wait_queues import LOOK_MAX, LineKey, line_for
 from perdure.policies import Limits, blamed_from, choose, has_room_alone, wanted_hosts
 
 

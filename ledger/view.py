@@ -16,14 +16,11 @@ from typing import Any
 from perdure.ledger.activation import Activation, HostSpec, HostView, Lives, PoolTrouble, package_of, with_package
 from perdure.ledger.code import Code
 from perdure.ledger.facts import Fact
-from perdure.ledger.families import Families, ancestors
 from perdure.ledger.ids import is_within, name_of, origin_of, parent_of, root_of, type_of
+from perdure.ledger.indexes import Families, LineKey, PendingMail, Timers, WaitQueues, ancestors, line_for
 from perdure.ledger.mail import EVENT, Mail, MailEvent, MailState, Slot, handler_of
-from perdure.ledger.pending_mail import PendingMail
 from perdure.ledger.run import Run, RunWait, apply
 from perdure.ledger.store.store import Record
-from perdure.ledger.timers import Timers
-from perdure.ledger.wait_queues import LineKey, WaitQueues, line_for
 from perdure.policies import Leap, NodeDrain, runs_of
 
 ALARM_OF_RUN = "\0run "
