@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from perdure.ledger.bucket_cache import CACHE_VARIABLE, begin_cache, bucket_of, given_as
     from perdure.ledger.bucket_history import Moment
     from perdure.ledger.bucket_url import checked_url, is_url
-    from perdure.ledger.bulk import (
+    from perdure.ledger.chosen_runs import (
         GROUP_MAX,
         REACH,
         Deed,
@@ -55,7 +55,10 @@ if TYPE_CHECKING:
         SteeredGroup,
         Verb,
         checked_wanted,
+        chosen_of,
         near_types,
+        page_of,
+        rows_for,
         steer,
     )
     from perdure.ledger.code_files import CODE, PACKAGE, TYPES, put_code, type_lines
@@ -225,7 +228,6 @@ if TYPE_CHECKING:
         replica_of,
     )
     from perdure.ledger.run import AskRecord, GivenAnswer, Run, outcome_of
-    from perdure.ledger.run_pages import chosen_of, page_of, rows_for
     from perdure.ledger.secret import (
         RedactedStream,
         Secret,
