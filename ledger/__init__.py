@@ -216,7 +216,6 @@ if TYPE_CHECKING:
         is_at_fault,
         is_exclusive,
     )
-    from perdure.ledger.preview import preview_of, shown_input
     from perdure.ledger.protocol import decide
     from perdure.ledger.replica_settings import (
         LAG_MAX_MS,
@@ -331,8 +330,10 @@ if TYPE_CHECKING:
         Unfit,
         checked_value,
         pack_value,
+        preview_of,
         said,
         shown,
+        shown_input,
         taken_out,
         unchecked,
         unpack_value,

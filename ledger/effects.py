@@ -17,9 +17,9 @@ from perdure.ledger.activation import Activation
 from perdure.ledger.codec import unpack
 from perdure.ledger.ids import name_of
 from perdure.ledger.mail import Mail
-from perdure.ledger.preview import shown_input
 from perdure.ledger.run import Run, outcome_of
 from perdure.ledger.store.batches import BATCH_MIN
+from perdure.ledger.values import shown_input
 from perdure.ledger.view import View
 from perdure.policies import EndOf, leaves_of
 

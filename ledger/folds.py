@@ -2,16 +2,19 @@
 
 `apply_fact` consumes what `decide` yields. `record_fact` numbers one fact and hands back the row to be made durable. `fold` changes the
 view by a fact that is durable already. A fact without a function of its own below changes its run alone (`run.apply`).
+
+A batch changes each record by the fact for which it stands there, and each index once for all. What comes of it is what would come of its
+members one after the other, now and at a boot; tests compare the two.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from perdure.ledger.activation import Activation
 from perdure.ledger.asks import note_asks, note_calls
-from perdure.ledger.batch_folds import record_batch
 from perdure.ledger.codec import encode, pack
 from perdure.ledger.facts import (
     RUN_FACTS,
@@ -59,10 +62,10 @@ from perdure.ledger.facts import (
 from perdure.ledger.ids import name_of
 from perdure.ledger.mail import ANSWER, EVENT, MILESTONE, Mail, MailEvent, Slot, permits
 from perdure.ledger.notes import Note
-from perdure.ledger.run import AskRecord, open_run, outcome_of
+from perdure.ledger.run import AskRecord, Run, begin_all, complete_all, open_run, outcome_of
 from perdure.ledger.status import AskStatus
-from perdure.ledger.store.batches import BATCH, Batch
-from perdure.ledger.store.store import FactRow, Row
+from perdure.ledger.store.batches import BATCH, AttemptsStarted, Batch, RunsCompleted, RunsRequested, batch_of
+from perdure.ledger.store.store import BatchRow, FactRow, Row
 from perdure.ledger.view import View
 
 _KEPT_ASKS: Final = 100  # closed ones of a run
@@ -526,4 +529,56 @@ _FOLDS: dict[type[Fact], Callable[[View, Any, int, int], int | None]] = {
     MailFailed: _mail_failed,
     MailSuppressed: lambda view, fact, _seq, _at_ms: view.move_mail(MailEvent.WITHDRAWN, fact.mail_id),
     MailRequeued: _mail_requeued,
+}
+
+# ---------------------------------------------------------------- batches
+
+
+def record_batch(view: View, batch: Batch, at_ms: int) -> BatchRow:
+    first = view.seq + 1
+    _fold_together(view, batch, first, at_ms)
+    return BatchRow(first, at_ms, len(batch.run_ids), *encode(batch))
+
+
+def fold_batch(view: View, row: BatchRow) -> None:
+    _fold_together(view, batch_of(row), row.seq, row.at_ms)
+
+
+def _fold_together(view: View, batch: Batch, first: int, at_ms: int) -> None:
+    _BATCH_FOLDS[type(batch)](view, batch, first, at_ms)
+    view.seq, view.at_ms = first + len(batch.run_ids) - 1, max(view.at_ms, at_ms)
+
+
+def _runs_requested(view: View, batch: RunsRequested, first: int, at_ms: int) -> None:
+    about = batch.agent_type, batch.parent, batch.parent_run
+    options, life = batch.options, batch.life
+    columns = zip(batch.run_ids, batch.digests, batch.inputs, strict=True)
+    view.open_all(
+        [
+            Run(run_id, *about, digest, body, options, life, at_ms, seq, seq, frames=1, mark=seq)
+            for seq, (run_id, digest, body) in enumerate(columns, first)
+        ]
+    )
+
+
+def _attempts_started(view: View, batch: AttemptsStarted, first: int, at_ms: int) -> None:
+    runs = [view.runs[run_id] for run_id in batch.run_ids]
+    begin_all(runs, batch.incarnation, batch.host_id, first, at_ms)
+    view.seat_all(runs, batch.host_id)
+
+
+def _runs_completed(view: View, batch: RunsCompleted, first: int, at_ms: int) -> None:
+    runs = [view.runs[run_id] for run_id in batch.run_ids]
+    before = Counter(run.status for run in runs)
+    complete_all(runs, batch.outputs, batch.summaries, first, at_ms)
+    view.tallied.subtract(before)
+    view.end_all(runs)
+    if runs[0].wants_mail:
+        view.post_ends(runs, first, at_ms)
+
+
+_BATCH_FOLDS: dict[type[Batch], Callable[[View, Any, int, int], None]] = {
+    RunsRequested: _runs_requested,
+    AttemptsStarted: _attempts_started,
+    RunsCompleted: _runs_completed,
 }

@@ -32,11 +32,10 @@ from perdure.ledger.facts import (
     RunRetried,
     UndoBegan,
 )
-from perdure.ledger.preview import shown_input
 from perdure.ledger.run import GivenAnswer, Run, opened
 from perdure.ledger.status import AskStatus
 from perdure.ledger.store.store import FactRow
-from perdure.ledger.values import Kept
+from perdure.ledger.values import Kept, shown_input
 
 
 def frame_of(row: FactRow, run: Run, *, replay: bool = False) -> dict[str, Any] | None:

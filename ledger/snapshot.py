@@ -14,10 +14,9 @@ from operator import attrgetter
 
 from perdure.ledger.activation import Activation, Lives
 from perdure.ledger.asks import note_asks
-from perdure.ledger.batch_folds import fold_batch
 from perdure.ledger.code import Code
 from perdure.ledger.codec import decode, pack, unpack
-from perdure.ledger.folds import fold
+from perdure.ledger.folds import fold, fold_batch
 from perdure.ledger.mail import Mail, MailState
 from perdure.ledger.run import Run
 from perdure.ledger.store.store import BatchRow, Boot, Record

@@ -18,6 +18,7 @@ Perdure's own, such as a status, arrives as the text that it equals.
 
 from __future__ import annotations
 
+import json
 import reprlib
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
@@ -419,3 +420,32 @@ def said(value: object, chars_max: int = _SHORT_WORDS) -> str:
     words.maxstring = words.maxother = words.maxlong = chars_max if chars_max <= _SHORT_WORDS else _WHOLE
     words.maxlist = words.maxtuple = words.maxdict = words.maxset = words.maxfrozenset = words.maxdeque = chars_max
     return words.repr(value)[:chars_max].encode(errors="backslashreplace").decode()
+
+
+_PREVIEW_CHARS: Final = 500
+_CUT: Final = "..."
+_as_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def preview_of(value: Any) -> str | None:
+    """A text as it is, anything else as JSON, None for no input; at most 500 characters of it."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return value[:_PREVIEW_CHARS]
+    if type(value) is int and abs(value) < 1 << 63:
+        return str(value)[:_PREVIEW_CHARS]
+    try:
+        text = _as_json(value)
+    except (TypeError, ValueError, RecursionError):  # bytes or a set, which JSON does not know
+        return said(value, _PREVIEW_CHARS)
+    return text if len(text) <= _PREVIEW_CHARS else text[: _PREVIEW_CHARS - len(_CUT)] + _CUT
+
+
+def shown_input(options: Mapping[str, Any], inline: bytes | None) -> Any:
+    """What to display of a run's input: what its parent chose, or else a preview of the input."""
+    # For an input that is too large for its fact, the parent has made the preview already, so the payload is not read.
+    told = options.get("preview")
+    if isinstance(told, Kept):
+        return told
+    return told if told is not None or inline is None else preview_of(shown(inline))
