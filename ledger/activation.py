@@ -210,7 +210,7 @@ class Lives:
         self._forgotten = max(self._forgotten, seq)
 
     def last_end(self, agent: str) -> int:
-        """No life of this agent has ended after this fact."""
+        # No life of this agent has ended after this fact.
         return self._ends.get(agent, self._forgotten)
 
     def to_plain(self) -> list[Any]:

@@ -26,17 +26,15 @@ from perdure.ledger.run import Run
 Runs = Mapping[str, Run]
 
 
+# Whether agents of a class stand alone: always, because it has no `run`; also, beside children of runs; or never.
 class Standalone(StrEnum):
-    """Whether agents of a class stand alone: always, because it has no `run`; also, beside children of runs; or never."""
-
     ALWAYS = ""
     ALSO = "also"
     NEVER = "never"
 
 
+# Where a message goes: to this agent, and from there by this way, step by step. Without a way, the agent is the recipient.
 class Route(NamedTuple):
-    """Where a message goes: to this agent, and from there by this way, step by step. Without a way, the agent is the recipient."""
-
     agent_id: str
     way: list[tuple[str, str]]
 

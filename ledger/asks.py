@@ -56,9 +56,8 @@ CLIENT_TOOL: Final = "client-tool"
 """The kinds of what people are asked: a question of a run; whether a call may be made; what a call has come to that a client makes."""
 
 
+# For whoever looks at the question. `args` are the arguments as they were changed.
 class AnswerRow(TypedDict):
-    """What somebody has answered, for whoever looks at the question. `args` are the arguments as they were changed."""
-
     who: str
     channel: str
     at_ms: int
@@ -67,8 +66,6 @@ class AnswerRow(TypedDict):
 
 
 class EscalationRow(TypedDict):
-    """To whom a question goes on, and when."""
-
     to: str
     at_ms: int
 
@@ -111,9 +108,8 @@ class _Of(TypedDict):
     call_id: str | None
 
 
+# A call of a chat that waits: for an approval, or for what it came to. `run_id` is the run that its turn answers, or empty.
 class AskedCall(NamedTuple):
-    """A call of a chat that waits: for an approval, or for what it came to. `run_id` is the run that its turn answers, or empty."""
-
     call_id: str
     kind: str
     tool: str
@@ -134,7 +130,7 @@ def ask_id(run_id: str, number: int) -> str:
 
 
 def call_ask_id(agent: str, request_id: str, key: str) -> str:
-    """The id of a question about a call of a turn. `key` is the question's in its turn."""
+    # `key` is the question's in its turn.
     return f"{_CALL}{digest_of(pack([agent, request_id, key]))}"
 
 
@@ -157,7 +153,6 @@ def named_ask(asked: object) -> tuple[str, int]:
 
 
 def note_asks(view: View, run: Run) -> None:
-    """Keep the indexes of the view with the questions of a run."""
     key, view.asks_stand = ALARM_OF_ASKS + run.run_id, None
     if view.asks.pop(run.run_id, 0) is None:
         view.alarms.disarm(key)
@@ -170,7 +165,7 @@ def note_asks(view: View, run: Run) -> None:
 
 
 def note_calls(view: View, activation: Activation, calls: dict[str, bytes]) -> None:
-    """These calls of a chat wait for people, and no others of it."""
+    # These calls wait for people, and no others of this chat.
     agent, view.asks_stand = activation.agent_id, None
     for ask_id in activation.calls or ():
         del view.asked_calls[ask_id]
@@ -324,7 +319,7 @@ def _edited(ask: AskRecord, edited: bytes | None) -> bytes | None:
 
 
 def ring(view: View, run_id: str, wall_ms: float) -> Iterator[Fact]:
-    """The time of a run's questions has come: they go on to others, or expire."""
+    # The questions go on to others, or expire.
     run = view.runs.get(run_id)
     for ask in [] if run is None or run.is_hard else run.open_asks:
         if 0 < ask.expires_at_ms <= wall_ms:
@@ -383,13 +378,11 @@ def asks_below(view: View, run_id: str) -> list[AskRow]:
 
 
 def ask_told(run: Run, ask: AskRecord) -> AskRow:
-    """A question of a run for whoever is to answer it."""
     of: _Of = {"run_id": run.run_id, "agent": _asker_of(run), "kind": QUESTION, "tool": None, "call_id": None}
     return _told(ask_id(run.run_id, ask.number), ask, of)
 
 
 def call_told(agent: str, key: str, call: AskedCall, now_ms: int) -> AskRow:
-    """The same of a question about a call."""
     of: _Of = {
         "run_id": call.run_id or None,
         "agent": agent,

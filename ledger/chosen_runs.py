@@ -43,9 +43,8 @@ LOOKED_AT: Final = 2_000
 page may have fewer runs than there is room for."""
 
 
+# Runs, and the place after which the next page begins; None if this is the last.
 class Page(NamedTuple):
-    """Runs, and the place after which the next page begins; None if this is the last."""
-
     runs: list[Run]
     next: int | None
 
@@ -169,8 +168,6 @@ FACTS_MAX: Final = 2_000
 
 
 class Verb(StrEnum):
-    """What is done to runs."""
-
     CANCEL = "cancel"
     RETRY = "retry"
     CLEAR = "clear"

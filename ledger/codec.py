@@ -50,7 +50,7 @@ def unpack_opened(body: bytes) -> Any:
 
 
 def encoder() -> Callable[[Any], bytes]:
-    """A packer: it encodes facts as `encode` does, for one thread at a time."""
+    # For one thread at a time.
     pack: Callable[[Any], bytes] = msgpack.Packer(default=reference).pack
     return pack
 

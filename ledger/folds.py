@@ -278,7 +278,6 @@ def _ask_closed(view: View, fact: AskAnswered | AskLapsed, seq: int, at_ms: int)
 
 
 def _answer(ask: AskRecord) -> dict[str, Any]:
-    """What the run is told."""
     if ask.status is AskStatus.EXPIRED:
         return {
             "value": ask.otherwise,

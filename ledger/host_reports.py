@@ -100,7 +100,7 @@ def progress(view: View, said: Progress) -> Iterator[Fact]:
 
 
 def milestone(view: View, said: Milestone) -> Iterator[Fact]:
-    """A child reached a milestone. One that an earlier attempt, or an earlier execution of the same call, has reached is an echo."""
+    # One that an earlier attempt, or an earlier execution of the same call, has reached is an echo.
     run = at_work(view, said.run_id, said.incarnation)
     if run is None or not permits(run.status, MilestoneReached):
         return
@@ -130,7 +130,7 @@ def chunk(view: View, said: Chunk) -> Iterator[Fact]:
 
 
 def undoing(view: View, said: Undoing) -> Iterator[Fact]:
-    """A child raised, and undoes its steps in the same life: this attempt is the first that undoes."""
+    # The child undoes its steps in the same life: this attempt is the first that undoes.
     run = at_work(view, said.run_id, said.incarnation)
     if run is None or run.undo != Undo.PROMISED or not permits(run.status, UndoBegan):
         return
@@ -207,7 +207,7 @@ def unstarted(view: View, said: Unstarted, at_ms: int, limits: Limits) -> Iterat
 
 
 def waiting(view: View, said: Waiting, at_ms: int, limits: Limits) -> Iterator[Fact]:
-    """All that a child does waits, so the run gives up its place, and is entered again when a wait is over."""
+    # The run gives up its place, and is entered again when a wait is over.
     run = current(view, said.run_id, said.incarnation)
     if run is None:
         return
@@ -230,7 +230,7 @@ def took(view: View, said: Took) -> Iterator[Fact]:
 
 
 def released(view: View, said: Released, at_ms: int, limits: Limits) -> Iterator[Fact]:
-    """An agent left its host. If its run was being torn down, the give-up has waited for this."""
+    # If its run was being torn down, the give-up has waited for this.
     activation = view.agents.get(said.agent_id)
     if activation is None or activation.incarnation != said.incarnation or not activation.host_id:
         return
@@ -250,14 +250,14 @@ def seal(view: View, run: Run, *, still_running: bool) -> Iterator[Fact]:
 
 
 def alarm(view: View, said: Alarm) -> Iterator[Fact]:
-    """An agent says when it must be awake next. It says so before its goodbye on the same link, so no alarm is lost when it sleeps."""
+    # An agent says so before its goodbye on the same link, so no alarm is lost when it sleeps.
     activation = _that_stays(view, said)
     if activation is not None and (said.at_ms != activation.alarm_at_ms or activation.owes):
         yield AlarmSet(said.agent_id, said.at_ms, _home(view, said), said.sequence)
 
 
 def ask_calls(view: View, said: AskCalls) -> Iterator[Fact]:
-    """A chat says which of its calls wait for people. It says so again in each of its lives, so a report that was lost comes again."""
+    # A chat says it again in each of its lives, so a report that was lost comes again.
     activation = _that_stays(view, said)
     if activation is not None and said.calls != (activation.calls or {}):
         yield CallsAsked(said.agent_id, said.calls, _home(view, said), said.sequence)
@@ -306,7 +306,7 @@ def awake(view: View, said: Awake) -> Iterator[Note]:
 
 
 def host_up(view: View, said: HostUp, at_ms: int, limits: Limits) -> Iterator[Fact | Note]:
-    """A host tells its tenants. An agent that it had and no longer knows is lost; one that it never began is started again."""
+    # An agent that the host had and no longer knows is lost; one that it never began is started again.
     host = view.hosts.get(said.host_id)
     if host is None:
         return

@@ -88,7 +88,7 @@ class WaitQueues:
         return list(islice(self._lines.get(key, ()), skipped, skipped + LOOK_MAX))
 
     def walk(self, key: LineKey) -> Iterator[str]:
-        """One after the other, while some of them leave the line."""
+        # Some of them leave the line meanwhile.
         stayed = 0
         while group := self.first(key, stayed):
             yield from group
@@ -190,7 +190,7 @@ class PendingMail:
         self._waiting.update(dict.fromkeys(mail_ids))
 
     def put_off(self, mail_id: str, until_ms: int, seq: int) -> None:
-        """A mail is handed over again at that time. `seq` is its place among others of the same time."""
+        # `seq` is its place among others of the same time.
         self.remove(mail_id)
         self._put_off[mail_id] = until_ms
         heapq.heappush(self._later, (until_ms, seq, mail_id))
@@ -221,7 +221,7 @@ class PendingMail:
         return letters
 
     def take_back(self) -> None:
-        """The present life is over, or has to be told everything again: nothing is with it any more."""
+        # The present life is over, or has to be told everything again.
         self._front(list(self._handed))
         self._handed.clear()
 

@@ -113,7 +113,6 @@ def at_stake(view: View, run_ids: list[str], agent: str) -> AtStake:
 
 
 def line(run: Run) -> dict[str, Any]:
-    """A run as one line of a list."""
     told = inspected(run)
     kept = {key: told[key] for key in _ON_A_LINE}
     outcome = {key: value for key, value in outcome_of(run).items() if key in ("summary", "error", "reason")}

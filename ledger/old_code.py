@@ -31,7 +31,7 @@ class CodeVersion:
     parked: list[dict[str, Any]] = field(default_factory=list)
 
     def to_plain(self) -> dict[str, Any]:
-        """As plain data, with the first of each kind by name."""
+        # With the first of each kind by name.
         return {
             "agent_type": self.agent_type,
             "newest": self.newest,

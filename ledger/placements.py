@@ -114,7 +114,7 @@ def _seat_runs(view: View, line: LineKey, at_ms: int, limits: Limits, blame: _Bl
 
 
 def unhosted(view: View, said: Unhosted, limits: Limits) -> Iterator[Fact]:
-    """One more host of a pool did not come up: runs that wait for one may have waited enough."""
+    # Runs that wait for a host of this pool may have waited enough.
     trouble = view.troubles.get(said.pool)
     if trouble is None or not is_at_fault(view, said.pool):
         return
@@ -184,9 +184,8 @@ def _is_dry(view: View, key: str) -> bool:
     return trouble is not None and trouble.is_plain
 
 
+# After how many losses a run or an agent must be alone, by pool. One value holds for all that are placed at the same time.
 class _Blame(dict[str, int]):
-    """After how many losses a run or an agent must be alone, by pool. One value holds for all that are placed at the same time."""
-
     def __init__(self, view: View, limits: Limits) -> None:
         self._view, self._limits = view, limits
 

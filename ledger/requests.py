@@ -181,7 +181,7 @@ def cancel(view: View, asked: Cancel) -> Iterator[Fact]:
 
 
 def abort(view: View, run: Run, reason: str, undo: Undo = Undo.ABORTED) -> Iterator[Fact]:
-    """Abort a run, or have its steps undone first. One that is parked while they are, or was interrupted, is given up by this."""
+    # One that is parked while its steps are undone, or was interrupted, is given up by this.
     if not permits(run.status, RunAborted):
         return
     if run.undo == Undo.PROMISED:
@@ -200,7 +200,7 @@ def begin_undo(view: View, run: Run, undo: Undo, error: str) -> Iterator[Fact]:
 
 
 def promise_undo(view: View, said: PromiseUndo) -> Iterator[Fact]:
-    """A step with an undo begins only if the run is not over, and not being undone: else nobody would undo it."""
+    # The step begins only if the run is not over, and not being undone: else nobody would undo it.
     run = view.runs.get(said.run_id)
     life = None if run is None else view.agents.get(run.child)
     is_present = life is not None and life.incarnation == said.incarnation and bool(life.host_id)
@@ -253,7 +253,7 @@ def tell(view: View, said: Tell) -> Iterator[Fact]:
 
 
 def send(view: View, said: Send, limits: Limits) -> Iterator[Fact]:
-    """Keep an event for a run until the run takes it. Refused for a run that has ended, and for one that has too many."""
+    # Refused for a run that has ended, and for one that has too many.
     run = view.runs.get(said.run_id)
     if run is None or run.cleared:
         raise UnknownRun("run_id", f"no run {said.run_id!r} is known, so event {said.name!r} was sent to nobody")
@@ -274,7 +274,7 @@ def send(view: View, said: Send, limits: Limits) -> Iterator[Fact]:
 
 
 def pause(view: View, asked: Pause, limits: Limits) -> Iterator[Fact]:
-    """Pause a live run, or let it go on. Not one that is being undone: its end is owed. Nor one at work that may have no other attempt."""
+    # Not one that is being undone: its end is owed. Nor one at work that may have no other attempt.
     run = view.runs.get(asked.run_id)
     if run is None or run.cleared:
         raise UnknownRun("run_id", f"no run {asked.run_id!r} is known; `perdure ps --all` lists the runs")

@@ -55,9 +55,8 @@ from perdure.policies import Attempts, Cell, Condition, IllegalTransition, condi
 RECEIPTS_KEPT: Final = 1_000
 
 
+# What a run waits for without a process, as `RunWaiting` says it.
 class RunWait(NamedTuple):
-    """What a run waits for without a process, as `RunWaiting` says it."""
-
     events: Sequence[str]
     until_ms: float
     by_wall: bool
@@ -69,9 +68,8 @@ class RunWait(NamedTuple):
         return not self.events and math.isinf(self.until_ms)
 
 
+# `AskAnswered` says the rest.
 class GivenAnswer(NamedTuple):
-    """What a person has answered, and when; `AskAnswered` says the rest."""
-
     who: str
     value: bytes
     edited: bytes | None
@@ -135,7 +133,6 @@ class AskRecord(NamedTuple):
 
 
 def opened(fact: AskOpened, seq: int, at_ms: int) -> AskRecord:
-    """The question as it stands once this fact has happened."""
     to = [(name, begins_at_ms) for name, begins_at_ms in fact.to]
     return AskRecord(*fact[1:], seq=seq, opened_at_ms=at_ms)._replace(to=to)
 
@@ -292,7 +289,7 @@ class Run:
 
     @property
     def trouble(self) -> str:
-        """What went wrong, in all its words: the error, and why it was given up or parked."""
+        # In all its words: the error, and why it was given up or parked.
         return "\n".join(filter(None, (self.error, self.reason, self.parked)))
 
     @property
@@ -310,7 +307,6 @@ class Run:
         return [*map(self.mail_id, self.slots), *self.overtaken]  # those that may still be known
 
     def attempts(self, default_max: int) -> Attempts:
-        """The attempts since the last progress, and their limit."""
         most = default_max if self.is_undoing else self.options.get("attempts_max") or default_max
         # A limit of one means at most once, so all attempts count.
         return Attempts(self.counted_attempts if most == 1 else self.idle_attempts, most)
@@ -337,7 +333,6 @@ class Run:
         return next((ask for ask in self.asks if ask.number == number), None)
 
     def answer_mail(self, ask: AskRecord) -> str:
-        """The id of the mail that brings the answer to this question."""
         return f"answer!{self.run_id}!{ask.number}!{ask.seq}"
 
     def forget_asks(self, kept: int, but: Container[int]) -> None:
@@ -366,7 +361,6 @@ class Run:
 
     @classmethod
     def from_plain(cls, plain: list[Any]) -> Run:
-        """The record that `to_plain` gave."""
         run = cls(*plain)
         run.status = Status(run.status)
         run.agent_type, run.parent = _same(run.agent_type, run.parent)  # which many have
@@ -416,7 +410,7 @@ def begin_all(runs: Sequence[Run], incarnation: int, host_id: str, seq: int, at_
 def complete_all(
     runs: Sequence[Run], outputs: Sequence[bytes | None], summaries: Sequence[str], seq: int, at_ms: int
 ) -> None:
-    """What `apply` does to runs that complete together, whose children have left their hosts: the facts have the numbers from `seq` on."""
+    # Their children have left their hosts. The facts have the numbers from `seq` on.
     after = _statuses_after(runs, RunCompleted)
     for place, (run, output, summary) in enumerate(zip(runs, outputs, summaries, strict=True)):
         run.status, run.last_seq = after[run.status], seq + place

@@ -27,7 +27,6 @@ _plain_of = attrgetter(*(each.name for each in fields(Activation) if each.name n
 
 
 def meta_of(view: View) -> bytes:
-    """What is true of the ledger as a whole."""
     return pack(
         {
             "epoch": view.epoch,
@@ -78,7 +77,6 @@ def dirty_records(view: View) -> list[Record]:
 
 
 def _kept(view: View, table: str, key: str, record: Record | None) -> Iterator[Record]:
-    """The row of a record that exists, or the removal of a row whose record is gone."""
     # A record that came and went between two snapshots, as most do, never had a row.
     if record is not None:
         view.kept[f"{table}/{key}"] = None

@@ -107,8 +107,6 @@ class Traces(NamedTuple):
 
 
 class Verdict(Enum):
-    """What becomes of a claim."""
-
     BEGINS = auto()
     ASKS = auto()  # whether the newest life answers
     REFUSED = auto()

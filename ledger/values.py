@@ -62,9 +62,8 @@ SECRETIVE: Final = (
 )
 
 
+# A value that is encoded already, within other data.
 class Kept:
-    """A value that is encoded already, within other data."""
-
     __slots__ = ("body",)
 
     def __init__(self, body: bytes) -> None:
@@ -80,9 +79,8 @@ class Kept:
         return repr(shown(self.body))
 
 
+# The classes whose objects may travel in one place.
 class Objects(Protocol):
-    """The classes whose objects may travel in one place."""
-
     def take(self, value: Any) -> list[Any] | None:
         """The fields of an object, its class's name first; None if its class is none of these. Raises `Unfit`."""
 
@@ -93,9 +91,8 @@ class Unfit(TypeError):
     """Why a value cannot travel."""
 
 
+# A type of values: what is kept of one, and how it is made of that.
 class _Kind(NamedTuple):
-    """A type of values: what is kept of one, and how it is made of that."""
-
     type: type
     take: Callable[[Any], Any]
     make: Callable[[Any], Any]

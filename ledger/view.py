@@ -112,7 +112,6 @@ class View:
         self.settle(run)
 
     def remove_run(self, run_id: str) -> Run | None:
-        """Have a run in memory no more."""
         run = self.runs.pop(run_id, None)
         if run is None:
             return None
@@ -135,7 +134,7 @@ class View:
     # runs that wait for others
 
     def follow_sources(self, run: Run) -> None:
-        """Keep in memory what a run that waits for others, or is given their results, needs of them."""
+        # What a run that waits for others, or is given their results, needs of them stays in memory.
         condition = run.condition
         needed = set(run.sources if run.is_live else ())
         for source in () if condition is None else runs_of(condition):
@@ -149,7 +148,7 @@ class View:
                 self.settle(self.runs[source])
 
     def stir_joins(self, run: Run) -> None:
-        """Something has happened to a run that may decide about those that need it, or about its own condition."""
+        # This may decide about those that need the run, or about its own condition.
         self.due_joins.update(self.sources.get(run.run_id, ()))
         if "after" in run.options and run.is_live and not run.is_placed:
             self.due_joins[run.run_id] = None
@@ -236,7 +235,7 @@ class View:
             self.awake.pop(activation.agent_id, None)
 
     def set_alarm(self, activation: Activation, at_ms: int) -> None:
-        """Wake this agent at that time, and not at that of its last alarm; with 0, it has none."""
+        # The last alarm does not count any more; with 0, the agent has none.
         agent = activation.agent_id
         activation.alarm_at_ms = at_ms
         self.dirty_agents[agent] = None
@@ -283,7 +282,7 @@ class View:
             self.wakes.join(line, agent)
 
     def put_off(self, agent: str) -> None:
-        """An agent cannot be woken now. It is wanted again when that changes."""
+        # It cannot be woken now. It is wanted again when that changes.
         line = self.wanted.get(agent)
         if line is not None:
             self.wakes.leave(line, agent)
@@ -319,7 +318,7 @@ class View:
         self.stir_joins(run)
 
     def open_all(self, runs: list[Run]) -> None:
-        """Enter runs that were requested together: of one parent, with the same options."""
+        # They were requested together: of one parent, with the same options.
         first, ids = runs[0], [run.run_id for run in runs]
         self.runs.update(zip(ids, runs, strict=True))
         self.tallied[first.status] += len(runs)
@@ -334,7 +333,7 @@ class View:
             self.count_waits(first.parent, len(ids))
 
     def seat_all(self, runs: list[Run], host_id: str) -> None:
-        """Put the children of runs, of which nothing was known, on a host."""
+        # Nothing was known of the children.
         ids, agents = [run.run_id for run in runs], [run.child for run in runs]
         self.touched.update(dict.fromkeys(ids))
         self.dirty_runs.update(dict.fromkeys(ids))
@@ -387,7 +386,6 @@ class View:
             self.asleep[agent] = gone.at_rest()
 
     def advance(self, run: Run, fact: Fact, seq: int, at_ms: int) -> int | None:
-        """Change one run by a fact, and keep the indexes with it."""
         status, was_live, was_placed, stones = run.status, run.is_live, run.is_placed, len(run.milestones)
         frame = apply(run, fact, seq, at_ms)
         self.touched[run.run_id] = self.dirty_runs[run.run_id] = None
@@ -423,14 +421,14 @@ class View:
         return len(due)
 
     def rest(self, run: Run) -> None:
-        """Have a run that waits, or is paused, stand in no queue until its time or its event comes. What has come already counts."""
+        # It stands in no queue until its time or its event comes. What has come already counts.
         self.dequeue(run)
         if run.run_id not in self.agents:
             self.timers.disarm(run.run_id)  # those were of the attempt
         self.rest_again(run)
 
     def rest_again(self, run: Run) -> None:
-        """The same of a run that stands in no queue, and is looked at by no timer."""
+        # It stands in no queue, and no timer looks at it.
         wait = run.wait
         if not run.paused and (wait is None or wait.is_for_nothing or self._has_come(run, wait)):
             self.enqueue(run)
@@ -467,7 +465,7 @@ class View:
             del self.held[run.parent]
 
     def post(self, run: Run, slot: str, content: dict[str, Any] | None, at_ms: int) -> None:
-        """Put a mail into a slot of a run, unless the slot was used before."""
+        # A slot takes one mail.
         if slot in run.slots:
             return
         key, handler = run.mail_id(slot), handler_of(slot, run.options)
@@ -507,7 +505,6 @@ class View:
             self.rest(run)
 
     def move_mail(self, event: MailEvent, *keys: str) -> None:
-        """Move mails of one recipient by the table, their slots with them, and into its mailbox or out of it."""
         mails = [self.mail[key] for key in keys]
         if not mails:
             return
@@ -666,7 +663,7 @@ class View:
             self.enqueue(follower)
 
     def count_waits(self, agent: str, change: int) -> None:
-        """Count the runs that an agent waits for. An agent that merely waits is no load to its host."""
+        # An agent that merely waits is no load to its host.
         before = self.awaiting.get(agent, 0)
         after = before + change
         self.awaiting[agent] = after

@@ -27,8 +27,6 @@ OUTCOMES: Final = {
 
 
 class ProbeAnswer(StrEnum):
-    """What a probe is answered with."""
-
     OWNED = "owned"
     """A continuation streams, for another connection."""
     RESUMING = "resuming"
@@ -57,7 +55,7 @@ class Situation(NamedTuple):
 
 
 def probe_answer(now: Situation) -> ProbeAnswer:
-    """The answer to a probe. The first row that fits is taken."""
+    # The first row that fits is taken.
     rows = (
         (now.streams and now.is_owned_elsewhere, ProbeAnswer.OWNED),
         (now.streams, ProbeAnswer.RESUMING),
@@ -72,9 +70,8 @@ def probe_answer(now: Situation) -> ProbeAnswer:
 # requests
 
 
+# The turn that a request asks for. `trigger` is ours; None if there is nothing to be done, and then `why` says so.
 class TurnPlan(NamedTuple):
-    """The turn that a request asks for. `trigger` is ours; None if there is nothing to be done, and then `why` says so."""
-
     trigger: str | None
     messages: Sequence[Mapping[str, Any]] = ()
     instead_of: str = ""

@@ -58,7 +58,7 @@ class ChatRecovery:
                 raise TypeError(f"{name}: {getattr(self, name)!r} cannot be called")
 
     def _clamp(self, name: str, *, least: int | None, is_whole: bool = False) -> None:
-        """Clamp a number. Without a `least`, a value below 0 means the default."""
+        # Without a `least`, a value below 0 means the default.
         value, default = getattr(self, name), _DEFAULTS[name]
         if not is_number(value):
             raise TypeError(f"{name}: {value!r} is not a number")

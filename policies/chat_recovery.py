@@ -63,8 +63,6 @@ _CONTENT = frozenset({"text-delta", "reasoning-delta", "tool-input-delta"})
 
 
 class RecoveryKind(StrEnum):
-    """The recovery that a cut-off turn needs."""
-
     RETRY = "retry"
     CONTINUE = "continue"
     SUPERSEDED = "superseded"
@@ -97,9 +95,8 @@ def keeps_partial(*, persist: bool | None, has_settled_tools: bool) -> bool:
     return has_settled_tools or persist is not False
 
 
+# The last three are final.
 class IncidentStatus(StrEnum):
-    """The status of an incident. The last three are final."""
-
     ATTEMPTING = "attempting"
     SCHEDULED = "scheduled"
     PARKED = "parked"
@@ -171,9 +168,8 @@ class TurnInterruption(NamedTuple):
     was_entered: bool = False
 
 
+# The incident to store, and the decision. If `asks_predicate`, ask `should_keep_recovering`, and apply False by `declined`.
 class Evaluation(NamedTuple):
-    """The incident to store, and the decision. If `asks_predicate`, ask `should_keep_recovering`, and apply False by `declined`."""
-
     incident: Incident
     is_exhausted: bool
     is_new: bool = False
@@ -268,7 +264,7 @@ def progress_context(incident: Incident, now_ms: float) -> ProgressContext:
 def exhausted_context(
     incident: Incident, config: ChatRecovery, *, stream_id: str, created_at_ms: float, parts: list[Part]
 ) -> ExhaustedContext:
-    """What `on_exhausted` is told. `parts` is the answer so far."""
+    # `parts` is the answer so far.
     return ExhaustedContext(
         **_told_of(incident),
         stream_id=stream_id,

@@ -40,9 +40,8 @@ _LABEL: Final = re.compile(rf"(?:(?=.{{1,253}}/){_WORD}(?:\.{_WORD})*/)?{_WORD}"
 _EXPRESSION: Final = re.compile(rf"!?(?:(?:{_WORD})?|in\({_WORD}(?:, ?{_WORD})*\))")
 
 
+# All that a node has, whether it is in use or not.
 class NodeOffer(NamedTuple):
-    """All that a node has, whether it is in use or not."""
-
     resources: Mapping[str, float]
     labels: Mapping[str, str]
 
@@ -148,7 +147,7 @@ def _load(node: NodeLoad) -> tuple[float, bool, str]:
 
 
 def is_left(nodes: Collection[str], draining: Collection[str]) -> bool:
-    """Whether the draining ones of these nodes are left: one of them has to stay."""
+    # One of them has to stay.
     return any(node not in draining for node in nodes)
 
 
@@ -167,8 +166,6 @@ class NodeDrain(NamedTuple):
 
 
 class DrainStep(StrEnum):
-    """What is done with a host on a node that drains."""
-
     LEAVE = "leave"  # it gets nothing new, and agents leave it when they are idle
     RETIRE = "retire"  # it is empty, and ends
     MOVE = "move"  # it ends, and what is at work there goes on elsewhere

@@ -58,9 +58,8 @@ class Overlap:
         return cls(strategy, pause if is_number(pause) and 0 <= pause < math.inf else DEBOUNCE_MS)
 
 
+# `is_overlapping`: its message overlapped with another turn.
 class OpenTurn(NamedTuple):
-    """A turn that has not ended. `is_overlapping`: its message overlapped with another turn."""
-
     number: int
     status: TurnStatus
     is_overlapping: bool = False
@@ -69,17 +68,14 @@ class OpenTurn(NamedTuple):
 
 
 class QueueAction(StrEnum):
-    """What a turn does when it is next in the queue."""
-
     PLAY = "play"
     SKIP = "skip"
     MERGE = "merge"
     WAIT = "wait"
 
 
+# After WAIT, ask again at `until_ms`.
 class QueueDecision(NamedTuple):
-    """The decision. After WAIT, ask again at `until_ms`."""
-
     action: QueueAction
     until_ms: float = 0
 
@@ -94,7 +90,7 @@ def is_dropped(policy: Overlap, *, is_overlapping: bool) -> bool:
 
 
 def queue_decision(policy: Overlap, turn: OpenTurn, open_turns: Iterable[OpenTurn], now_ms: float) -> QueueDecision:
-    """What a turn does when it is next. `open_turns` may include the turn itself."""
+    # `open_turns` may include the turn itself.
     if not turn.is_overlapping or policy.strategy in ("queue", "drop"):
         return QueueDecision(QueueAction.PLAY)
     later = any(

@@ -30,9 +30,8 @@ _TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _ERROR_NAME = re.compile(r"[A-Za-z_][\w.]{0,99}(?=:|$)")
 
 
+# A place in a trace: the trace, the span in it, and whether it is told at all. Without a span it is the top of the trace.
 class TraceContext(NamedTuple):
-    """A place in a trace: the trace, the span in it, and whether it is told at all. Without a span it is the top of the trace."""
-
     trace_id: str
     span_id: str = ""
     sampled: bool = True
@@ -71,7 +70,6 @@ def trace_of(*ids: str) -> str:
 
 
 def within(above: TraceContext, *ids: object) -> TraceContext:
-    """The span of something of these ids, in the trace of what is above it."""
     told = "\0".join((above.trace_id, *map(str, ids)))
     return above._replace(
         span_id=blake2b(told.encode(errors="surrogatepass"), digest_size=8, person=b"span").hexdigest()

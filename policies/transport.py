@@ -200,10 +200,9 @@ MISSING_KEY_WORDS = ("api_key", "api key")
 # Codes are read first, then words about money, then the status, then the class of the client library's exception.
 
 
+# A provider's status or error object, or both.
 @dataclass(frozen=True)
 class ProviderResponse:
-    """A provider's status or error object, or both."""
-
     status: int | None
     codes: tuple[str, ...]
     text: str

@@ -14,9 +14,8 @@ from perdure.policies.json_types import Json, JsonObject
 Role = Literal["user", "assistant", "system"]
 
 
+# What we keep in `providerMetadata.perdure`: data that the provider wants back, or the evidence of a lost call.
 class OurMetadata(TypedDict, total=False):
-    """What we keep in `providerMetadata.perdure`: data that the provider wants back, or the evidence of a lost call."""
-
     provider: str | None
     canonical: str | None
     id: str
@@ -32,15 +31,12 @@ class OurMetadata(TypedDict, total=False):
     evidence: str
 
 
+# Only our own section is read.
 class ProviderMetadata(TypedDict, total=False):
-    """The provider's data of a part. Only our own section is read."""
-
     perdure: OurMetadata
 
 
 class ToolState(StrEnum):
-    """The state of a tool call, as messages have it."""
-
     INPUT_STREAMING = "input-streaming"
     INPUT_AVAILABLE = "input-available"
     APPROVAL_REQUESTED = "approval-requested"
@@ -55,8 +51,6 @@ TOOL_SETTLED = frozenset({ToolState.OUTPUT_AVAILABLE, ToolState.OUTPUT_ERROR, To
 
 
 class PartApproval(TypedDict, total=False):
-    """The approval of a call, requested or given."""
-
     id: str
     approved: bool
     by: JsonObject
@@ -92,9 +86,8 @@ class Part(TypedDict, total=False):
     resultProviderMetadata: ProviderMetadata
 
 
+# One message. `metadata` is the client's, except for the reserved keys, which only the agent writes.
 class Message(TypedDict):
-    """One message. `metadata` is the client's, except for the reserved keys, which only the agent writes."""
-
     id: str
     role: Role
     parts: list[Part]
