@@ -1,7 +1,7 @@
 """How the view changes: what each fact does to it, records first, then the indexes that follow from them.
 
 `apply_fact` consumes what `decide` yields. `record_fact` numbers one fact and hands back the row to be made durable. `fold` changes the
-view by a fact that is durable already. A fact without a function of its own below changes its run alone (`run.apply`).
+view by a fact that is durable already. A fact that is not in `_FOLDS` changes its run (`run.apply`), and then what `_FOLLOWS` says.
 
 A batch changes each record by the fact for which it stands there, and each index once for all. What comes of it is what would come of its
 members one after the other, now and at a boot; tests compare the two.
@@ -101,7 +101,12 @@ def fold(view: View, fact: Fact, seq: int, at_ms: int) -> int | None:
     special = _FOLDS.get(type(fact))
     if special is not None:
         return special(view, fact, seq, at_ms)
-    return view.advance(view.runs[fact[0]], fact, seq, at_ms)  # type: ignore[index]
+    run = view.runs[fact[0]]  # type: ignore[index]
+    frame = view.advance(run, fact, seq, at_ms)
+    follow = _FOLLOWS.get(type(fact))
+    if follow is not None:
+        follow(view, run, fact, at_ms)
+    return frame
 
 
 def _subject_of(fact: Fact) -> str:
@@ -121,28 +126,20 @@ def _run_requested(view: View, fact: RunRequested, seq: int, at_ms: int) -> int:
     return 0
 
 
-def _join_met(view: View, fact: JoinMet, seq: int, at_ms: int) -> int | None:
-    run = view.runs[fact.run_id]
-    frame = view.advance(run, fact, seq, at_ms)
+def _join_met(view: View, run: Run, _fact: JoinMet, _at_ms: int) -> None:
     view.follow_sources(run)
     view.enqueue(run)
-    return frame
 
 
-def _attempt_started(view: View, fact: AttemptStarted, seq: int, at_ms: int) -> int | None:
-    run = view.runs[fact.run_id]
-    frame = view.advance(run, fact, seq, at_ms)
+def _attempt_started(view: View, run: Run, fact: AttemptStarted, _at_ms: int) -> None:
     view.dequeue(run)
     view.begins_anew.pop(run.run_id, None)
     activation = view.move(run.child, fact.host_id)
     activation.incarnation, activation.run_id, activation.owes = fact.incarnation, run.run_id, False
     view.incarnation = max(view.incarnation, fact.incarnation)
-    return frame
 
 
-def _run_ended(view: View, fact: RunCompleted | RunFailed | RunAborted, seq: int, at_ms: int) -> int | None:
-    run = view.runs[fact.run_id]
-    frame = view.advance(run, fact, seq, at_ms)
+def _run_ended(view: View, run: Run, fact: RunCompleted | RunFailed | RunAborted, at_ms: int) -> None:
     # The child of an aborted run is still to be stopped.
     if not isinstance(fact, RunAborted) and fact.released and run.child in view.agents:
         view.move(run.child, "")
@@ -156,57 +153,36 @@ def _run_ended(view: View, fact: RunCompleted | RunFailed | RunAborted, seq: int
         view.move_mail(MailEvent.WITHDRAWN, *view.events[run.run_id])
     if run.asks:
         note_asks(view, run)
-    return frame
 
 
-def _run_interrupted(view: View, fact: RunInterrupted, seq: int, at_ms: int) -> int | None:
-    run = view.runs[fact.run_id]
-    frame = view.advance(run, fact, seq, at_ms)
+def _run_interrupted(view: View, run: Run, _fact: RunInterrupted, at_ms: int) -> None:
     if run.wants_mail:
         view.post(run, Slot.GIVE_UP, outcome_of(run), at_ms)
-    return frame
 
 
-def _milestone_reached(view: View, fact: MilestoneReached, seq: int, at_ms: int) -> int | None:
-    run = view.runs[fact.run_id]
-    frame = view.advance(run, fact, seq, at_ms)
+def _milestone_reached(view: View, run: Run, fact: MilestoneReached, at_ms: int) -> None:
     listed = (run.options.get("milestones") or {}).get("names", ())
     if fact.name in listed and run.parent:
         content = {"milestone": fact.name, "number": fact.number, "at_ms": at_ms, "body": fact.body}
         view.post(run, MILESTONE + fact.name, content, at_ms)
-    return frame
 
 
-def _attempt_lost(view: View, fact: AttemptLost, seq: int, at_ms: int) -> int | None:
-    run = view.runs[fact.run_id]
-    frame = view.advance(run, fact, seq, at_ms)
+def _attempt_lost(view: View, run: Run, _fact: AttemptLost, _at_ms: int) -> None:
     view.move(run.child, "").run_id = ""
     view.drop_agent(run.child)
     if run.is_live and run.paused:
         view.rest(run)
     elif run.is_live:
         view.timers.arm(run.run_id, run.retry_at_ms)
-    return frame
 
 
-def _run_reattached(view: View, fact: RunReattached, seq: int, at_ms: int) -> int | None:
-    frame = view.advance(view.runs[fact.run_id], fact, seq, at_ms)
-    view.timers.arm(fact.run_id, 0)  # one that lost its place while it was interrupted waits for another
-    return frame
-
-
-def _run_parked(view: View, fact: RunParked, seq: int, at_ms: int) -> int | None:
-    run = view.runs[fact.run_id]
-    frame = view.advance(run, fact, seq, at_ms)
+def _run_parked(view: View, run: Run, _fact: RunParked, _at_ms: int) -> None:
     view.move(run.child, "").run_id = ""
     view.drop_agent(run.child)
     view.parked[run.run_id] = None
-    return frame
 
 
-def _run_waiting(view: View, fact: RunWaiting, seq: int, at_ms: int) -> int | None:
-    run = view.runs[fact.run_id]
-    frame = view.advance(run, fact, seq, at_ms)
+def _run_waiting(view: View, run: Run, fact: RunWaiting, _at_ms: int) -> None:
     if fact.released:
         view.move(run.child, "").run_id = ""
         view.drop_agent(run.child)
@@ -215,19 +191,15 @@ def _run_waiting(view: View, fact: RunWaiting, seq: int, at_ms: int) -> int | No
         activation.run_id, activation.confirmed = "", True
         view.dirty_agents[run.child] = None
     view.rest(run)
-    return frame
 
 
-def _run_paused(view: View, fact: RunPaused, seq: int, at_ms: int) -> int | None:
-    run = view.runs[fact.run_id]
-    frame = view.advance(run, fact, seq, at_ms)
+def _run_paused(view: View, run: Run, _fact: RunPaused, _at_ms: int) -> None:
     if not (run.is_placed or run.parked or run.teardown) and run.is_live:
         if run.paused or run.wait is not None:
             view.rest(run)
         else:
             view.rest_no_more(run)
             view.timers.arm(run.run_id, run.retry_at_ms)
-    return frame
 
 
 def _event_sent(view: View, fact: EventSent, seq: int, at_ms: int) -> None:
@@ -265,16 +237,14 @@ def _ask_opened(view: View, fact: AskOpened, seq: int, at_ms: int) -> int | None
     return frame
 
 
-def _ask_closed(view: View, fact: AskAnswered | AskLapsed, seq: int, at_ms: int) -> int | None:
-    run = view.runs[fact.run_id]
-    frame = view.advance(run, fact, seq, at_ms)
+def _ask_closed(view: View, run: Run, fact: AskAnswered | AskLapsed, at_ms: int) -> None:
     ask = run.ask(fact.number)
     if ask is not None and not ask.is_open:
         content = {"sender": "", "body": pack(_answer(ask))}
         slot = f"{EVENT}{ANSWER}{ask.number}:{ask.digest}"
-        view.put_event(run, Mail(run.answer_mail(ask), run.child, run.run_id, slot, "", content, at_ms, seq=seq))
+        mail = Mail(run.answer_mail(ask), run.child, run.run_id, slot, "", content, at_ms, seq=run.last_seq)
+        view.put_event(run, mail)
     note_asks(view, run)
-    return frame
 
 
 def _answer(ask: AskRecord) -> dict[str, Any]:
@@ -299,13 +269,6 @@ def _answer(ask: AskRecord) -> dict[str, Any]:
         "edited": latest.edited is not None,
         "people": agreed,
     }
-
-
-def _ask_changed(view: View, fact: AskEscalated | AskWithdrawn, seq: int, at_ms: int) -> int | None:
-    run = view.runs[fact.run_id]
-    frame = view.advance(run, fact, seq, at_ms)
-    note_asks(view, run)
-    return frame
 
 
 def _run_retried(view: View, fact: RunRetried, seq: int, at_ms: int) -> int | None:
@@ -492,27 +455,11 @@ _FOLDS: dict[type[Fact], Callable[[View, Any, int, int], int | None]] = {
     SupervisorStarted: _supervisor_started,
     CodeAdopted: lambda view, fact, _seq, at_ms: view.code.came(fact.package, fact.digests, at_ms),
     RunRequested: _run_requested,
-    JoinMet: _join_met,
-    AttemptStarted: _attempt_started,
-    RunCompleted: _run_ended,
-    RunFailed: _run_ended,
-    RunAborted: _run_ended,
-    RunInterrupted: _run_interrupted,
-    MilestoneReached: _milestone_reached,
-    AttemptLost: _attempt_lost,
-    RunReattached: _run_reattached,
     RunCleared: _run_cleared,
-    RunParked: _run_parked,
-    RunWaiting: _run_waiting,
-    RunPaused: _run_paused,
     EventSent: _event_sent,
     EventTaken: _event_taken,
     UndoBegan: _undo_began,
     AskOpened: _ask_opened,
-    AskAnswered: _ask_closed,
-    AskLapsed: _ask_closed,
-    AskEscalated: _ask_changed,
-    AskWithdrawn: _ask_changed,
     RunRetried: _run_retried,
     AgentActivated: _agent_activated,
     AgentReleased: _agent_released,
@@ -528,6 +475,27 @@ _FOLDS: dict[type[Fact], Callable[[View, Any, int, int], int | None]] = {
     MailFailed: _mail_failed,
     MailSuppressed: lambda view, fact, _seq, _at_ms: view.move_mail(MailEvent.WITHDRAWN, fact.mail_id),
     MailRequeued: _mail_requeued,
+}
+
+# What follows from a fact that has changed its run.
+_FOLLOWS: dict[type[Fact], Callable[[View, Run, Any, int], None]] = {
+    JoinMet: _join_met,
+    AttemptStarted: _attempt_started,
+    RunCompleted: _run_ended,
+    RunFailed: _run_ended,
+    RunAborted: _run_ended,
+    RunInterrupted: _run_interrupted,
+    MilestoneReached: _milestone_reached,
+    AttemptLost: _attempt_lost,
+    # One that lost its place while it was interrupted waits for another.
+    RunReattached: lambda view, run, _fact, _at_ms: view.timers.arm(run.run_id, 0),
+    RunParked: _run_parked,
+    RunWaiting: _run_waiting,
+    RunPaused: _run_paused,
+    AskAnswered: _ask_closed,
+    AskLapsed: _ask_closed,
+    AskEscalated: lambda view, run, _fact, _at_ms: note_asks(view, run),
+    AskWithdrawn: lambda view, run, _fact, _at_ms: note_asks(view, run),
 }
 
 # ---------------------------------------------------------------- batches

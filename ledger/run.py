@@ -584,25 +584,22 @@ def _ask_opened(run: Run, fact: AskOpened, at_ms: int) -> None:
     run.asks = (*(ask for ask in run.asks if ask.number != fact.number), opened(fact, run.last_seq, at_ms))
 
 
-def _ask_answered(run: Run, fact: AskAnswered, at_ms: int) -> None:
+def _ask_changed(run: Run, fact: AskAnswered | AskLapsed | AskEscalated | AskWithdrawn, at_ms: int) -> None:
+    change = _ASK_CHANGES[type(fact)]
+    run.asks = tuple(change(ask, fact, at_ms) if ask.number == fact.number else ask for ask in run.asks)
+
+
+def _ask_answered(ask: AskRecord, fact: AskAnswered, at_ms: int) -> AskRecord:
     given = GivenAnswer(fact.who, fact.value, fact.edited, fact.channel, at_ms, fact.answer_id)
-    _change_ask(run, fact.number, lambda ask: ask.answered(given, closes=fact.closes))
+    return ask.answered(given, closes=fact.closes)
 
 
-def _ask_expired(run: Run, fact: AskLapsed, at_ms: int) -> None:
-    _change_ask(run, fact.number, lambda ask: ask.closed(AskStatus.EXPIRED, at_ms))
-
-
-def _ask_escalated(run: Run, fact: AskEscalated, _at_ms: int) -> None:
-    _change_ask(run, fact.number, lambda ask: ask._replace(level=fact.level))
-
-
-def _ask_withdrawn(run: Run, fact: AskWithdrawn, at_ms: int) -> None:
-    _change_ask(run, fact.number, lambda ask: ask.closed(AskStatus.WITHDRAWN, at_ms))
-
-
-def _change_ask(run: Run, number: int, change: Callable[[AskRecord], AskRecord]) -> None:
-    run.asks = tuple(change(ask) if ask.number == number else ask for ask in run.asks)
+_ASK_CHANGES: dict[type[Fact], Callable[[AskRecord, Any, int], AskRecord]] = {
+    AskAnswered: _ask_answered,
+    AskLapsed: lambda ask, _fact, at_ms: ask.closed(AskStatus.EXPIRED, at_ms),
+    AskEscalated: lambda ask, fact, _at_ms: ask._replace(level=fact.level),
+    AskWithdrawn: lambda ask, _fact, at_ms: ask.closed(AskStatus.WITHDRAWN, at_ms),
+}
 
 
 def _withdraw_asks(run: Run, at_ms: int) -> None:
@@ -667,9 +664,6 @@ _KEEPERS: dict[type[Fact], Callable[[Run, Any, int], None]] = {
     UndoPromised: _undo_promised,
     UndoBegan: _undo_began,
     AskOpened: _ask_opened,
-    AskAnswered: _ask_answered,
-    AskLapsed: _ask_expired,
-    AskEscalated: _ask_escalated,
-    AskWithdrawn: _ask_withdrawn,
+    **dict.fromkeys(_ASK_CHANGES, _ask_changed),
     RunRetried: _retried,
 }
