@@ -213,5 +213,5 @@ class Lives:
         # No life of this agent has ended after this fact.
         return self._ends.get(agent, self._forgotten)
 
-    def to_plain(self) -> list[Any]:
+    def to_plain(self) -> list[object]:
         return [self._forgotten, self._ends]

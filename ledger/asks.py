@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, NamedTuple, TypedDict
+from typing import Final, NamedTuple, TypedDict
 
 from perdure.ledger.activation import Activation
 from perdure.ledger.codec import pack, unpack
@@ -290,7 +290,7 @@ def _ago(then_ms: int, at_ms: int) -> str:
     return f"{lasting(max(0, at_ms - then_ms))} ago"
 
 
-def check_fits(schema: Mapping[str, Any], value: object) -> None:
+def check_fits(schema: Mapping[str, object], value: object) -> None:
     """Raise a `BadRequest` that names the place if a value does not fit a JSON schema."""
     from jsonschema import Draft202012Validator  # noqa: PLC0415 - it takes a third of a second, and few answer
     from jsonschema.exceptions import best_match  # noqa: PLC0415 - as above
@@ -361,7 +361,7 @@ def _asker_of(run: Run) -> str:
     return run.parent if run.agent_type == QUESTION_TYPE or run.options.get("relays") else run.child
 
 
-def asks_stand(view: View) -> dict[str, Any]:
+def asks_stand(view: View) -> dict[str, object]:
     """How many questions are open, and a mark that is another one when any of them has changed."""
     if view.asks_stand is None:  # counted once after each change: lists that look each second cost nothing
         view.asks_stand = sum(len(view.runs[key].open_asks) for key in view.asks) + len(view.asked_calls), view.seq

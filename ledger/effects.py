@@ -214,10 +214,10 @@ def _for_steered(view: View, run: Run, at_ms: int) -> Iterator[Effect]:
         yield PauseAttempt(*life)
 
 
-def handed_over(view: View, run: Run) -> list[Any]:
+def handed_over(view: View, run: Run) -> list[object]:
     """What an attempt is given of the runs that it waited for, in the order of the leaves: None for one that had not come true; the body of
     a milestone; and of a run `about` it and its outcome. Of an output in the payload table it says `large`."""
-    condition, given = run.condition, list[Any]()
+    condition, given = run.condition, list[object]()
     for place, leaf in enumerate([] if condition is None else leaves_of(condition)):
         source = view.runs.get(leaf.run_id)
         if place not in (run.joined or ()):
@@ -256,7 +256,7 @@ def _for_agent(view: View, activation: Activation, at_ms: int) -> Iterator[Effec
         yield DeliverMail(activation.host_id, activation.agent_id, activation.incarnation)
 
 
-def letter(view: View, mail: Mail) -> tuple[str, str, str, dict[str, Any], dict[str, Any]]:
+def letter(view: View, mail: Mail) -> tuple[str, str, str, dict[str, object], dict[str, object]]:
     if mail.content is not None and not mail.run_id:
         return mail.mail_id, mail.slot, mail.handler, {}, mail.content
     if mail.is_event:
@@ -268,7 +268,7 @@ def letter(view: View, mail: Mail) -> tuple[str, str, str, dict[str, Any], dict[
     return mail.mail_id, mail.slot, mail.handler, about(run), content
 
 
-def about(run: Run) -> dict[str, Any]:
+def about(run: Run) -> dict[str, object]:
     """What a parent is told of a run besides its outcome."""
     options = run.options
     told = {

@@ -247,7 +247,7 @@ def _ask_closed(view: View, run: Run, fact: AskAnswered | AskLapsed, at_ms: int)
     note_asks(view, run)
 
 
-def _answer(ask: AskRecord) -> dict[str, Any]:
+def _answer(ask: AskRecord) -> dict[str, object]:
     if ask.status is AskStatus.EXPIRED:
         return {
             "value": ask.otherwise,

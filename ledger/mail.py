@@ -129,7 +129,7 @@ class Mail:
             raise IllegalTransition(self.mail_id, self.state, event)
         return state
 
-    def to_plain(self) -> list[Any]:
+    def to_plain(self) -> list[object]:
         return [*_plain_of(self)]
 
     @classmethod

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from perdure.ledger.activation import Activation, package_of
 from perdure.ledger.ids import name_of, origin_of, root_of, type_of
@@ -25,12 +25,12 @@ class CodeVersion:
     newest: str | None
     since_ms: int | None
     awake: int = 0
-    awake_older: list[dict[str, Any]] = field(default_factory=list)
+    awake_older: list[dict[str, object]] = field(default_factory=list)
     runs: int = 0
-    runs_older: list[dict[str, Any]] = field(default_factory=list)
-    parked: list[dict[str, Any]] = field(default_factory=list)
+    runs_older: list[dict[str, object]] = field(default_factory=list)
+    parked: list[dict[str, object]] = field(default_factory=list)
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, object]:
         # With the first of each kind by name.
         return {
             "agent_type": self.agent_type,
@@ -47,7 +47,7 @@ class CodeVersion:
         }
 
 
-def code_standings(view: View, agent_type: str | None, *, served: bool) -> list[dict[str, Any]]:
+def code_standings(view: View, agent_type: str | None, *, served: bool) -> list[dict[str, object]]:
     """Every type that has an agent awake or a live run, and every origin of code that came, or this type alone."""
     found: dict[str, CodeVersion] = {}
 
@@ -61,8 +61,8 @@ def code_standings(view: View, agent_type: str | None, *, served: bool) -> list[
         standing = of(kind, origin_of(kind))
         standing.awake += 1
         if not view.code.is_newest(package, origin_of(kind)):
-            told = {"agent": activation.agent_id, "version": package, "because": _why_awake(view, activation)}
-            standing.awake_older.append(told)
+            because = _why_awake(view, activation)
+            standing.awake_older.append({"agent": activation.agent_id, "version": package, "because": because})
     for run in _live(view):
         package, origin = package_of(run.options.get("pool")), view.origin_of_code(run)
         standing = of(run.agent_type, origin)

@@ -356,7 +356,7 @@ class Run:
         self.slots = {slot: state for slot, state in self.slots.items() if slot not in ends}
         self.end_mark = seq
 
-    def to_plain(self) -> list[Any]:
+    def to_plain(self) -> list[object]:
         return [*_plain_of(self)]
 
     @classmethod

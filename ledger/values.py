@@ -81,7 +81,7 @@ class Kept:
 
 # The classes whose objects may travel in one place.
 class Objects(Protocol):
-    def take(self, value: Any) -> list[Any] | None:
+    def take(self, value: object) -> list[Any] | None:
         """The fields of an object, its class's name first; None if its class is none of these. Raises `Unfit`."""
 
     def make(self, fields: list[Any]) -> object: ...
@@ -119,7 +119,7 @@ def _in_zone(zone: str | float | None) -> tzinfo | None:
     return None if zone is None else timezone(timedelta(seconds=zone)) if zone else UTC
 
 
-def _moment(value: datetime | time) -> list[Any]:
+def _moment(value: datetime | time) -> list[object]:
     zone = _zone(value.tzinfo, value if isinstance(value, datetime) else None)
     return [value.replace(tzinfo=None).isoformat(), zone, value.fold]
 
@@ -128,7 +128,7 @@ def _moment_of(kind: type[Any]) -> Callable[[Any], Any]:
     return lambda kept: kind.fromisoformat(kept[0]).replace(tzinfo=_in_zone(kept[1]), fold=kept[2])
 
 
-def _factory(value: defaultdict[Any, Any]) -> str | None:
+def _factory(value: defaultdict[object, object]) -> str | None:
     factory = value.default_factory
     if factory is None:
         return None
@@ -147,7 +147,7 @@ def _path_of(kind: type[PurePath]) -> _Kind:
     )
 
 
-def _in_order(value: set[Any] | frozenset[Any]) -> Any:
+def _in_order(value: set[object] | frozenset[object]) -> Any:
     # By what is kept: its own order differs between processes, because hashes of text do.
     return sorted(value, key=lambda each: _packed(each, None, 0))
 
@@ -233,7 +233,7 @@ def unchecked(body: bytes) -> tuple[bytes, bytes]:
 _EXTENSIONS = frozenset(bytes([each]) for each in (0xC7, 0xC8, 0xC9, 0xD4, 0xD5, 0xD6, 0xD7, 0xD8))
 
 
-def reference(value: Any) -> object:
+def reference(value: object) -> object:
     """What msgpack's packer writes for data within messages and facts that it does not know."""
     if type(value) is Kept:
         return msgpack.ExtType(_KEPT, value.body)
@@ -258,7 +258,7 @@ def unpack_with(body: bytes, hook: Callable[[int, bytes], object]) -> Any:
         return msgpack.unpackb(body, raw=False, strict_map_key=False, ext_hook=hook, object_pairs_hook=_with_any_keys)
 
 
-def _with_any_keys(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+def _with_any_keys(pairs: list[tuple[object, object]]) -> dict[object, object]:
     return {key if _has_hash(key) else str(key): value for key, value in pairs}
 
 
@@ -287,7 +287,7 @@ class _Encoder:
         self.objects: Objects | None = None
         self.depth = 0
 
-    def extension(self, value: Any) -> object:
+    def extension(self, value: object) -> object:
         return _extension(value, self.objects, self.depth)
 
 
@@ -424,7 +424,7 @@ _CUT: Final = "..."
 _as_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-def preview_of(value: Any) -> str | None:
+def preview_of(value: object) -> str | None:
     """A text as it is, anything else as JSON, None for no input; at most 500 characters of it."""
     if value is None:
         return None
@@ -439,7 +439,7 @@ def preview_of(value: Any) -> str | None:
     return text if len(text) <= _PREVIEW_CHARS else text[: _PREVIEW_CHARS - len(_CUT)] + _CUT
 
 
-def shown_input(options: Mapping[str, Any], inline: bytes | None) -> Any:
+def shown_input(options: Mapping[str, object], inline: bytes | None) -> object:
     """What to display of a run's input: what its parent chose, or else a preview of the input."""
     # For an input that is too large for its fact, the parent has made the preview already, so the payload is not read.
     told = options.get("preview")

@@ -22,7 +22,7 @@ import math
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from perdure.policies.numbers import is_number
 from perdure.policies.turn_status import TurnStatus
@@ -47,7 +47,7 @@ class Overlap:
         """
         if isinstance(value, Overlap):
             return value
-        options: Mapping[str, Any] = value if isinstance(value, Mapping) else {"strategy": value}
+        options: Mapping[str, object] = value if isinstance(value, Mapping) else {"strategy": value}
         strategy = options.get("strategy")
         if strategy not in STRATEGIES:
             raise ValueError(f"message_concurrency: {strategy!r} is none of {', '.join(STRATEGIES)}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from perdure.policies.repair import is_tool_part, tool_name
 from perdure.policies.ui_messages import Message, Part
@@ -115,12 +115,12 @@ def error_type(text: str, otherwise: str) -> str:
 # --- content, which is told only on demand ---------------------------------------------------------------------------
 
 
-def spoken_content(messages: Sequence[Message]) -> list[dict[str, Any]]:
+def spoken_content(messages: Sequence[Message]) -> list[dict[str, object]]:
     """Messages in the form of the conventions: `[{role, parts: [{type, …}]}]`."""
     return [{"role": each["role"], "parts": list(_content(each["parts"]))} for each in messages]
 
 
-def _content(parts: Sequence[Part]) -> Iterator[dict[str, Any]]:
+def _content(parts: Sequence[Part]) -> Iterator[dict[str, object]]:
     for part in parts:
         if part["type"] in ("text", "reasoning"):
             yield {"type": part["type"], "content": part.get("text", "")}

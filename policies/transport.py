@@ -34,7 +34,6 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from perdure.policies.failures import ApiKind, Failure, FailureKind, Raised, mentions, one_line
 from perdure.policies.retry import backoff_ms, hinted_ms, jittered_ms
@@ -232,7 +231,7 @@ def _status_in(codes: Iterable[str]) -> int | None:
     return next((int(code) for code in codes if code.isdecimal() and len(code) == 3 and _is_error(int(code))), None)  # noqa: PLR2004
 
 
-def _error_object(body: object) -> dict[str, Any] | None:
+def _error_object(body: object) -> dict[str, object] | None:
     """The error in a body or its JSON text: `{"error": {…}}`, or an object with a message and a code or type."""
     if isinstance(body, str):
         if not body.lstrip().startswith("{"):

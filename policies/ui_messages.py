@@ -159,11 +159,11 @@ def steered_message(part: Part) -> Message | None:
 
 
 # An agent could not answer it, and providers refuse it.
-def says_nothing(message: Mapping[str, Any]) -> bool:
+def says_nothing(message: Mapping[str, object]) -> bool:
     parts = message.get("parts")
     return isinstance(parts, list) and all(isinstance(each, Mapping) and _is_empty(each) for each in parts)
 
 
-def _is_empty(part: Mapping[str, Any]) -> bool:
+def _is_empty(part: Mapping[str, object]) -> bool:
     kind, text = part.get("type"), part.get("text")
     return kind == "step-start" or (kind in ("text", "reasoning") and isinstance(text, str) and not text.strip())
