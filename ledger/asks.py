@@ -27,8 +27,8 @@ from perdure.ledger.errors import (
     UnknownAsk,
 )
 from perdure.ledger.facts import AskAnswered, AskEscalated, AskLapsed, AskOpened, AskWithdrawn, Fact
-from perdure.ledger.ids import digest_of, name_of, root_of, type_of
-from perdure.ledger.run import AskRecord, GivenAnswer, Run
+from perdure.ledger.ids import digest_of, root_of, type_of
+from perdure.ledger.run import AskRecord, GivenAnswer, Run, run_of
 from perdure.ledger.status import AskStatus
 from perdure.ledger.stimulus import AnswerAsk, OpenAsk, WithdrawAsk
 from perdure.ledger.transitions import permits
@@ -220,8 +220,7 @@ def _lineage(view: View, run: Run) -> Iterator[Run]:
     while found is not None and found.run_id not in seen:
         seen.add(found.run_id)
         yield found
-        above = view.runs.get(name_of(root_of(found.parent))) if found.parent else None
-        found = above if above is not None and above.child == root_of(found.parent) else None
+        found = run_of(view.runs, root_of(found.parent))
 
 
 def withdraw_ask(run: Run | None, said: WithdrawAsk) -> Iterator[Fact]:

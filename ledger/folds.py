@@ -59,10 +59,9 @@ from perdure.ledger.facts import (
     SupervisorStarted,
     UndoBegan,
 )
-from perdure.ledger.ids import name_of
 from perdure.ledger.mail import ANSWER, EVENT, MILESTONE, Mail, MailEvent, Slot, permits
 from perdure.ledger.notes import Note
-from perdure.ledger.run import AskRecord, Run, begin_all, complete_all, open_run, outcome_of
+from perdure.ledger.run import AskRecord, Run, begin_all, complete_all, open_run, outcome_of, run_of
 from perdure.ledger.status import AskStatus
 from perdure.ledger.store.batches import BATCH, AttemptsStarted, Batch, RunsCompleted, RunsRequested, batch_of
 from perdure.ledger.store.store import BatchRow, FactRow, Row
@@ -354,8 +353,8 @@ def _agent_lost(view: View, fact: AgentLost, seq: int, at_ms: int) -> None:
     activation.cause = fact.cause
     view.stir(activation)
     activation.died(at_ms)
-    own = view.runs.get(name_of(fact.agent_id))
-    if activation.home is None and own is not None and own.child == fact.agent_id:
+    own = run_of(view.runs, fact.agent_id)
+    if activation.home is None and own is not None:
         activation.home = own.options.get("pool")
     view.timers.arm(fact.agent_id, fact.wake_at_ms)
 

@@ -32,12 +32,11 @@ from perdure.ledger.facts import (
     RunWaiting,
     UndoBegan,
 )
-from perdure.ledger.ids import name_of
 from perdure.ledger.mail import MailEvent
 from perdure.ledger.mail import permits as mail_permits
 from perdure.ledger.notes import AgentSeen, HostGone, HostSeen, Note, TenantSeen
 from perdure.ledger.requests import abort_awaited, begin_undo, clear
-from perdure.ledger.run import Run
+from perdure.ledger.run import Run, run_of
 from perdure.ledger.status import InterruptedReason, Undo
 from perdure.ledger.stimulus import (
     COLLECTED_NOTHING,
@@ -268,17 +267,12 @@ def _that_stays(view: View, said: Alarm | AskCalls) -> Activation | None:
     activation = view.agents.get(said.agent_id)
     if activation is None or activation.incarnation != said.incarnation or not activation.host_id:
         return None
-    own = _own_run(view, said.agent_id)
+    own = run_of(view.runs, said.agent_id)
     return None if view.doomed_by(said.agent_id) or (own is not None and own.cleared) else activation
 
 
-def _own_run(view: View, agent: str) -> Run | None:
-    run = view.runs.get(name_of(agent))  # the child of a run bears the run's id as its name
-    return run if run is not None and run.child == agent else None
-
-
 def _home(view: View, said: Alarm | AskCalls) -> HostSpec | None:
-    own = _own_run(view, said.agent_id)
+    own = run_of(view.runs, said.agent_id)
     return said.home if said.home is not None or own is None else own.options.get("pool")
 
 

@@ -12,12 +12,11 @@ from perdure.ledger.asks import ask_id, asks_stand
 from perdure.ledger.codec import unpack
 from perdure.ledger.effects import about
 from perdure.ledger.facts import MailSuppressed, RunCleared, UndoBegan
-from perdure.ledger.ids import name_of
 from perdure.ledger.mail import ANSWER, MailState
 from perdure.ledger.old_code import code_counts
 from perdure.ledger.placements import hindrance
 from perdure.ledger.requests import clear, forget
-from perdure.ledger.run import Run, outcome_of
+from perdure.ledger.run import Run, outcome_of, run_of
 from perdure.ledger.snapshot import run_from
 from perdure.ledger.status import LIVE, Status, Undo
 from perdure.ledger.stimulus import Clear, Forget
@@ -194,8 +193,8 @@ def about_agent(view: View, agent_id: str, *, served: bool) -> dict[str, object]
     believes in was cut off, and the next supervisor will see to it."""
     activation, mail = view.agents.get(agent_id), [it for it in view.mail.values() if it.recipient == agent_id]
     children = view.children.get(agent_id, {})
-    own = view.runs.get(name_of(agent_id))
-    own = own if own is not None and own.child == agent_id and not own.cleared else None
+    own = run_of(view.runs, agent_id)
+    own = None if own is not None and own.cleared else own
     if activation is None and own is None and not mail and not children:
         return None
     here = activation or Activation(agent_id)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from perdure.ledger.activation import Activation, package_of
-from perdure.ledger.ids import name_of, origin_of, root_of, type_of
-from perdure.ledger.run import Run
+from perdure.ledger.ids import origin_of, root_of, type_of
+from perdure.ledger.run import Run, run_of
 from perdure.ledger.view import View
 
 NAMED_MAX: Final = 100  # agents, runs of each type that are told by name
@@ -125,8 +125,7 @@ def _awake(view: View) -> Iterator[Activation]:
     """The agents that are on a host, but for those that keep the code of a run: its child, and what belongs to that."""
     for agent in view.awake:
         activation, root = view.agents[agent], root_of(agent)
-        run = view.runs.get(name_of(root))
-        if activation.host_id and not (run is not None and run.child == root):
+        if activation.host_id and run_of(view.runs, root) is None:
             yield activation
 
 

@@ -29,12 +29,11 @@ from perdure.ledger.activation import (
 )
 from perdure.ledger.batch_decisions import seat_together
 from perdure.ledger.facts import AgentActivated, AttemptStarted, Fact, RunFailed
-from perdure.ledger.ids import name_of
 from perdure.ledger.indexes import LOOK_MAX, LineKey, line_for
 from perdure.ledger.join_decisions import decide_joins
 from perdure.ledger.notes import AgentDue, HostReserved, Note, RunHeld, WakePutOff
 from perdure.ledger.requests import abort_awaited
-from perdure.ledger.run import Run
+from perdure.ledger.run import Run, run_of
 from perdure.ledger.stimulus import Unhosted
 from perdure.ledger.store.batches import BATCH_MIN, Batch
 from perdure.ledger.view import View
@@ -157,8 +156,8 @@ def _hosts_of_tools(view: View, agent: str) -> set[str]:
 
 def _begins_soon(view: View, agent: str) -> bool:
     # The attempt of a run that waits for a place wakes its child, so nothing else may.
-    run = view.runs.get(name_of(agent))
-    if run is None or run.child != agent or run.run_id in view.waiting:
+    run = run_of(view.runs, agent)
+    if run is None or run.run_id in view.waiting:
         return False
     return run.is_live and not run.is_placed and not run.parked
 

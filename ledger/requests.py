@@ -51,10 +51,9 @@ from perdure.ledger.facts import (
     UndoBegan,
     UndoPromised,
 )
-from perdure.ledger.ids import name_of
 from perdure.ledger.mail import MailEvent
 from perdure.ledger.mail import permits as mail_permits
-from perdure.ledger.run import Run
+from perdure.ledger.run import Run, run_of
 from perdure.ledger.status import Status, Undo
 from perdure.ledger.stimulus import (
     Adopt,
@@ -76,8 +75,8 @@ from perdure.policies import Limits, condition_from, condition_in_words, runs_of
 
 def request(view: View, asked: Request, limits: Limits) -> Iterator[Fact]:
     """Accept a run. A repeated request is answered with the run that exists, if it has the same content (spec W-19)."""
-    owner = view.runs.get(name_of(asked.parent))
-    if owner is not None and owner.cleared and owner.child == asked.parent:
+    owner = run_of(view.runs, asked.parent)
+    if owner is not None and owner.cleared:
         raise UnknownRun("parent", f"run {owner.run_id!r} was cleared, so its child {asked.parent} may request nothing")
     if view.doomed_by(asked.parent):
         raise UnknownRun("parent", f"{asked.parent} is being deleted, so it may request nothing")
@@ -86,7 +85,7 @@ def request(view: View, asked: Request, limits: Limits) -> Iterator[Fact]:
         raise RunBeingCleared(run.run_id)
     if run is not None:
         _same_content(run, asked)
-        if _was_cut_off(run, owner, asked):
+        if _was_cut_off(run, owner):
             yield RunRetried(run.run_id, package_of(asked.options.get("pool")))
         elif run.is_awaited and permits(run.status, RunReattached) and (not run.is_live or asked.life != run.life):
             # It was interrupted, or this is a later life of the parent than the one that watched it.
@@ -125,9 +124,9 @@ def _check_sources(view: View, asked: Request) -> None:
             raise RunBeingCleared(run_id)
 
 
-def _was_cut_off(run: Run, owner: Run | None, asked: Request) -> bool:
+def _was_cut_off(run: Run, owner: Run | None) -> bool:
     """Whether the run was aborted only because its parent had failed, which was tried again since and asks for it once more."""
-    if owner is None or owner.child != asked.parent or not (owner.retries and owner.is_live):
+    if owner is None or not (owner.retries and owner.is_live):
         return False
     return run.is_awaited and run.status is Status.ABORTED and run.error == _cut_off_by(owner)
 

@@ -8,7 +8,7 @@ moved. The table in `transitions` moves the status; the functions below keep the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from operator import attrgetter
@@ -46,7 +46,7 @@ from perdure.ledger.facts import (
     UndoBegan,
     UndoPromised,
 )
-from perdure.ledger.ids import agent_id, mail_id
+from perdure.ledger.ids import agent_id, mail_id, name_of
 from perdure.ledger.mail import MailState, Slot
 from perdure.ledger.status import ENDED, HARD, LIVE, RETRIABLE, AskStatus, Status, Undo
 from perdure.ledger.transitions import cell
@@ -427,6 +427,12 @@ def _statuses_after(runs: Sequence[Run], kind: type[Fact]) -> dict[Status, Statu
             raise IllegalTransition(run.run_id, run.status, kind.__name__)
         after[run.status] = outcome
     return after
+
+
+def run_of(runs: Mapping[str, Run], agent: str) -> Run | None:
+    """The run whose child this agent is; None if it is no child, or its run is not among these."""
+    run = runs.get(name_of(agent))  # the child of a run bears the run's id as its name
+    return run if run is not None and run.child == agent else None
 
 
 def outcome_of(run: Run) -> dict[str, Any]:

@@ -16,10 +16,10 @@ from typing import Any
 from perdure.ledger.activation import Activation, HostSpec, HostView, Lives, PoolTrouble, package_of, with_package
 from perdure.ledger.code import Code
 from perdure.ledger.facts import Fact
-from perdure.ledger.ids import is_within, name_of, origin_of, parent_of, root_of, type_of
+from perdure.ledger.ids import is_within, origin_of, parent_of, root_of, type_of
 from perdure.ledger.indexes import Families, LineKey, PendingMail, Timers, WaitQueues, ancestors, line_for
 from perdure.ledger.mail import EVENT, Mail, MailEvent, MailState, Slot, handler_of
-from perdure.ledger.run import Run, RunWait, apply
+from perdure.ledger.run import Run, RunWait, apply, run_of
 from perdure.ledger.store.store import Record
 from perdure.policies import Leap, NodeDrain, runs_of
 
@@ -252,10 +252,9 @@ class View:
         home = self._told_home(agent)
         if not self.code.newest:
             return home
-        root = root_of(agent)
-        run = self.runs.get(name_of(root))
+        run = run_of(self.runs, root_of(agent))
         package: str | None = self.code.newest.get(origin_of(type_of(agent)))
-        if run is not None and run.child == root:
+        if run is not None:
             package = package_of(run.options.get("pool"))
         return home if package is None else with_package(home, package)
 
@@ -565,8 +564,8 @@ class View:
         return activation
 
     def take_back_events(self, agent: str) -> None:
-        run = self.runs.get(name_of(agent))
-        if run is not None and run.child == agent and run.run_id in self.events:
+        run = run_of(self.runs, agent)
+        if run is not None and run.run_id in self.events:
             self.events[run.run_id].take_back()
 
     def drop_agent(self, agent: str) -> None:
@@ -680,8 +679,8 @@ def last_end(view: View, agent: str) -> int:
     # The child of a run also lives in its attempts. Their ends are not kept one by one: only while the first attempt lasts is it certain
     # that none has ended.
     end = view.lives.last_end(agent)
-    run = view.runs.get(name_of(agent))
-    if run is None or run.child != agent or not run.attempt or (run.attempt == 1 and run.is_placed):
+    run = run_of(view.runs, agent)
+    if run is None or not run.attempt or (run.attempt == 1 and run.is_placed):
         return end
     return max(end, run.last_seq)
 
