@@ -434,37 +434,6 @@ Fact = (
     | MailRequeued
 )
 
-RUN_FACTS: tuple[type[Fact], ...] = (
-    RunRequested,
-    JoinMet,
-    AttemptStarted,
-    RunStarted,
-    ProgressReported,
-    MilestoneReached,
-    ChunkEmitted,
-    RunCompleted,
-    RunFailed,
-    RunAborted,
-    RunInterrupted,
-    TeardownBegan,
-    AttemptLost,
-    RunReattached,
-    RunCleared,
-    RunParked,
-    RunWaiting,
-    RunPaused,
-    EventTaken,
-    UndoPromised,
-    UndoBegan,
-    AskOpened,
-    AskAnswered,
-    AskLapsed,
-    AskEscalated,
-    AskWithdrawn,
-    RunRetried,
-)
-"""The facts whose subject is a run."""
-
 FRAME_FACTS: frozenset[type[Fact]] = frozenset(
     {
         RunRequested,

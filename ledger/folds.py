@@ -17,7 +17,6 @@ from perdure.ledger.activation import Activation
 from perdure.ledger.asks import note_asks, note_calls
 from perdure.ledger.codec import encode, pack
 from perdure.ledger.facts import (
-    RUN_FACTS,
     AgentActivated,
     AgentDoomed,
     AgentForgotten,
@@ -65,6 +64,7 @@ from perdure.ledger.run import AskRecord, Run, begin_all, complete_all, open_run
 from perdure.ledger.status import AskStatus
 from perdure.ledger.store.batches import BATCH, AttemptsStarted, Batch, RunsCompleted, RunsRequested, batch_of
 from perdure.ledger.store.store import BatchRow, FactRow, Row
+from perdure.ledger.transitions import TABLE
 from perdure.ledger.view import View
 
 _KEPT_ASKS: Final = 100  # closed ones of a run
@@ -95,7 +95,7 @@ def fold(view: View, fact: Fact, seq: int, at_ms: int) -> int | None:
     view.seq, view.at_ms = max(view.seq, seq), max(view.at_ms, at_ms)  # the ledger's time never runs backwards
     sequence = getattr(fact, "sequence", 0)
     if sequence:
-        run = view.runs.get(_subject_of(fact)) if type(fact) in RUN_FACTS else None
+        run = view.runs.get(_subject_of(fact)) if type(fact) in TABLE else None
         view.reached(_subject_of(fact) if run is None else run.child, sequence)
     special = _FOLDS.get(type(fact))
     if special is not None:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 
 from perdure.ledger.activation import Activation, HostSpec
+from perdure.ledger.errors import StaleIncarnation
 from perdure.ledger.facts import (
     AgentLost,
     AgentReleased,
@@ -31,6 +32,7 @@ from perdure.ledger.facts import (
     RunStarted,
     RunWaiting,
     UndoBegan,
+    UndoPromised,
 )
 from perdure.ledger.mail import MailEvent
 from perdure.ledger.mail import permits as mail_permits
@@ -56,6 +58,7 @@ from perdure.ledger.stimulus import (
     HostUp,
     Milestone,
     Progress,
+    PromiseUndo,
     Released,
     Took,
     Undoing,
@@ -71,15 +74,18 @@ from perdure.policies import Evidence, Fail, Limits, RetryAfter, Seal, backoff_m
 def current(view: View, run_id: str, incarnation: int) -> Run | None:
     """The run, if the report comes from its child's present life."""
     run = view.runs.get(run_id)
-    activation = None if run is None else view.agents.get(run.child)
-    return run if activation is not None and activation.incarnation == incarnation and activation.host_id else None
+    return run if run is not None and _present(view, run.child, incarnation) is not None else None
 
 
 def at_work(view: View, run_id: str, incarnation: int) -> Run | None:
     run = current(view, run_id, incarnation)
-    return (
-        run if run is not None and run.is_placed else None
-    )  # one that was tried again has no attempt until it is placed
+    # One that was tried again has no attempt until it is placed.
+    return run if run is not None and run.is_placed else None
+
+
+def _present(view: View, agent: str, incarnation: int) -> Activation | None:
+    life = view.agents.get(agent)
+    return life if life is not None and life.incarnation == incarnation and life.host_id else None
 
 
 def up(view: View, said: Up) -> Iterator[Fact]:
@@ -126,6 +132,17 @@ def chunk(view: View, said: Chunk) -> Iterator[Fact]:
     run = at_work(view, said.run_id, said.incarnation)
     if run is not None and permits(run.status, ChunkEmitted) and (run.attempt, said.number) > run.chunk:  # else an echo
         yield ChunkEmitted(run.run_id, run.attempt, said.number, said.body)
+
+
+def promise_undo(view: View, said: PromiseUndo) -> Iterator[Fact]:
+    # The step begins only if the run is not over, and not being undone: else nobody would undo it.
+    run = at_work(view, said.run_id, said.incarnation)
+    if run is None or run.is_undoing or not permits(run.status, UndoPromised):
+        raise StaleIncarnation(
+            said.run_id, "the run is over, or this attempt at it is, so it begins no step that has an undo"
+        )
+    if not run.undo:
+        yield UndoPromised(run.run_id, run.attempt)
 
 
 def undoing(view: View, said: Undoing) -> Iterator[Fact]:
@@ -230,8 +247,8 @@ def took(view: View, said: Took) -> Iterator[Fact]:
 
 def released(view: View, said: Released, at_ms: int, limits: Limits) -> Iterator[Fact]:
     # If its run was being torn down, the give-up has waited for this.
-    activation = view.agents.get(said.agent_id)
-    if activation is None or activation.incarnation != said.incarnation or not activation.host_id:
+    activation = _present(view, said.agent_id, said.incarnation)
+    if activation is None:
         return
     run = view.runs.get(activation.run_id)
     if run is not None and run.is_live and run.is_placed and not run.teardown:
@@ -264,11 +281,10 @@ def ask_calls(view: View, said: AskCalls) -> Iterator[Fact]:
 
 def _that_stays(view: View, said: Alarm | AskCalls) -> Activation | None:
     # The life that says so, if it is the present one of an agent that is not being deleted.
-    activation = view.agents.get(said.agent_id)
-    if activation is None or activation.incarnation != said.incarnation or not activation.host_id:
-        return None
     own = run_of(view.runs, said.agent_id)
-    return None if view.doomed_by(said.agent_id) or (own is not None and own.cleared) else activation
+    if view.doomed_by(said.agent_id) or (own is not None and own.cleared):
+        return None
+    return _present(view, said.agent_id, said.incarnation)
 
 
 def _home(view: View, said: Alarm | AskCalls) -> HostSpec | None:

@@ -120,7 +120,7 @@ _DECISIONS: dict[type[Stimulus], Callable[[View, Any, int, Limits], Iterator[Fac
     Chunk: lambda view, said, _at_ms, _limits: host_reports.chunk(view, said),
     Ended: lambda view, said, _at_ms, limits: host_reports.ended(view, said, limits),
     Undoing: lambda view, said, _at_ms, _limits: host_reports.undoing(view, said),
-    PromiseUndo: lambda view, said, _at_ms, _limits: requests.promise_undo(view, said),
+    PromiseUndo: lambda view, said, _at_ms, _limits: host_reports.promise_undo(view, said),
     Unstarted: host_reports.unstarted,
     Waiting: host_reports.waiting,
     Took: lambda view, said, _at_ms, _limits: host_reports.took(view, said),

@@ -30,7 +30,6 @@ from perdure.ledger.errors import (
     PauseRefused,
     RetryRefused,
     RunBeingCleared,
-    StaleIncarnation,
     UnknownRun,
 )
 from perdure.ledger.facts import (
@@ -49,7 +48,6 @@ from perdure.ledger.facts import (
     RunRequested,
     RunRetried,
     UndoBegan,
-    UndoPromised,
 )
 from perdure.ledger.mail import MailEvent
 from perdure.ledger.mail import permits as mail_permits
@@ -61,7 +59,6 @@ from perdure.ledger.stimulus import (
     Clear,
     Forget,
     Pause,
-    PromiseUndo,
     Request,
     Retry,
     Send,
@@ -196,19 +193,6 @@ def abort(view: View, run: Run, reason: str, undo: Undo = Undo.ABORTED) -> Itera
 def begin_undo(view: View, run: Run, undo: Undo, error: str) -> Iterator[Fact]:
     yield UndoBegan(run.run_id, run.attempt, undo, error)
     yield from abort_awaited(view, run)
-
-
-def promise_undo(view: View, said: PromiseUndo) -> Iterator[Fact]:
-    # The step begins only if the run is not over, and not being undone: else nobody would undo it.
-    run = view.runs.get(said.run_id)
-    life = None if run is None else view.agents.get(run.child)
-    is_present = life is not None and life.incarnation == said.incarnation and bool(life.host_id)
-    if run is None or not (is_present and run.is_placed and permits(run.status, UndoPromised)) or run.is_undoing:
-        raise StaleIncarnation(
-            said.run_id, "the run is over, or this attempt at it is, so it begins no step that has an undo"
-        )
-    if not run.undo:
-        yield UndoPromised(run.run_id, run.attempt)
 
 
 def abort_awaited(view: View, run: Run) -> Iterator[Fact]:
