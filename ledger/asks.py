@@ -195,9 +195,10 @@ def open_ask(view: View, run: Run | None, said: OpenAsk, limits: Limits) -> Iter
         raise AskRefused("question", f"{words}; this one was not asked")
     first_ms = min((at_ms for _, at_ms in said.to), default=0)
     level = sum(at_ms <= first_ms for _, at_ms in said.to)
+    began_by = next((str(each.options[BEGAN_BY]) for each in _lineage(view, run) if each.options.get(BEGAN_BY)), "")
     yield AskOpened(
         run.run_id, said.number, said.digest, said.question, said.schema, said.args, said.to, level, said.people,
-        said.self_answer, _began_by(view, run), said.expires_at_ms, said.otherwise, said.note,
+        said.self_answer, began_by, said.expires_at_ms, said.otherwise, said.note,
     )  # fmt: skip
 
 
@@ -207,10 +208,6 @@ def _is_to_be_asked_again(view: View, run: Run, known: AskRecord, said: OpenAsk)
     return known.status is AskStatus.WITHDRAWN or (
         not known.is_open and (said.refuses == mail_id or mail_id not in view.mail)
     )
-
-
-def _began_by(view: View, run: Run) -> str:
-    return next((str(each.options[BEGAN_BY]) for each in _lineage(view, run) if each.options.get(BEGAN_BY)), "")
 
 
 def _lineage(view: View, run: Run) -> Iterator[Run]:

@@ -350,7 +350,7 @@ def steer(view: View, asked: Steer, decide_one: Callable[[Deed], Iterable[str]])
             try:
                 kinds = list(decide_one(_deed(verb, run_id, asked.reason)))
             except BadRequest as problem:
-                why = _words_of(problem)
+                why = "its agent is being deleted" if isinstance(problem, AgentBeingDeleted) else problem.problem
                 refused[why] = refused.get(why, 0) + 1
                 continue
             facts += len(kinds)
@@ -381,7 +381,3 @@ def _deed(verb: Verb, run_id: str, reason: str) -> Deed:
     if verb is Verb.CANCEL:
         return Cancel(run_id, None, reason)
     return Retry(run_id) if verb is Verb.RETRY else Clear([run_id])
-
-
-def _words_of(problem: BadRequest) -> str:
-    return "its agent is being deleted" if isinstance(problem, AgentBeingDeleted) else problem.problem

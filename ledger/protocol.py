@@ -7,8 +7,8 @@ that is doubled, late or from an earlier life yields no facts.
 
 | stimulus | decided in |
 |---|---|
-| `Request`, `Cancel`, `Clear`, `Tell`, `Send`, `Pause`, `Forget`, `StopLives`, `Retry`, `Adopt`, `PromiseUndo` | `requests` |
-| `Up`, `Progress`, `Milestone`, `Chunk`, `Ended`, `Undoing`, `Unstarted`, `Waiting`, `Took` | `host_reports` |
+| `Request`, `Cancel`, `Clear`, `Tell`, `Send`, `Pause`, `Forget`, `StopLives`, `Retry`, `Adopt` | `requests` |
+| `Up`, `Progress`, `Milestone`, `Chunk`, `Ended`, `PromiseUndo`, `Undoing`, `Unstarted`, `Waiting`, `Took` | `host_reports` |
 | `Released`, `Awake`, `Alarm`, `AskCalls`, `Handled` | `host_reports` |
 | `HostUp`, `HostLost` | `host_reports` |
 | `OpenAsk`, `WithdrawAsk`, `AnswerAsk` | `asks` |

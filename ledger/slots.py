@@ -247,7 +247,7 @@ class JournalLife:
                 raise damage
             return Begun(found, entries)
 
-    def newest_about(self, entries: Sequence[tuple[SlotRecord, Chain]] = ()) -> Procedure[bytes | None]:
+    def newest_about(self, entries: Sequence[tuple[SlotRecord, Chain]]) -> Procedure[bytes | None]:
         """What the newest fence says; None if there is none. It is read again if it is not among these."""
         if not self.chain.fence:
             return None

@@ -121,12 +121,6 @@ def activation_from(record: Record) -> Activation:
     return Activation(*unpack(record.body))
 
 
-def restore(boot: Boot) -> View:
-    """The view that these rows and facts describe."""
-    with _nothing_collected():
-        return _restored(boot)
-
-
 @contextmanager
 def _nothing_collected() -> Iterator[None]:
     # All that is made stays, and there is no cycle in it. To search it for garbage again and again took a third of a boot.
@@ -139,7 +133,9 @@ def _nothing_collected() -> Iterator[None]:
             gc.enable()
 
 
-def _restored(boot: Boot) -> View:
+@_nothing_collected()
+def restore(boot: Boot) -> View:
+    """The view that these rows and facts describe."""
     view = View()
     if boot.meta is not None:
         meta = unpack(boot.meta)
@@ -171,7 +167,7 @@ def _restore_record(view: View, record: Record) -> None:
         if not record.live:
             view.archived[str(run.status)] -= 1
     elif record.table == "agents" and record.live:
-        view.agents[record.key] = Activation(*unpack(record.body))
+        view.agents[record.key] = activation_from(record)
         view.kept[f"agents/{record.key}"] = None
     elif record.table == "mail" and record.live:
         mail = Mail.from_plain(unpack(record.body))

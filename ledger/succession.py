@@ -113,7 +113,7 @@ class Verdict(Enum):
     FOLLOWED = auto()  # its session was followed by another one
 
 
-def verdict(claim: Claim, holder: Holder | None, *, answers: bool | None = None) -> Verdict:
+def verdict(claim: Claim, holder: Holder | None, *, answers: bool | None) -> Verdict:
     """What becomes of a claim when the newest life has this holder. `answers` says whether that one does; None if it was not asked."""
     if holder is None or holder.session == claim.session:
         return Verdict.BEGINS

@@ -22,6 +22,7 @@ import math
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 from typing import NamedTuple
 
 from perdure.policies.numbers import is_number
@@ -118,9 +119,5 @@ def steered_turn(open_turns: Iterable[OpenTurn], playing: int) -> OpenTurn | Non
     turns = list(open_turns)
     ready = [each for each in turns if each.status in _OCCUPIED]
     played = next((each for each in ready if each.number == playing), None)
-    newest = max((each for each in turns if each.status is TurnStatus.PARKED), key=_number, default=None)
-    return played or min(ready, key=_number, default=newest)
-
-
-def _number(turn: OpenTurn) -> int:
-    return turn.number
+    newest = max((each for each in turns if each.status is TurnStatus.PARKED), key=attrgetter("number"), default=None)
+    return played or min(ready, key=attrgetter("number"), default=newest)

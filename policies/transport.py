@@ -380,7 +380,7 @@ def _lost(chain: list[Raised]) -> Failure | None:
     if any(each.is_any(LOCAL_PRESSURE) for each in chain):
         return Failure(FailureKind.LOCAL_PRESSURE, f"no connection was free: {text}", is_transient=True)
     permanent = next((code for code in codes if code in PERMANENT_SOCKET_CODES), None)
-    if permanent or any(_is_permanent(each) for each in chain):
+    if permanent or any(each.is_any(BAD_CERTIFICATES) or PERMANENT_TEXTS.match(each.message.lower()) for each in chain):
         return Failure(FailureKind.TRANSPORT, f"the provider cannot be reached: {text}", False, code=permanent)
     passing = next((code for code in codes if code in SOCKET_CODES), None)
     if any(each.is_any(frozenset({"ray.OutOfMemoryError"})) for each in chain):
@@ -390,10 +390,6 @@ def _lost(chain: list[Raised]) -> Failure | None:
     if passing or any(each.is_any(DROPS) for each in chain):
         return Failure(FailureKind.TRANSPORT, f"the connection was lost: {text}", is_transient=True, code=passing)
     return None
-
-
-def _is_permanent(raised: Raised) -> bool:
-    return raised.is_any(BAD_CERTIFICATES) or bool(PERMANENT_TEXTS.match(raised.message.lower()))
 
 
 def _judge_bare(chain: list[Raised], *, is_setup: bool) -> Failure:
