@@ -76,7 +76,7 @@ class DeliverEvents(NamedTuple):
     run_id: str
 
 
-# The child is to stop at its next step.
+# The run is paused: its child is to stop at its next step.
 class PauseAttempt(NamedTuple):
     host_id: str
     agent_id: str
@@ -162,7 +162,7 @@ def keys_of(effect: Effect) -> Sequence[str]:
 
 
 def _starts_plainly(view: View, run: Run) -> bool:
-    # And nothing is to be delivered behind that.
+    # All that is left to do for the run is to start its first attempt, and nothing is to be delivered behind that.
     if run.attempt != 1 or run.confirmed or not run.host_id or run.input is None or "after" in run.options:
         return False
     if run.collect or run.teardown or run.undo or run.cleared or run.child in view.mailbox or run.over_ms:

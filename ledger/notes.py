@@ -20,7 +20,7 @@ class Note:
     def apply(self, view: View) -> None: ...
 
 
-# It need not be woken again.
+# The agent came up on its host, so it need not be woken again.
 @dataclass(frozen=True, slots=True)
 class AgentSeen(Note):
     agent_id: str
@@ -54,7 +54,7 @@ class TenantSeen(Note):
             view.touched[run_id] = None
 
 
-# Everybody has left it.
+# The host is dead, and everybody has left it.
 @dataclass(frozen=True, slots=True)
 class HostGone(Note):
     host_id: str
@@ -63,7 +63,7 @@ class HostGone(Note):
         del view.hosts[self.host_id]
 
 
-# For one tenant, until it is empty again.
+# The host is for one tenant alone, until it is empty again.
 @dataclass(frozen=True, slots=True)
 class HostReserved(Note):
     host_id: str
@@ -105,7 +105,7 @@ class AgentDue(Note):
         view.touched[self.agent_id] = None
 
 
-# Its pause is not over, an attempt of its run will wake it, or it is being deleted.
+# The agent cannot be woken now: its pause is not over, an attempt of its run will wake it, or it is being deleted.
 @dataclass(frozen=True, slots=True)
 class WakePutOff(Note):
     agent_id: str
@@ -114,7 +114,7 @@ class WakePutOff(Note):
         view.put_off(self.agent_id)
 
 
-# The pause after a loss is over.
+# The pause after a loss, or a wait, is over: the run waits for a place in the queue of its pool.
 @dataclass(frozen=True, slots=True)
 class RunQueued(Note):
     run_id: str

@@ -68,7 +68,7 @@ class RunWait(NamedTuple):
         return not self.events and math.isinf(self.until_ms)
 
 
-# `AskAnswered` says the rest.
+# What a person has answered, and when; `AskAnswered` says the rest.
 class GivenAnswer(NamedTuple):
     who: str
     value: bytes

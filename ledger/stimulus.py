@@ -108,7 +108,7 @@ class Waiting(NamedTuple):
     sequence: int = 0
 
 
-# Durably, after the step `after`.
+# The child took an event, durably, after its step `after`.
 class Took(NamedTuple):
     run_id: str
     incarnation: int
@@ -117,7 +117,7 @@ class Took(NamedTuple):
     sequence: int = 0
 
 
-# Cleanly: nothing of its work is in memory.
+# The agent left its host cleanly: nothing of its work is in memory.
 class Released(NamedTuple):
     agent_id: str
     incarnation: int

@@ -20,7 +20,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 
-# An operator has the directory itself; an administrator is one of a gateway.
+# One who answers. An operator has the directory itself; an administrator is one of a gateway.
 class Answerer(NamedTuple):
     name: str
     groups: Collection[str] = ()

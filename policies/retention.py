@@ -24,7 +24,7 @@ class Due(NamedTuple):
         return self.surplus > 0 or self.before_ms > 0
 
     def has(self, ended_at_ms: int, chosen: int) -> bool:
-        # `chosen` of the older ones were chosen before.
+        # So many of the older ones are `chosen` already.
         return ended_at_ms < self.before_ms or chosen < self.surplus
 
 

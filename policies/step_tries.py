@@ -48,7 +48,7 @@ class StepRecord(NamedTuple):
     probe: list[Any] | None = None
 
     def counted_anew(self, count: int) -> StepRecord:
-        # The failures, the pause and the limit are those of an earlier count.
+        # The failures, the pause and the limit of an earlier count do not count any more.
         return self._replace(round=count, failures=0, next_try_ms=0, deadline_ms=0, error="")
 
 
