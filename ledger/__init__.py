@@ -34,10 +34,8 @@ if TYPE_CHECKING:
         ask_told,
         asked_call,
         asks_below,
-        asks_stand,
         call_ask_id,
         call_told,
-        check_fits,
         checked_answer,
         is_call_ask,
         list_asks,
@@ -47,7 +45,7 @@ if TYPE_CHECKING:
     from perdure.ledger.bucket_cache import CACHE_VARIABLE, begin_cache, bucket_of, given_as
     from perdure.ledger.bucket_history import Moment
     from perdure.ledger.bucket_url import checked_url, is_url
-    from perdure.ledger.bulk import (
+    from perdure.ledger.chosen_runs import (
         GROUP_MAX,
         REACH,
         Deed,
@@ -55,7 +53,10 @@ if TYPE_CHECKING:
         SteeredGroup,
         Verb,
         checked_wanted,
+        chosen_of,
         near_types,
+        page_of,
+        rows_for,
         steer,
     )
     from perdure.ledger.code_files import CODE, PACKAGE, TYPES, put_code, type_lines
@@ -163,7 +164,6 @@ if TYPE_CHECKING:
         RunWaiting,
         SupervisorStarted,
     )
-    from perdure.ledger.families import ancestors
     from perdure.ledger.folds import apply_fact, fold, record_fact
     from perdure.ledger.frames import frame_of
     from perdure.ledger.ids import (
@@ -180,6 +180,7 @@ if TYPE_CHECKING:
         sub_agent_id,
         type_of,
     )
+    from perdure.ledger.indexes import ancestors
     from perdure.ledger.inspection import (
         about_agent,
         at_stake,
@@ -213,7 +214,6 @@ if TYPE_CHECKING:
         is_at_fault,
         is_exclusive,
     )
-    from perdure.ledger.preview import preview_of, shown_input
     from perdure.ledger.protocol import decide
     from perdure.ledger.replica_settings import (
         LAG_MAX_MS,
@@ -225,7 +225,6 @@ if TYPE_CHECKING:
         replica_of,
     )
     from perdure.ledger.run import AskRecord, GivenAnswer, Run, outcome_of
-    from perdure.ledger.run_pages import chosen_of, page_of, rows_for
     from perdure.ledger.secret import (
         RedactedStream,
         Secret,
@@ -329,8 +328,10 @@ if TYPE_CHECKING:
         Unfit,
         checked_value,
         pack_value,
+        preview_of,
         said,
         shown,
+        shown_input,
         taken_out,
         unchecked,
         unpack_value,

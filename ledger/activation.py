@@ -210,8 +210,8 @@ class Lives:
         self._forgotten = max(self._forgotten, seq)
 
     def last_end(self, agent: str) -> int:
-        """No life of this agent has ended after this fact."""
+        # No life of this agent has ended after this fact.
         return self._ends.get(agent, self._forgotten)
 
-    def to_plain(self) -> list[Any]:
+    def to_plain(self) -> list[object]:
         return [self._forgotten, self._ends]

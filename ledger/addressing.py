@@ -20,23 +20,21 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from perdure.ledger.errors import AgentUnreachable
-from perdure.ledger.ids import agent_id, name_of, parent_of, path_of, sub_agent_id
-from perdure.ledger.run import Run
+from perdure.ledger.ids import agent_id, parent_of, path_of, sub_agent_id
+from perdure.ledger.run import Run, run_of
 
 Runs = Mapping[str, Run]
 
 
+# Whether agents of a class stand alone: always, because it has no `run`; also, beside children of runs; or never.
 class Standalone(StrEnum):
-    """Whether agents of a class stand alone: always, because it has no `run`; also, beside children of runs; or never."""
-
     ALWAYS = ""
     ALSO = "also"
     NEVER = "never"
 
 
+# Where a message goes: to this agent, and from there by this way, step by step. Without a way, the agent is the recipient.
 class Route(NamedTuple):
-    """Where a message goes: to this agent, and from there by this way, step by step. Without a way, the agent is the recipient."""
-
     agent_id: str
     way: list[tuple[str, str]]
 
@@ -55,7 +53,7 @@ def route(runs: Runs, to: str, sender: str, standalone: Standalone, exists: Call
     if sender:
         return Route(agent, [])
     root = agent_id(*path_of(to)[0])
-    if standalone is Standalone.NEVER and _run_of(runs, root) is None and not exists(root):
+    if standalone is Standalone.NEVER and run_of(runs, root) is None and not exists(root):
         raise AgentUnreachable(root, "there is no such run, and its class does not stand alone (`stands_alone = True`)")
     way: list[tuple[str, str]] = []
     while above := _owner_of(runs, agent):
@@ -86,17 +84,12 @@ def named_on_the_way(runs: Runs, agent: str) -> Iterator[str]:
 
 
 def is_cleared(runs: Runs, agent: str) -> bool:
-    run = _run_of(runs, agent)
+    run = run_of(runs, agent)
     return run is not None and run.cleared
 
 
 def _owner_of(runs: Runs, agent: str) -> str:
     if is_cleared(runs, agent):
         raise AgentUnreachable(agent, "its run was cleared")
-    run = _run_of(runs, agent)
+    run = run_of(runs, agent)
     return parent_of(agent) or ("" if run is None else run.parent)
-
-
-def _run_of(runs: Runs, agent: str) -> Run | None:
-    run = runs.get(name_of(agent))
-    return run if run is not None and run.child == agent else None

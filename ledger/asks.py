@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, NamedTuple, TypedDict
+from typing import Final, NamedTuple, TypedDict
 
 from perdure.ledger.activation import Activation
 from perdure.ledger.codec import pack, unpack
@@ -27,8 +27,8 @@ from perdure.ledger.errors import (
     UnknownAsk,
 )
 from perdure.ledger.facts import AskAnswered, AskEscalated, AskLapsed, AskOpened, AskWithdrawn, Fact
-from perdure.ledger.ids import digest_of, name_of, root_of, type_of
-from perdure.ledger.run import AskRecord, GivenAnswer, Run
+from perdure.ledger.ids import digest_of, root_of, type_of
+from perdure.ledger.run import AskRecord, GivenAnswer, Run, run_of
 from perdure.ledger.status import AskStatus
 from perdure.ledger.stimulus import AnswerAsk, OpenAsk, WithdrawAsk
 from perdure.ledger.transitions import permits
@@ -56,9 +56,8 @@ CLIENT_TOOL: Final = "client-tool"
 """The kinds of what people are asked: a question of a run; whether a call may be made; what a call has come to that a client makes."""
 
 
+# For whoever looks at the question. `args` are the arguments as they were changed.
 class AnswerRow(TypedDict):
-    """What somebody has answered, for whoever looks at the question. `args` are the arguments as they were changed."""
-
     who: str
     channel: str
     at_ms: int
@@ -67,8 +66,6 @@ class AnswerRow(TypedDict):
 
 
 class EscalationRow(TypedDict):
-    """To whom a question goes on, and when."""
-
     to: str
     at_ms: int
 
@@ -111,9 +108,8 @@ class _Of(TypedDict):
     call_id: str | None
 
 
+# A call of a chat that waits: for an approval, or for what it came to. `run_id` is the run that its turn answers, or empty.
 class AskedCall(NamedTuple):
-    """A call of a chat that waits: for an approval, or for what it came to. `run_id` is the run that its turn answers, or empty."""
-
     call_id: str
     kind: str
     tool: str
@@ -134,7 +130,7 @@ def ask_id(run_id: str, number: int) -> str:
 
 
 def call_ask_id(agent: str, request_id: str, key: str) -> str:
-    """The id of a question about a call of a turn. `key` is the question's in its turn."""
+    # `key` is the question's in its turn.
     return f"{_CALL}{digest_of(pack([agent, request_id, key]))}"
 
 
@@ -157,7 +153,6 @@ def named_ask(asked: object) -> tuple[str, int]:
 
 
 def note_asks(view: View, run: Run) -> None:
-    """Keep the indexes of the view with the questions of a run."""
     key, view.asks_stand = ALARM_OF_ASKS + run.run_id, None
     if view.asks.pop(run.run_id, 0) is None:
         view.alarms.disarm(key)
@@ -170,7 +165,7 @@ def note_asks(view: View, run: Run) -> None:
 
 
 def note_calls(view: View, activation: Activation, calls: dict[str, bytes]) -> None:
-    """These calls of a chat wait for people, and no others of it."""
+    # These calls wait for people, and no others of this chat.
     agent, view.asks_stand = activation.agent_id, None
     for ask_id in activation.calls or ():
         del view.asked_calls[ask_id]
@@ -200,9 +195,10 @@ def open_ask(view: View, run: Run | None, said: OpenAsk, limits: Limits) -> Iter
         raise AskRefused("question", f"{words}; this one was not asked")
     first_ms = min((at_ms for _, at_ms in said.to), default=0)
     level = sum(at_ms <= first_ms for _, at_ms in said.to)
+    began_by = next((str(each.options[BEGAN_BY]) for each in _lineage(view, run) if each.options.get(BEGAN_BY)), "")
     yield AskOpened(
         run.run_id, said.number, said.digest, said.question, said.schema, said.args, said.to, level, said.people,
-        said.self_answer, _began_by(view, run), said.expires_at_ms, said.otherwise, said.note,
+        said.self_answer, began_by, said.expires_at_ms, said.otherwise, said.note,
     )  # fmt: skip
 
 
@@ -214,10 +210,6 @@ def _is_to_be_asked_again(view: View, run: Run, known: AskRecord, said: OpenAsk)
     )
 
 
-def _began_by(view: View, run: Run) -> str:
-    return next((str(each.options[BEGAN_BY]) for each in _lineage(view, run) if each.options.get(BEGAN_BY)), "")
-
-
 def _lineage(view: View, run: Run) -> Iterator[Run]:
     # A run and all that led to it, as far as they are in memory: what waits for a result is.
     seen: set[str] = set()
@@ -225,8 +217,7 @@ def _lineage(view: View, run: Run) -> Iterator[Run]:
     while found is not None and found.run_id not in seen:
         seen.add(found.run_id)
         yield found
-        above = view.runs.get(name_of(root_of(found.parent))) if found.parent else None
-        found = above if above is not None and above.child == root_of(found.parent) else None
+        found = run_of(view.runs, root_of(found.parent))
 
 
 def withdraw_ask(run: Run | None, said: WithdrawAsk) -> Iterator[Fact]:
@@ -295,7 +286,7 @@ def _ago(then_ms: int, at_ms: int) -> str:
     return f"{lasting(max(0, at_ms - then_ms))} ago"
 
 
-def check_fits(schema: Mapping[str, Any], value: object) -> None:
+def check_fits(schema: Mapping[str, object], value: object) -> None:
     """Raise a `BadRequest` that names the place if a value does not fit a JSON schema."""
     from jsonschema import Draft202012Validator  # noqa: PLC0415 - it takes a third of a second, and few answer
     from jsonschema.exceptions import best_match  # noqa: PLC0415 - as above
@@ -324,7 +315,7 @@ def _edited(ask: AskRecord, edited: bytes | None) -> bytes | None:
 
 
 def ring(view: View, run_id: str, wall_ms: float) -> Iterator[Fact]:
-    """The time of a run's questions has come: they go on to others, or expire."""
+    # The questions go on to others, or expire.
     run = view.runs.get(run_id)
     for ask in [] if run is None or run.is_hard else run.open_asks:
         if 0 < ask.expires_at_ms <= wall_ms:
@@ -366,7 +357,7 @@ def _asker_of(run: Run) -> str:
     return run.parent if run.agent_type == QUESTION_TYPE or run.options.get("relays") else run.child
 
 
-def asks_stand(view: View) -> dict[str, Any]:
+def asks_stand(view: View) -> dict[str, object]:
     """How many questions are open, and a mark that is another one when any of them has changed."""
     if view.asks_stand is None:  # counted once after each change: lists that look each second cost nothing
         view.asks_stand = sum(len(view.runs[key].open_asks) for key in view.asks) + len(view.asked_calls), view.seq
@@ -383,13 +374,11 @@ def asks_below(view: View, run_id: str) -> list[AskRow]:
 
 
 def ask_told(run: Run, ask: AskRecord) -> AskRow:
-    """A question of a run for whoever is to answer it."""
     of: _Of = {"run_id": run.run_id, "agent": _asker_of(run), "kind": QUESTION, "tool": None, "call_id": None}
     return _told(ask_id(run.run_id, ask.number), ask, of)
 
 
 def call_told(agent: str, key: str, call: AskedCall, now_ms: int) -> AskRow:
-    """The same of a question about a call."""
     of: _Of = {
         "run_id": call.run_id or None,
         "agent": agent,

@@ -15,11 +15,11 @@ from perdure.ledger.activation import HostView
 from perdure.ledger.facts import Fact
 from perdure.ledger.host_reports import ended
 from perdure.ledger.ids import name_of
+from perdure.ledger.indexes import LineKey
 from perdure.ledger.run import Run
 from perdure.ledger.stimulus import Ended, Request
 from perdure.ledger.store.batches import BATCH_MIN, AttemptsStarted, RunsCompleted, RunsRequested
 from perdure.ledger.view import View
-from perdure.ledger.wait_queues import LineKey
 from perdure.policies import Limits, shares
 
 _ODD_OPTIONS: Final = frozenset({"after", "limit", "on_limit", "start_hook"})

@@ -19,7 +19,6 @@ CACHE_VARIABLE: Final = "PERDURE_CACHE"
 
 
 def cache_of(url: str) -> Path:
-    """Where the cache of this bucket is on this machine."""
     user = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     place = Path(os.environ.get(CACHE_VARIABLE) or Path(user) / "perdure")
     return place / f"{blake2b(url.encode(), digest_size=8).hexdigest()}-{FORMAT}"

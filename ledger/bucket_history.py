@@ -44,7 +44,6 @@ class Pin(NamedTuple):
 
     @property
     def slots(self) -> range:
-        """Those that it needs."""
         return range(self.chain.slot + 1, self.slot + 1)
 
     def packed(self) -> bytes:
@@ -76,9 +75,8 @@ def checked_name(name: str) -> str:
     return name
 
 
+# Which moment is meant: a slot, a time (ms since 1970), a backup by its name; or else the newest.
 class Moment(NamedTuple):
-    """Which moment is meant: a slot, a time (ms since 1970), a backup by its name; or else the newest."""
-
     slot: int | None = None
     at_ms: int | None = None
     backup: str = ""
@@ -104,9 +102,8 @@ def floor_of(kept: Sequence[Dated], before_ms: float) -> int:
     return next((at for at, each in enumerate(kept) if each.made_ms <= before_ms), -1)
 
 
+# What is kept beside what has come since the floor: these objects, and the slots of these pins.
 class KeptObjects(NamedTuple):
-    """What is kept beside what has come since the floor: these objects, and the slots of these pins."""
-
     floor: Root
     names: frozenset[str]
     pins: Sequence[Pin]

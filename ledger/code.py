@@ -6,7 +6,7 @@ because one of them has loaded more. The digest of each origin's part tells that
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 VERSIONS_MAX: Final = 1_000
 
@@ -53,5 +53,5 @@ class Code:
         digest = self.parts.get(newest, {}).get(origin, "")
         return package == newest or (digest != "" and digest == self.parts.get(package, {}).get(origin))
 
-    def to_plain(self) -> list[Any]:
+    def to_plain(self) -> list[object]:
         return [self.newest, self.warm, self.since_ms, self.parts]

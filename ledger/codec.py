@@ -19,16 +19,16 @@ _KEPT_BYTES_MAX = 1 << 20  # a packer keeps room for the longest value that it h
 
 
 # Packers that are free now: to make a new one for each value would cost more than the packing.
-_idle: list[Callable[[Any], bytes]] = []
+_idle: list[Callable[[object], bytes]] = []
 _KINDS: dict[str, type[Fact]] = {kind.__name__: kind for kind in get_args(Fact)}
 
 
-def pack(value: Any) -> bytes:
+def pack(value: object) -> bytes:
     """Encode data of ours. What authors hand over is encoded by `pack_value`."""
     return without_secrets(_packed(value))
 
 
-def _packed(value: Any) -> bytes:
+def _packed(value: object) -> bytes:
     try:
         packer = _idle.pop()  # one of several threads gets it
     except IndexError:
@@ -49,13 +49,13 @@ def unpack_opened(body: bytes) -> Any:
     return unpack_with(body, opened)
 
 
-def encoder() -> Callable[[Any], bytes]:
-    """A packer: it encodes facts as `encode` does, for one thread at a time."""
-    pack: Callable[[Any], bytes] = msgpack.Packer(default=reference).pack
+def encoder() -> Callable[[object], bytes]:
+    # For one thread at a time.
+    pack: Callable[[object], bytes] = msgpack.Packer(default=reference).pack
     return pack
 
 
-def encode(fact: tuple[Any, ...]) -> tuple[str, bytes]:
+def encode(fact: tuple[object, ...]) -> tuple[str, bytes]:
     return type(fact).__name__, _packed(fact)
 
 

@@ -17,16 +17,15 @@ from perdure.ledger.activation import Activation
 from perdure.ledger.codec import unpack
 from perdure.ledger.ids import name_of
 from perdure.ledger.mail import Mail
-from perdure.ledger.preview import shown_input
 from perdure.ledger.run import Run, outcome_of
 from perdure.ledger.store.batches import BATCH_MIN
+from perdure.ledger.values import shown_input
 from perdure.ledger.view import View
 from perdure.policies import EndOf, leaves_of
 
 
+# With `undo` the host undoes the steps of the run: how it ends after that, and why.
 class StartAttempt(NamedTuple):
-    """Tell a host to start an attempt, or with `undo` to undo its steps: how the run ends after that, and why."""
-
     host_id: str
     agent_id: str
     incarnation: int
@@ -41,9 +40,8 @@ class StartAttempt(NamedTuple):
     undo: list[str] | None = None
 
 
+# The first attempts at many runs of one type, with the same options. What differs is in columns.
 class StartBatch(NamedTuple):
-    """Tell a host to start the first attempts at many runs of one type, with the same options. What differs is in columns."""
-
     host_id: str
     agent_type: str
     options: dict[str, Any]
@@ -64,26 +62,22 @@ class WakeAgent(NamedTuple):
     asks: bool = False
 
 
+# What the mailbox has for the agent (`PendingMail.to_hand`), each as a `letter`.
 class DeliverMail(NamedTuple):
-    """Deliver to an agent what its mailbox has for it (`Mailbox.to_hand`), each as a `letter`."""
-
     host_id: str
     agent_id: str
     incarnation: int
 
 
 class DeliverEvents(NamedTuple):
-    """Deliver to a run at work what was sent to it, as `DeliverMail` does to an agent."""
-
     host_id: str
     agent_id: str
     incarnation: int
     run_id: str
 
 
+# The run is paused: its child is to stop at its next step.
 class PauseAttempt(NamedTuple):
-    """Tell a host that the run is paused: the child is to stop at its next step."""
-
     host_id: str
     agent_id: str
     incarnation: int
@@ -91,22 +85,18 @@ class PauseAttempt(NamedTuple):
 
 
 class StopAgent(NamedTuple):
-    """Tell a host to stop an agent."""
-
     host_id: str
     agent_id: str
     incarnation: int
 
 
+# The peers that wait for these runs are told.
 class TellEnd(NamedTuple):
-    """Tell the peers that wait for these runs that they have ended."""
-
     run_ids: list[str]
 
 
+# Delete the storage of a cleared run's child; with an empty `run_id`, the storages of a doomed agent and its descendants.
 class ForgetStorage(NamedTuple):
-    """Delete the storage of a cleared run's child; with an empty `run_id`, the storages of a doomed agent and its descendants."""
-
     run_id: str
     agent_id: str
 
@@ -172,7 +162,7 @@ def keys_of(effect: Effect) -> Sequence[str]:
 
 
 def _starts_plainly(view: View, run: Run) -> bool:
-    """Whether all that is left to do for a live run is to start its first attempt, and nothing is to be delivered behind that."""
+    # All that is left to do for the run is to start its first attempt, and nothing is to be delivered behind that.
     if run.attempt != 1 or run.confirmed or not run.host_id or run.input is None or "after" in run.options:
         return False
     if run.collect or run.teardown or run.undo or run.cleared or run.child in view.mailbox or run.over_ms:
@@ -224,10 +214,10 @@ def _for_steered(view: View, run: Run, at_ms: int) -> Iterator[Effect]:
         yield PauseAttempt(*life)
 
 
-def handed_over(view: View, run: Run) -> list[Any]:
+def handed_over(view: View, run: Run) -> list[object]:
     """What an attempt is given of the runs that it waited for, in the order of the leaves: None for one that had not come true; the body of
     a milestone; and of a run `about` it and its outcome. Of an output in the payload table it says `large`."""
-    condition, given = run.condition, list[Any]()
+    condition, given = run.condition, list[object]()
     for place, leaf in enumerate([] if condition is None else leaves_of(condition)):
         source = view.runs.get(leaf.run_id)
         if place not in (run.joined or ()):
@@ -266,8 +256,7 @@ def _for_agent(view: View, activation: Activation, at_ms: int) -> Iterator[Effec
         yield DeliverMail(activation.host_id, activation.agent_id, activation.incarnation)
 
 
-def letter(view: View, mail: Mail) -> tuple[str, str, str, dict[str, Any], dict[str, Any]]:
-    """A mail as it is told to a host: its id, slot and handler, its run, and its content."""
+def letter(view: View, mail: Mail) -> tuple[str, str, str, dict[str, object], dict[str, object]]:
     if mail.content is not None and not mail.run_id:
         return mail.mail_id, mail.slot, mail.handler, {}, mail.content
     if mail.is_event:
@@ -279,7 +268,7 @@ def letter(view: View, mail: Mail) -> tuple[str, str, str, dict[str, Any], dict[
     return mail.mail_id, mail.slot, mail.handler, about(run), content
 
 
-def about(run: Run) -> dict[str, Any]:
+def about(run: Run) -> dict[str, object]:
     """What a parent is told of a run besides its outcome."""
     options = run.options
     told = {

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from perdure.ledger.activation import STARTS_MAX, Activation, HostSpec, PoolTrouble, package_of, pool_key
 from perdure.ledger.asks import ask_id
 from perdure.ledger.codec import unpack
+from perdure.ledger.indexes import line_for
 from perdure.ledger.join_decisions import source_of
 from perdure.ledger.mail import ANSWER, Mail, MailState, Slot
 from perdure.ledger.placements import askers_host, blamed_in, hindrance, is_alone, is_at_fault
@@ -31,7 +32,6 @@ from perdure.ledger.timeouts import (
     wait_end_ms,
 )
 from perdure.ledger.view import View
-from perdure.ledger.wait_queues import line_for
 from perdure.ledger.wording import counted, first, lasting, nth
 from perdure.policies import Limits, condition_in_words, is_window, judge_condition, leaves_of
 

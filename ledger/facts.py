@@ -18,9 +18,8 @@ class CodeAdopted(NamedTuple):
     digests: dict[str, str]
 
 
+# Its epoch fences all earlier lives; `limits` are those by which it decides.
 class SupervisorStarted(NamedTuple):
-    """A life of the supervisor began. Its epoch fences all earlier lives; `limits` are those by which it decides."""
-
     epoch: int
     limits: dict[str, float]
 
@@ -40,16 +39,14 @@ class RunRequested(NamedTuple):
     mark: int = 0
 
 
+# What the run waited for is there (`policies.joins`): these leaves of its condition have come true, by their places.
 class JoinMet(NamedTuple):
-    """What the run waited for is there (`policies.joins`): these leaves of its condition have come true, by their places."""
-
     run_id: str
     met: list[int]
 
 
+# The run was assigned to a host. With `collect` the child may hand over a result that it has committed, but not run again.
 class AttemptStarted(NamedTuple):
-    """The run was assigned to a host. With `collect` the child may hand over a result that it has committed, but not run again."""
-
     run_id: str
     attempt: int
     incarnation: int
@@ -57,9 +54,8 @@ class AttemptStarted(NamedTuple):
     collect: bool = False
 
 
+# The host reported that the attempt is at work.
 class RunStarted(NamedTuple):
-    """The host reported that the attempt is at work."""
-
     run_id: str
     attempt: int
 
@@ -90,9 +86,8 @@ class MilestoneReached(NamedTuple):
     relayed: bool = False
 
 
+# The `number`-th piece of the child's stream in this attempt.
 class ChunkEmitted(NamedTuple):
-    """The `number`-th piece of the child's stream in this attempt."""
-
     run_id: str
     attempt: int
     number: int
@@ -122,49 +117,43 @@ class RunFailed(NamedTuple):
     sequence: int = 0
 
 
+# The run was cancelled. This is also the tombstone that prevents a late start (spec W-13).
 class RunAborted(NamedTuple):
-    """The run was cancelled. This is also the tombstone that prevents a late start (spec W-13)."""
-
     run_id: str
     reason: str
 
 
+# The parent stopped waiting. A late result still replaces this.
 class RunInterrupted(NamedTuple):
-    """The parent stopped waiting. A late result still replaces this."""
-
     run_id: str
     reason: str
     child_still_running: bool | None
     error: str
 
 
+# A budget ran out: the child is being stopped, and its end still counts until it has stopped (spec W-55).
 class TeardownBegan(NamedTuple):
-    """A budget ran out: the child is being stopped, and its end still counts until it has stopped (spec W-55)."""
-
     run_id: str
     reason: str
 
 
+# The attempt ended without a result: its host died, or never started it. The next one may begin at `retry_at_ms`.
 class AttemptLost(NamedTuple):
-    """The attempt ended without a result: its host died, or never started it. The next one may begin at `retry_at_ms`."""
-
     run_id: str
     attempt: int
     cause: str
     retry_at_ms: int
 
 
+# A later life of the parent requested the run again. Silence is measured from here.
 class RunReattached(NamedTuple):
-    """A later life of the parent requested the run again. Silence is measured from here."""
-
     run_id: str
     life: int
     attempt: int = 0
 
 
+# The run was cleared. It is deleted as soon as its child has stopped.
 class RunCleared(NamedTuple):
-    """The run was cleared. It is deleted as soon as its child has stopped."""
-
     run_id: str
 
 
@@ -192,16 +181,14 @@ class RunWaiting(NamedTuple):
     sequence: int = 0
 
 
+# An operator paused the run, or with `paused=False` let it go on. A run that is at work stops at its next step.
 class RunPaused(NamedTuple):
-    """An operator paused the run, or with `paused=False` let it go on. A run that is at work stops at its next step."""
-
     run_id: str
     paused: bool
 
 
+# An event for a run, kept until the run takes it. `sender` is an agent, or empty for a client.
 class EventSent(NamedTuple):
-    """An event for a run, kept until the run takes it. `sender` is an agent, or empty for a client."""
-
     mail_id: str
     run_id: str
     name: str
@@ -209,9 +196,8 @@ class EventSent(NamedTuple):
     body: bytes
 
 
+# The run took an event, durably, after the step `after` of this attempt.
 class EventTaken(NamedTuple):
-    """The run took an event, durably, after the step `after` of this attempt."""
-
     run_id: str
     attempt: int
     mail_id: str
@@ -219,9 +205,8 @@ class EventTaken(NamedTuple):
     sequence: int = 0
 
 
+# A step that has an undo is about to begin. From now on the run does not fail, and is not aborted, before its steps are undone.
 class UndoPromised(NamedTuple):
-    """A step that has an undo is about to begin. From now on the run does not fail, and is not aborted, before its steps are undone."""
-
     run_id: str
     attempt: int
 
@@ -274,24 +259,21 @@ class AskAnswered(NamedTuple):
     closes: bool
 
 
+# Nobody answered a question in time.
 class AskLapsed(NamedTuple):
-    """Nobody answered a question in time."""
-
     run_id: str
     number: int
 
 
+# A question has come to the first `level` of those that it names.
 class AskEscalated(NamedTuple):
-    """A question has come to the first `level` of those that it names."""
-
     run_id: str
     number: int
     level: int
 
 
+# The run waits for the answer no more.
 class AskWithdrawn(NamedTuple):
-    """The run waits for the answer no more."""
-
     run_id: str
     number: int
 
@@ -304,26 +286,23 @@ class RunRetried(NamedTuple):
     package: str | None = None
 
 
+# An agent was assigned to a host for other work than a run of its own: mail, a call, or an unclean end.
 class AgentActivated(NamedTuple):
-    """An agent was assigned to a host for other work than a run of its own: mail, a call, or an unclean end."""
-
     agent_id: str
     incarnation: int
     host_id: str
     home: list[Any] | None = None
 
 
+# The agent left its host cleanly: nothing of its work is in memory.
 class AgentReleased(NamedTuple):
-    """The agent left its host cleanly: nothing of its work is in memory."""
-
     agent_id: str
     incarnation: int
     sequence: int = 0
 
 
+# The agent's host died under it, in words `cause`. It may owe work, so it is woken again at `wake_at_ms`.
 class AgentLost(NamedTuple):
-    """The agent's host died under it, in words `cause`. It may owe work, so it is woken again at `wake_at_ms`."""
-
     agent_id: str
     incarnation: int
     wake_at_ms: int
@@ -357,21 +336,18 @@ class AlarmRang(NamedTuple):
     agent_id: str
 
 
+# The agent and its descendants are to be deleted. None of them is woken again.
 class AgentDoomed(NamedTuple):
-    """The agent and its descendants are to be deleted. None of them is woken again."""
-
     agent_id: str
 
 
+# The storages of a doomed agent and its descendants are deleted. Their names are free again.
 class AgentForgotten(NamedTuple):
-    """The storages of a doomed agent and its descendants are deleted. Their names are free again."""
-
     agent_id: str
 
 
+# The present lives of the agent and its descendants are to end. Their next lives do what they owe.
 class AgentStopped(NamedTuple):
-    """The present lives of the agent and its descendants are to end. Their next lives do what they owe."""
-
     agent_id: str
 
 
@@ -387,31 +363,27 @@ class MailPosted(NamedTuple):
     home: list[Any] | None = None
 
 
+# The recipient's transaction with these mails' effects is durable.
 class MailDelivered(NamedTuple):
-    """The recipient's transaction with these mails' effects is durable."""
-
     recipient: str
     mail_ids: list[str]
     sequence: int = 0
 
 
+# A handler raised. The mail is delivered again at `retry_at_ms`, or parked if that is None.
 class MailFailed(NamedTuple):
-    """A handler raised. The mail is delivered again at `retry_at_ms`, or parked if that is None."""
-
     mail_id: str
     error: str
     retry_at_ms: int | None
 
 
+# The mail was withdrawn before it was delivered: its run was cleared, or its recipient is being deleted.
 class MailSuppressed(NamedTuple):
-    """The mail was withdrawn before it was delivered: its run was cleared, or its recipient is being deleted."""
-
     mail_id: str
 
 
+# A person asked that a parked mail be delivered again.
 class MailRequeued(NamedTuple):
-    """A person asked that a parked mail be delivered again."""
-
     mail_id: str
 
 
@@ -461,37 +433,6 @@ Fact = (
     | MailSuppressed
     | MailRequeued
 )
-
-RUN_FACTS: tuple[type[Fact], ...] = (
-    RunRequested,
-    JoinMet,
-    AttemptStarted,
-    RunStarted,
-    ProgressReported,
-    MilestoneReached,
-    ChunkEmitted,
-    RunCompleted,
-    RunFailed,
-    RunAborted,
-    RunInterrupted,
-    TeardownBegan,
-    AttemptLost,
-    RunReattached,
-    RunCleared,
-    RunParked,
-    RunWaiting,
-    RunPaused,
-    EventTaken,
-    UndoPromised,
-    UndoBegan,
-    AskOpened,
-    AskAnswered,
-    AskLapsed,
-    AskEscalated,
-    AskWithdrawn,
-    RunRetried,
-)
-"""The facts whose subject is a run."""
 
 FRAME_FACTS: frozenset[type[Fact]] = frozenset(
     {

@@ -1,20 +1,22 @@
 """How the view changes: what each fact does to it, records first, then the indexes that follow from them.
 
 `apply_fact` consumes what `decide` yields. `record_fact` numbers one fact and hands back the row to be made durable. `fold` changes the
-view by a fact that is durable already. A fact without a function of its own below changes its run alone (`run.apply`).
+view by a fact that is durable already. A fact that is not in `_FOLDS` changes its run (`run.apply`), and then what `_FOLLOWS` says.
+
+A batch changes each record by the fact for which it stands there, and each index once for all. What comes of it is what would come of its
+members one after the other, now and at a boot; tests compare the two.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from perdure.ledger.activation import Activation
 from perdure.ledger.asks import note_asks, note_calls
-from perdure.ledger.batch_folds import record_batch
 from perdure.ledger.codec import encode, pack
 from perdure.ledger.facts import (
-    RUN_FACTS,
     AgentActivated,
     AgentDoomed,
     AgentForgotten,
@@ -56,13 +58,13 @@ from perdure.ledger.facts import (
     SupervisorStarted,
     UndoBegan,
 )
-from perdure.ledger.ids import name_of
 from perdure.ledger.mail import ANSWER, EVENT, MILESTONE, Mail, MailEvent, Slot, permits
 from perdure.ledger.notes import Note
-from perdure.ledger.run import AskRecord, open_run, outcome_of
+from perdure.ledger.run import AskRecord, Run, begin_all, complete_all, open_run, outcome_of, run_of
 from perdure.ledger.status import AskStatus
-from perdure.ledger.store.batches import BATCH, Batch
-from perdure.ledger.store.store import FactRow, Row
+from perdure.ledger.store.batches import BATCH, AttemptsStarted, Batch, RunsCompleted, RunsRequested, batch_of
+from perdure.ledger.store.store import BatchRow, FactRow, Row
+from perdure.ledger.transitions import TABLE
 from perdure.ledger.view import View
 
 _KEPT_ASKS: Final = 100  # closed ones of a run
@@ -93,12 +95,17 @@ def fold(view: View, fact: Fact, seq: int, at_ms: int) -> int | None:
     view.seq, view.at_ms = max(view.seq, seq), max(view.at_ms, at_ms)  # the ledger's time never runs backwards
     sequence = getattr(fact, "sequence", 0)
     if sequence:
-        run = view.runs.get(_subject_of(fact)) if type(fact) in RUN_FACTS else None
+        run = view.runs.get(_subject_of(fact)) if type(fact) in TABLE else None
         view.reached(_subject_of(fact) if run is None else run.child, sequence)
     special = _FOLDS.get(type(fact))
     if special is not None:
         return special(view, fact, seq, at_ms)
-    return view.advance(view.runs[fact[0]], fact, seq, at_ms)  # type: ignore[index]
+    run = view.runs[fact[0]]  # type: ignore[index]
+    frame = view.advance(run, fact, seq, at_ms)
+    follow = _FOLLOWS.get(type(fact))
+    if follow is not None:
+        follow(view, run, fact, at_ms)
+    return frame
 
 
 def _subject_of(fact: Fact) -> str:
@@ -118,28 +125,20 @@ def _run_requested(view: View, fact: RunRequested, seq: int, at_ms: int) -> int:
     return 0
 
 
-def _join_met(view: View, fact: JoinMet, seq: int, at_ms: int) -> int | None:
-    run = view.runs[fact.run_id]
-    frame = view.advance(run, fact, seq, at_ms)
+def _join_met(view: View, run: Run, _fact: JoinMet, _at_ms: int) -> None:
     view.follow_sources(run)
     view.enqueue(run)
-    return frame
 
 
-def _attempt_started(view: View, fact: AttemptStarted, seq: int, at_ms: int) -> int | None:
-    run = view.runs[fact.run_id]
-    frame = view.advance(run, fact, seq, at_ms)
+def _attempt_started(view: View, run: Run, fact: AttemptStarted, _at_ms: int) -> None:
     view.dequeue(run)
     view.begins_anew.pop(run.run_id, None)
     activation = view.move(run.child, fact.host_id)
     activation.incarnation, activation.run_id, activation.owes = fact.incarnation, run.run_id, False
     view.incarnation = max(view.incarnation, fact.incarnation)
-    return frame
 
 
-def _run_ended(view: View, fact: RunCompleted | RunFailed | RunAborted, seq: int, at_ms: int) -> int | None:
-    run = view.runs[fact.run_id]
-    frame = view.advance(run, fact, seq, at_ms)
+def _run_ended(view: View, run: Run, fact: RunCompleted | RunFailed | RunAborted, at_ms: int) -> None:
     # The child of an aborted run is still to be stopped.
     if not isinstance(fact, RunAborted) and fact.released and run.child in view.agents:
         view.move(run.child, "")
@@ -153,57 +152,36 @@ def _run_ended(view: View, fact: RunCompleted | RunFailed | RunAborted, seq: int
         view.move_mail(MailEvent.WITHDRAWN, *view.events[run.run_id])
     if run.asks:
         note_asks(view, run)
-    return frame
 
 
-def _run_interrupted(view: View, fact: RunInterrupted, seq: int, at_ms: int) -> int | None:
-    run = view.runs[fact.run_id]
-    frame = view.advance(run, fact, seq, at_ms)
+def _run_interrupted(view: View, run: Run, _fact: RunInterrupted, at_ms: int) -> None:
     if run.wants_mail:
         view.post(run, Slot.GIVE_UP, outcome_of(run), at_ms)
-    return frame
 
 
-def _milestone_reached(view: View, fact: MilestoneReached, seq: int, at_ms: int) -> int | None:
-    run = view.runs[fact.run_id]
-    frame = view.advance(run, fact, seq, at_ms)
+def _milestone_reached(view: View, run: Run, fact: MilestoneReached, at_ms: int) -> None:
     listed = (run.options.get("milestones") or {}).get("names", ())
     if fact.name in listed and run.parent:
         content = {"milestone": fact.name, "number": fact.number, "at_ms": at_ms, "body": fact.body}
         view.post(run, MILESTONE + fact.name, content, at_ms)
-    return frame
 
 
-def _attempt_lost(view: View, fact: AttemptLost, seq: int, at_ms: int) -> int | None:
-    run = view.runs[fact.run_id]
-    frame = view.advance(run, fact, seq, at_ms)
+def _attempt_lost(view: View, run: Run, _fact: AttemptLost, _at_ms: int) -> None:
     view.move(run.child, "").run_id = ""
     view.drop_agent(run.child)
     if run.is_live and run.paused:
         view.rest(run)
     elif run.is_live:
         view.timers.arm(run.run_id, run.retry_at_ms)
-    return frame
 
 
-def _run_reattached(view: View, fact: RunReattached, seq: int, at_ms: int) -> int | None:
-    frame = view.advance(view.runs[fact.run_id], fact, seq, at_ms)
-    view.timers.arm(fact.run_id, 0)  # one that lost its place while it was interrupted waits for another
-    return frame
-
-
-def _run_parked(view: View, fact: RunParked, seq: int, at_ms: int) -> int | None:
-    run = view.runs[fact.run_id]
-    frame = view.advance(run, fact, seq, at_ms)
+def _run_parked(view: View, run: Run, _fact: RunParked, _at_ms: int) -> None:
     view.move(run.child, "").run_id = ""
     view.drop_agent(run.child)
     view.parked[run.run_id] = None
-    return frame
 
 
-def _run_waiting(view: View, fact: RunWaiting, seq: int, at_ms: int) -> int | None:
-    run = view.runs[fact.run_id]
-    frame = view.advance(run, fact, seq, at_ms)
+def _run_waiting(view: View, run: Run, fact: RunWaiting, _at_ms: int) -> None:
     if fact.released:
         view.move(run.child, "").run_id = ""
         view.drop_agent(run.child)
@@ -212,19 +190,15 @@ def _run_waiting(view: View, fact: RunWaiting, seq: int, at_ms: int) -> int | No
         activation.run_id, activation.confirmed = "", True
         view.dirty_agents[run.child] = None
     view.rest(run)
-    return frame
 
 
-def _run_paused(view: View, fact: RunPaused, seq: int, at_ms: int) -> int | None:
-    run = view.runs[fact.run_id]
-    frame = view.advance(run, fact, seq, at_ms)
+def _run_paused(view: View, run: Run, _fact: RunPaused, _at_ms: int) -> None:
     if not (run.is_placed or run.parked or run.teardown) and run.is_live:
         if run.paused or run.wait is not None:
             view.rest(run)
         else:
             view.rest_no_more(run)
             view.timers.arm(run.run_id, run.retry_at_ms)
-    return frame
 
 
 def _event_sent(view: View, fact: EventSent, seq: int, at_ms: int) -> None:
@@ -262,20 +236,17 @@ def _ask_opened(view: View, fact: AskOpened, seq: int, at_ms: int) -> int | None
     return frame
 
 
-def _ask_closed(view: View, fact: AskAnswered | AskLapsed, seq: int, at_ms: int) -> int | None:
-    run = view.runs[fact.run_id]
-    frame = view.advance(run, fact, seq, at_ms)
+def _ask_closed(view: View, run: Run, fact: AskAnswered | AskLapsed, at_ms: int) -> None:
     ask = run.ask(fact.number)
     if ask is not None and not ask.is_open:
         content = {"sender": "", "body": pack(_answer(ask))}
         slot = f"{EVENT}{ANSWER}{ask.number}:{ask.digest}"
-        view.put_event(run, Mail(run.answer_mail(ask), run.child, run.run_id, slot, "", content, at_ms, seq=seq))
+        mail = Mail(run.answer_mail(ask), run.child, run.run_id, slot, "", content, at_ms, seq=run.last_seq)
+        view.put_event(run, mail)
     note_asks(view, run)
-    return frame
 
 
-def _answer(ask: AskRecord) -> dict[str, Any]:
-    """What the run is told."""
+def _answer(ask: AskRecord) -> dict[str, object]:
     if ask.status is AskStatus.EXPIRED:
         return {
             "value": ask.otherwise,
@@ -297,13 +268,6 @@ def _answer(ask: AskRecord) -> dict[str, Any]:
         "edited": latest.edited is not None,
         "people": agreed,
     }
-
-
-def _ask_changed(view: View, fact: AskEscalated | AskWithdrawn, seq: int, at_ms: int) -> int | None:
-    run = view.runs[fact.run_id]
-    frame = view.advance(run, fact, seq, at_ms)
-    note_asks(view, run)
-    return frame
 
 
 def _run_retried(view: View, fact: RunRetried, seq: int, at_ms: int) -> int | None:
@@ -389,8 +353,8 @@ def _agent_lost(view: View, fact: AgentLost, seq: int, at_ms: int) -> None:
     activation.cause = fact.cause
     view.stir(activation)
     activation.died(at_ms)
-    own = view.runs.get(name_of(fact.agent_id))
-    if activation.home is None and own is not None and own.child == fact.agent_id:
+    own = run_of(view.runs, fact.agent_id)
+    if activation.home is None and own is not None:
         activation.home = own.options.get("pool")
     view.timers.arm(fact.agent_id, fact.wake_at_ms)
 
@@ -490,27 +454,11 @@ _FOLDS: dict[type[Fact], Callable[[View, Any, int, int], int | None]] = {
     SupervisorStarted: _supervisor_started,
     CodeAdopted: lambda view, fact, _seq, at_ms: view.code.came(fact.package, fact.digests, at_ms),
     RunRequested: _run_requested,
-    JoinMet: _join_met,
-    AttemptStarted: _attempt_started,
-    RunCompleted: _run_ended,
-    RunFailed: _run_ended,
-    RunAborted: _run_ended,
-    RunInterrupted: _run_interrupted,
-    MilestoneReached: _milestone_reached,
-    AttemptLost: _attempt_lost,
-    RunReattached: _run_reattached,
     RunCleared: _run_cleared,
-    RunParked: _run_parked,
-    RunWaiting: _run_waiting,
-    RunPaused: _run_paused,
     EventSent: _event_sent,
     EventTaken: _event_taken,
     UndoBegan: _undo_began,
     AskOpened: _ask_opened,
-    AskAnswered: _ask_closed,
-    AskLapsed: _ask_closed,
-    AskEscalated: _ask_changed,
-    AskWithdrawn: _ask_changed,
     RunRetried: _run_retried,
     AgentActivated: _agent_activated,
     AgentReleased: _agent_released,
@@ -526,4 +474,77 @@ _FOLDS: dict[type[Fact], Callable[[View, Any, int, int], int | None]] = {
     MailFailed: _mail_failed,
     MailSuppressed: lambda view, fact, _seq, _at_ms: view.move_mail(MailEvent.WITHDRAWN, fact.mail_id),
     MailRequeued: _mail_requeued,
+}
+
+# What follows from a fact that has changed its run.
+_FOLLOWS: dict[type[Fact], Callable[[View, Run, Any, int], None]] = {
+    JoinMet: _join_met,
+    AttemptStarted: _attempt_started,
+    RunCompleted: _run_ended,
+    RunFailed: _run_ended,
+    RunAborted: _run_ended,
+    RunInterrupted: _run_interrupted,
+    MilestoneReached: _milestone_reached,
+    AttemptLost: _attempt_lost,
+    # One that lost its place while it was interrupted waits for another.
+    RunReattached: lambda view, run, _fact, _at_ms: view.timers.arm(run.run_id, 0),
+    RunParked: _run_parked,
+    RunWaiting: _run_waiting,
+    RunPaused: _run_paused,
+    AskAnswered: _ask_closed,
+    AskLapsed: _ask_closed,
+    AskEscalated: lambda view, run, _fact, _at_ms: note_asks(view, run),
+    AskWithdrawn: lambda view, run, _fact, _at_ms: note_asks(view, run),
+}
+
+# ---------------------------------------------------------------- batches
+
+
+def record_batch(view: View, batch: Batch, at_ms: int) -> BatchRow:
+    first = view.seq + 1
+    _fold_together(view, batch, first, at_ms)
+    return BatchRow(first, at_ms, len(batch.run_ids), *encode(batch))
+
+
+def fold_batch(view: View, row: BatchRow) -> None:
+    _fold_together(view, batch_of(row), row.seq, row.at_ms)
+
+
+def _fold_together(view: View, batch: Batch, first: int, at_ms: int) -> None:
+    _BATCH_FOLDS[type(batch)](view, batch, first, at_ms)
+    view.seq, view.at_ms = first + len(batch.run_ids) - 1, max(view.at_ms, at_ms)
+
+
+def _runs_requested(view: View, batch: RunsRequested, first: int, at_ms: int) -> None:
+    about = batch.agent_type, batch.parent, batch.parent_run
+    options, life = batch.options, batch.life
+    columns = zip(batch.run_ids, batch.digests, batch.inputs, strict=True)
+    view.open_all(
+        [
+            Run(run_id, *about, digest, body, options, life, at_ms, seq, seq, frames=1, mark=seq)
+            for seq, (run_id, digest, body) in enumerate(columns, first)
+        ]
+    )
+
+
+def _attempts_started(view: View, batch: AttemptsStarted, first: int, at_ms: int) -> None:
+    runs = [view.runs[run_id] for run_id in batch.run_ids]
+    begin_all(runs, batch.incarnation, batch.host_id, first, at_ms)
+    view.seat_all(runs, batch.host_id)
+
+
+def _runs_completed(view: View, batch: RunsCompleted, first: int, at_ms: int) -> None:
+    runs = [view.runs[run_id] for run_id in batch.run_ids]
+    before = Counter(run.status for run in runs)
+    complete_all(runs, batch.outputs, batch.summaries, first, at_ms)
+    view.tallied.subtract(before)
+    view.end_all(runs)
+    if runs[0].wants_mail:
+        view.post_ends(runs, first, at_ms)
+
+
+_BATCH_FOLDS: dict[type[Batch], Callable[[View, Any, int, int], None]] = {
+    RunsRequested: _runs_requested,
+    AttemptsStarted: _attempts_started,
+    RunsCompleted: _runs_completed,
 }

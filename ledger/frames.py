@@ -32,19 +32,18 @@ from perdure.ledger.facts import (
     RunRetried,
     UndoBegan,
 )
-from perdure.ledger.preview import shown_input
 from perdure.ledger.run import GivenAnswer, Run, opened
 from perdure.ledger.status import AskStatus
 from perdure.ledger.store.store import FactRow
-from perdure.ledger.values import Kept
+from perdure.ledger.values import Kept, shown_input
 
 
-def frame_of(row: FactRow, run: Run, *, replay: bool = False) -> dict[str, Any] | None:
+def frame_of(row: FactRow, run: Run, *, replay: bool = False) -> dict[str, object] | None:
     """The frame of a fact's row, or None if the fact is no event. `run` is that of the fact, however it stands by now."""
     if row.frame is None:
         return None
     fact, tool_call = decode(row.kind, row.body), run.options.get("tool_call")
-    frame: dict[str, Any] = {"type": "agent-tool-event", "run_id": row.subject, "sequence": row.frame}
+    frame: dict[str, object] = {"type": "agent-tool-event", "run_id": row.subject, "sequence": row.frame}
     if tool_call:
         frame["parent_tool_call_id"] = tool_call
     if replay:
@@ -60,7 +59,7 @@ def frame_of(row: FactRow, run: Run, *, replay: bool = False) -> dict[str, Any] 
     return frame
 
 
-def _started(fact: RunRequested, at_ms: int) -> dict[str, Any]:
+def _started(fact: RunRequested, at_ms: int) -> dict[str, object]:
     options = fact.options
     event = {
         "kind": "started",
@@ -73,7 +72,7 @@ def _started(fact: RunRequested, at_ms: int) -> dict[str, Any]:
     return event | {name: value for name, value in shown.items() if value is not None}
 
 
-def _milestone(fact: MilestoneReached, at_ms: int) -> dict[str, Any]:
+def _milestone(fact: MilestoneReached, at_ms: int) -> dict[str, object]:
     return {
         "kind": "milestone",
         "name": fact.name,
@@ -83,19 +82,19 @@ def _milestone(fact: MilestoneReached, at_ms: int) -> dict[str, Any]:
     }
 
 
-def _finished(fact: RunCompleted, at_ms: int) -> dict[str, Any]:
+def _finished(fact: RunCompleted, at_ms: int) -> dict[str, object]:
     output = None if fact.output is None else Kept(fact.output)
     return {"kind": "finished", "summary": fact.summary, "output": output, "at_ms": at_ms}
 
 
-def _interrupted(fact: RunInterrupted, at_ms: int) -> dict[str, Any]:
+def _interrupted(fact: RunInterrupted, at_ms: int) -> dict[str, object]:
     event = {"kind": "interrupted", "error": fact.error, "reason": fact.reason, "at_ms": at_ms}
     if fact.child_still_running is not None:
         event["child_still_running"] = fact.child_still_running
     return event
 
 
-def _answered(fact: AskAnswered, at_ms: int) -> dict[str, Any]:
+def _answered(fact: AskAnswered, at_ms: int) -> dict[str, object]:
     given = GivenAnswer(fact.who, fact.value, fact.edited, fact.channel, at_ms, fact.answer_id)
     closed = {"status": str(AskStatus.ANSWERED)} if fact.closes else {}
     return _ask_changed(fact, at_ms, answer=answer_told(given), **closed)
@@ -103,11 +102,11 @@ def _answered(fact: AskAnswered, at_ms: int) -> dict[str, Any]:
 
 def _ask_changed(
     fact: AskAnswered | AskLapsed | AskEscalated | AskWithdrawn, at_ms: int, **changes: object
-) -> dict[str, Any]:
+) -> dict[str, object]:
     return {"kind": "ask-changed", "ask_id": ask_id(fact.run_id, fact.number), **changes, "at_ms": at_ms}
 
 
-_EVENTS: dict[type[Fact], Callable[[Any, int], dict[str, Any]]] = {
+_EVENTS: dict[type[Fact], Callable[[Any, int], dict[str, object]]] = {
     RunRequested: _started,
     AttemptStarted: lambda fact, at_ms: {"kind": "attempt", "attempt": fact.attempt, "at_ms": at_ms},
     RunReattached: lambda fact, at_ms: {"kind": "attempt", "attempt": max(1, fact.attempt), "at_ms": at_ms},

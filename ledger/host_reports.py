@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 
 from perdure.ledger.activation import Activation, HostSpec
+from perdure.ledger.errors import StaleIncarnation
 from perdure.ledger.facts import (
     AgentLost,
     AgentReleased,
@@ -31,13 +32,13 @@ from perdure.ledger.facts import (
     RunStarted,
     RunWaiting,
     UndoBegan,
+    UndoPromised,
 )
-from perdure.ledger.ids import name_of
 from perdure.ledger.mail import MailEvent
 from perdure.ledger.mail import permits as mail_permits
 from perdure.ledger.notes import AgentSeen, HostGone, HostSeen, Note, TenantSeen
 from perdure.ledger.requests import abort_awaited, begin_undo, clear
-from perdure.ledger.run import Run
+from perdure.ledger.run import Run, run_of
 from perdure.ledger.status import InterruptedReason, Undo
 from perdure.ledger.stimulus import (
     COLLECTED_NOTHING,
@@ -57,6 +58,7 @@ from perdure.ledger.stimulus import (
     HostUp,
     Milestone,
     Progress,
+    PromiseUndo,
     Released,
     Took,
     Undoing,
@@ -72,15 +74,18 @@ from perdure.policies import Evidence, Fail, Limits, RetryAfter, Seal, backoff_m
 def current(view: View, run_id: str, incarnation: int) -> Run | None:
     """The run, if the report comes from its child's present life."""
     run = view.runs.get(run_id)
-    activation = None if run is None else view.agents.get(run.child)
-    return run if activation is not None and activation.incarnation == incarnation and activation.host_id else None
+    return run if run is not None and _present(view, run.child, incarnation) is not None else None
 
 
 def at_work(view: View, run_id: str, incarnation: int) -> Run | None:
     run = current(view, run_id, incarnation)
-    return (
-        run if run is not None and run.is_placed else None
-    )  # one that was tried again has no attempt until it is placed
+    # One that was tried again has no attempt until it is placed.
+    return run if run is not None and run.is_placed else None
+
+
+def _present(view: View, agent: str, incarnation: int) -> Activation | None:
+    life = view.agents.get(agent)
+    return life if life is not None and life.incarnation == incarnation and life.host_id else None
 
 
 def up(view: View, said: Up) -> Iterator[Fact]:
@@ -100,7 +105,7 @@ def progress(view: View, said: Progress) -> Iterator[Fact]:
 
 
 def milestone(view: View, said: Milestone) -> Iterator[Fact]:
-    """A child reached a milestone. One that an earlier attempt, or an earlier execution of the same call, has reached is an echo."""
+    # One that an earlier attempt, or an earlier execution of the same call, has reached is an echo.
     run = at_work(view, said.run_id, said.incarnation)
     if run is None or not permits(run.status, MilestoneReached):
         return
@@ -129,8 +134,19 @@ def chunk(view: View, said: Chunk) -> Iterator[Fact]:
         yield ChunkEmitted(run.run_id, run.attempt, said.number, said.body)
 
 
+def promise_undo(view: View, said: PromiseUndo) -> Iterator[Fact]:
+    # The step begins only if the run is not over, and not being undone: else nobody would undo it.
+    run = at_work(view, said.run_id, said.incarnation)
+    if run is None or run.is_undoing or not permits(run.status, UndoPromised):
+        raise StaleIncarnation(
+            said.run_id, "the run is over, or this attempt at it is, so it begins no step that has an undo"
+        )
+    if not run.undo:
+        yield UndoPromised(run.run_id, run.attempt)
+
+
 def undoing(view: View, said: Undoing) -> Iterator[Fact]:
-    """A child raised, and undoes its steps in the same life: this attempt is the first that undoes."""
+    # The child undoes its steps in the same life: this attempt is the first that undoes.
     run = at_work(view, said.run_id, said.incarnation)
     if run is None or run.undo != Undo.PROMISED or not permits(run.status, UndoBegan):
         return
@@ -207,7 +223,7 @@ def unstarted(view: View, said: Unstarted, at_ms: int, limits: Limits) -> Iterat
 
 
 def waiting(view: View, said: Waiting, at_ms: int, limits: Limits) -> Iterator[Fact]:
-    """All that a child does waits, so the run gives up its place, and is entered again when a wait is over."""
+    # The run gives up its place, and is entered again when a wait is over.
     run = current(view, said.run_id, said.incarnation)
     if run is None:
         return
@@ -230,9 +246,9 @@ def took(view: View, said: Took) -> Iterator[Fact]:
 
 
 def released(view: View, said: Released, at_ms: int, limits: Limits) -> Iterator[Fact]:
-    """An agent left its host. If its run was being torn down, the give-up has waited for this."""
-    activation = view.agents.get(said.agent_id)
-    if activation is None or activation.incarnation != said.incarnation or not activation.host_id:
+    # If its run was being torn down, the give-up has waited for this.
+    activation = _present(view, said.agent_id, said.incarnation)
+    if activation is None:
         return
     run = view.runs.get(activation.run_id)
     if run is not None and run.is_live and run.is_placed and not run.teardown:
@@ -250,14 +266,14 @@ def seal(view: View, run: Run, *, still_running: bool) -> Iterator[Fact]:
 
 
 def alarm(view: View, said: Alarm) -> Iterator[Fact]:
-    """An agent says when it must be awake next. It says so before its goodbye on the same link, so no alarm is lost when it sleeps."""
+    # An agent says so before its goodbye on the same link, so no alarm is lost when it sleeps.
     activation = _that_stays(view, said)
     if activation is not None and (said.at_ms != activation.alarm_at_ms or activation.owes):
         yield AlarmSet(said.agent_id, said.at_ms, _home(view, said), said.sequence)
 
 
 def ask_calls(view: View, said: AskCalls) -> Iterator[Fact]:
-    """A chat says which of its calls wait for people. It says so again in each of its lives, so a report that was lost comes again."""
+    # A chat says it again in each of its lives, so a report that was lost comes again.
     activation = _that_stays(view, said)
     if activation is not None and said.calls != (activation.calls or {}):
         yield CallsAsked(said.agent_id, said.calls, _home(view, said), said.sequence)
@@ -265,20 +281,14 @@ def ask_calls(view: View, said: AskCalls) -> Iterator[Fact]:
 
 def _that_stays(view: View, said: Alarm | AskCalls) -> Activation | None:
     # The life that says so, if it is the present one of an agent that is not being deleted.
-    activation = view.agents.get(said.agent_id)
-    if activation is None or activation.incarnation != said.incarnation or not activation.host_id:
+    own = run_of(view.runs, said.agent_id)
+    if view.doomed_by(said.agent_id) or (own is not None and own.cleared):
         return None
-    own = _own_run(view, said.agent_id)
-    return None if view.doomed_by(said.agent_id) or (own is not None and own.cleared) else activation
-
-
-def _own_run(view: View, agent: str) -> Run | None:
-    run = view.runs.get(name_of(agent))  # the child of a run bears the run's id as its name
-    return run if run is not None and run.child == agent else None
+    return _present(view, said.agent_id, said.incarnation)
 
 
 def _home(view: View, said: Alarm | AskCalls) -> HostSpec | None:
-    own = _own_run(view, said.agent_id)
+    own = run_of(view.runs, said.agent_id)
     return said.home if said.home is not None or own is None else own.options.get("pool")
 
 
@@ -306,7 +316,7 @@ def awake(view: View, said: Awake) -> Iterator[Note]:
 
 
 def host_up(view: View, said: HostUp, at_ms: int, limits: Limits) -> Iterator[Fact | Note]:
-    """A host tells its tenants. An agent that it had and no longer knows is lost; one that it never began is started again."""
+    # An agent that the host had and no longer knows is lost; one that it never began is started again.
     host = view.hosts.get(said.host_id)
     if host is None:
         return

@@ -12,12 +12,11 @@ from perdure.ledger.asks import ask_id, asks_stand
 from perdure.ledger.codec import unpack
 from perdure.ledger.effects import about
 from perdure.ledger.facts import MailSuppressed, RunCleared, UndoBegan
-from perdure.ledger.ids import name_of
 from perdure.ledger.mail import ANSWER, MailState
 from perdure.ledger.old_code import code_counts
 from perdure.ledger.placements import hindrance
 from perdure.ledger.requests import clear, forget
-from perdure.ledger.run import Run, outcome_of
+from perdure.ledger.run import Run, outcome_of, run_of
 from perdure.ledger.snapshot import run_from
 from perdure.ledger.status import LIVE, Status, Undo
 from perdure.ledger.stimulus import Clear, Forget
@@ -50,7 +49,7 @@ def inspected(run: Run) -> dict[str, Any]:
     return told
 
 
-def waits_of(run: Run) -> dict[str, Any] | None:
+def waits_of(run: Run) -> dict[str, object] | None:
     """What a run waits for without a process: events by name, an instant, or to be let go on; None if it does not."""
     if not (run.wait or run.paused):
         return None
@@ -64,10 +63,10 @@ def waits_of(run: Run) -> dict[str, Any] | None:
     }
 
 
-def receipt(view: View, run: Run, mail_id: str) -> dict[str, Any]:
+def receipt(view: View, run: Run, mail_id: str) -> dict[str, object]:
     """What became of an event that was sent to a run: it `waits`, was `read`, or was `withdrawn` because the run had ended. An event that
     is not known, or was read before the last thousand, is `unknown`."""
-    told: dict[str, Any] = {
+    told: dict[str, object] = {
         "run_id": run.run_id,
         "status": "unknown",
         "attempt": None,
@@ -112,8 +111,7 @@ def at_stake(view: View, run_ids: list[str], agent: str) -> AtStake:
     return AtStake(len(runs), sum(run.status in LIVE for run in runs), withdrawn, known)
 
 
-def line(run: Run) -> dict[str, Any]:
-    """A run as one line of a list."""
+def line(run: Run) -> dict[str, object]:
     told = inspected(run)
     kept = {key: told[key] for key in _ON_A_LINE}
     outcome = {key: value for key, value in outcome_of(run).items() if key in ("summary", "error", "reason")}
@@ -145,7 +143,7 @@ _ON_A_LINE = (
 )
 
 
-def overview(view: View, live_max: int, *, served: bool = True) -> dict[str, Any]:
+def overview(view: View, live_max: int, *, served: bool = True) -> dict[str, object]:
     """What a person watches: counts, hosts, and the runs that are live, the first `live_max` of them. While nothing is served there is no
     host, and no agent is awake: those that the ledger knows of served it last."""
     live = islice((key for family in view.children.values() for key in family), live_max)
@@ -190,13 +188,13 @@ def overview(view: View, live_max: int, *, served: bool = True) -> dict[str, Any
     }
 
 
-def about_agent(view: View, agent_id: str, *, served: bool) -> dict[str, Any] | None:
+def about_agent(view: View, agent_id: str, *, served: bool) -> dict[str, object] | None:
     """Where an agent is, and what the ledger holds for it; None if there is nothing. While nothing is served a life that the ledger
     believes in was cut off, and the next supervisor will see to it."""
     activation, mail = view.agents.get(agent_id), [it for it in view.mail.values() if it.recipient == agent_id]
     children = view.children.get(agent_id, {})
-    own = view.runs.get(name_of(agent_id))
-    own = own if own is not None and own.child == agent_id and not own.cleared else None
+    own = run_of(view.runs, agent_id)
+    own = None if own is not None and own.cleared else own
     if activation is None and own is None and not mail and not children:
         return None
     here = activation or Activation(agent_id)
@@ -227,7 +225,7 @@ def listed(
     before_ms: float | None,
     limit: int,
     first: First = "oldest",
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """Runs by request time, oldest or newest first: those in memory, and the `archived` rows of ended ones that left it."""
     told = {run.run_id: run for run in map(run_from, archived)}
     for run in in_memory.values():
@@ -250,15 +248,13 @@ def counts(view: View) -> dict[str, int]:
     return {str(status): view.archived[status] + view.tallied[status] for status in Status}
 
 
-def audit(view: View) -> dict[str, Any]:
+def audit(view: View) -> dict[str, object]:
     pending = sum(mail.state is MailState.PENDING for mail in view.mail.values())
-    told: dict[str, Any] = {**view.tally, str(MailState.PENDING): pending}
-    right = sum(told[key] for key in MailState)
-    told["balanced"] = told["enqueued"] == right
-    return told
+    told = {**view.tally, str(MailState.PENDING): pending}
+    return {**told, "balanced": told["enqueued"] == sum(told[key] for key in MailState)}
 
 
-def parked(view: View) -> list[dict[str, Any]]:
+def parked(view: View) -> list[dict[str, object]]:
     """The mails whose handlers raised too often, for a person to look at."""
     return [
         {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from perdure.ledger.activation import Activation
 from perdure.ledger.codec import unpack
@@ -28,7 +28,7 @@ class KnownAgents(NamedTuple):
     incarnation: int | None = None
 
 
-def standing_of(view: View, rows: Iterable[tuple[Any, ...]]) -> dict[str, KnownAgent]:
+def standing_of(view: View, rows: Iterable[tuple[str, bytes]]) -> dict[str, KnownAgent]:
     """What is known of each agent. `rows` are the snapshot's, as `(agent, body)`; what is in memory is newer."""
     known = {agent: _of(Activation(*unpack(body))) for agent, body in rows if body}
     for activation in (*view.asleep.values(), *view.agents.values()):

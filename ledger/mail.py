@@ -37,17 +37,14 @@ ANSWER = "\0answer:"
 
 
 class Slot(StrEnum):
-    """The slots that have a fixed name."""
-
     START = "start"
     FINISH = "finish"
     GIVE_UP = "give-up"
     TELL = "tell"
 
 
+# Each counts in the audit equation: everything that was enqueued is in one of these.
 class MailState(StrEnum):
-    """Where a mail stands. Each counts in the audit equation: everything that was enqueued is in one of these."""
-
     PENDING = "pending"
     PARKED = "parked"
     SUPERSEDED = "superseded"
@@ -56,8 +53,6 @@ class MailState(StrEnum):
 
 
 class MailEvent(StrEnum):
-    """What can happen to a mail."""
-
     HANDLED = "handled"
     """Its handler's effects are durable."""
     FAILED = "failed"
@@ -134,7 +129,7 @@ class Mail:
             raise IllegalTransition(self.mail_id, self.state, event)
         return state
 
-    def to_plain(self) -> list[Any]:
+    def to_plain(self) -> list[object]:
         return [*_plain_of(self)]
 
     @classmethod

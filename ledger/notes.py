@@ -14,18 +14,15 @@ from perdure.ledger.view import View
 
 
 class Note:
-    """One change of the view that is not durable."""
-
     __slots__ = ()
 
     @abstractmethod
     def apply(self, view: View) -> None: ...
 
 
+# The agent came up on its host, so it need not be woken again.
 @dataclass(frozen=True, slots=True)
 class AgentSeen(Note):
-    """The agent came up on its host: it need not be woken again."""
-
     agent_id: str
 
     def apply(self, view: View) -> None:
@@ -34,8 +31,6 @@ class AgentSeen(Note):
 
 @dataclass(frozen=True, slots=True)
 class HostSeen(Note):
-    """The host answers."""
-
     host_id: str
 
     def apply(self, view: View) -> None:
@@ -44,10 +39,9 @@ class HostSeen(Note):
         view.troubles.pop(pool_key(host.spec), None)
 
 
+# The agent's host answers: what the agent still has to be told is told again, and its run likewise.
 @dataclass(frozen=True, slots=True)
 class TenantSeen(Note):
-    """The agent's host answers: what the agent still has to be told is told again, and its run likewise."""
-
     agent_id: str
 
     def apply(self, view: View) -> None:
@@ -60,20 +54,18 @@ class TenantSeen(Note):
             view.touched[run_id] = None
 
 
+# The host is dead, and everybody has left it.
 @dataclass(frozen=True, slots=True)
 class HostGone(Note):
-    """The host is dead, and everybody left it."""
-
     host_id: str
 
     def apply(self, view: View) -> None:
         del view.hosts[self.host_id]
 
 
+# The host is for one tenant alone, until it is empty again.
 @dataclass(frozen=True, slots=True)
 class HostReserved(Note):
-    """The host is for one tenant alone, until it is empty again."""
-
     host_id: str
 
     def apply(self, view: View) -> None:
@@ -93,10 +85,9 @@ class TimersFired(Note):
         view.alarms.fire(self.wall_ms)
 
 
+# The run is looked at again at `at_ms` at the latest; with infinity, nothing is due for it.
 @dataclass(frozen=True, slots=True)
 class TimerArmed(Note):
-    """The run is looked at again at `at_ms` at the latest; with infinity, nothing is due for it."""
-
     run_id: str
     at_ms: float
 
@@ -104,10 +95,9 @@ class TimerArmed(Note):
         view.timers.arm_by(self.run_id, self.at_ms)
 
 
+# The agent has mail that is due, or ended uncleanly: it is woken if it is not awake, and its mail is delivered.
 @dataclass(frozen=True, slots=True)
 class AgentDue(Note):
-    """The agent has mail that is due, or ended uncleanly: it is woken if it is not awake, and its mail is delivered."""
-
     agent_id: str
 
     def apply(self, view: View) -> None:
@@ -115,20 +105,18 @@ class AgentDue(Note):
         view.touched[self.agent_id] = None
 
 
+# The agent cannot be woken now: its pause is not over, an attempt of its run will wake it, or it is being deleted.
 @dataclass(frozen=True, slots=True)
 class WakePutOff(Note):
-    """The agent cannot be woken now: its pause is not over, an attempt of its run will wake it, or it is being deleted."""
-
     agent_id: str
 
     def apply(self, view: View) -> None:
         view.put_off(self.agent_id)
 
 
+# The pause after a loss, or a wait, is over: the run waits for a place in the queue of its pool.
 @dataclass(frozen=True, slots=True)
 class RunQueued(Note):
-    """The pause after a loss is over: the run waits for a place in the queue of its pool."""
-
     run_id: str
 
     def apply(self, view: View) -> None:
@@ -137,18 +125,15 @@ class RunQueued(Note):
 
 @dataclass(frozen=True, slots=True)
 class JoinLooked(Note):
-    """The condition of the run is looked at."""
-
     run_id: str
 
     def apply(self, view: View) -> None:
         view.due_joins.pop(self.run_id, None)
 
 
+# The run's parent has as many runs at work as it allows. The run leaves the queue until one of them gives up its place.
 @dataclass(frozen=True, slots=True)
 class RunHeld(Note):
-    """The run's parent has as many runs at work as it allows. The run leaves the queue until one of them gives up its place."""
-
     run_id: str
 
     def apply(self, view: View) -> None:

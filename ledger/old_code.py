@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from perdure.ledger.activation import Activation, package_of
-from perdure.ledger.ids import name_of, origin_of, root_of, type_of
-from perdure.ledger.run import Run
+from perdure.ledger.ids import origin_of, root_of, type_of
+from perdure.ledger.run import Run, run_of
 from perdure.ledger.view import View
 
 NAMED_MAX: Final = 100  # agents, runs of each type that are told by name
@@ -25,13 +25,13 @@ class CodeVersion:
     newest: str | None
     since_ms: int | None
     awake: int = 0
-    awake_older: list[dict[str, Any]] = field(default_factory=list)
+    awake_older: list[dict[str, object]] = field(default_factory=list)
     runs: int = 0
-    runs_older: list[dict[str, Any]] = field(default_factory=list)
-    parked: list[dict[str, Any]] = field(default_factory=list)
+    runs_older: list[dict[str, object]] = field(default_factory=list)
+    parked: list[dict[str, object]] = field(default_factory=list)
 
-    def to_plain(self) -> dict[str, Any]:
-        """As plain data, with the first of each kind by name."""
+    def to_plain(self) -> dict[str, object]:
+        # With the first of each kind by name.
         return {
             "agent_type": self.agent_type,
             "newest": self.newest,
@@ -47,7 +47,7 @@ class CodeVersion:
         }
 
 
-def code_standings(view: View, agent_type: str | None, *, served: bool) -> list[dict[str, Any]]:
+def code_standings(view: View, agent_type: str | None, *, served: bool) -> list[dict[str, object]]:
     """Every type that has an agent awake or a live run, and every origin of code that came, or this type alone."""
     found: dict[str, CodeVersion] = {}
 
@@ -61,8 +61,8 @@ def code_standings(view: View, agent_type: str | None, *, served: bool) -> list[
         standing = of(kind, origin_of(kind))
         standing.awake += 1
         if not view.code.is_newest(package, origin_of(kind)):
-            told = {"agent": activation.agent_id, "version": package, "because": _why_awake(view, activation)}
-            standing.awake_older.append(told)
+            because = _why_awake(view, activation)
+            standing.awake_older.append({"agent": activation.agent_id, "version": package, "because": because})
     for run in _live(view):
         package, origin = package_of(run.options.get("pool")), view.origin_of_code(run)
         standing = of(run.agent_type, origin)
@@ -125,8 +125,7 @@ def _awake(view: View) -> Iterator[Activation]:
     """The agents that are on a host, but for those that keep the code of a run: its child, and what belongs to that."""
     for agent in view.awake:
         activation, root = view.agents[agent], root_of(agent)
-        run = view.runs.get(name_of(root))
-        if activation.host_id and not (run is not None and run.child == root):
+        if activation.host_id and run_of(view.runs, root) is None:
             yield activation
 
 

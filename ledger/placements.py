@@ -29,15 +29,14 @@ from perdure.ledger.activation import (
 )
 from perdure.ledger.batch_decisions import seat_together
 from perdure.ledger.facts import AgentActivated, AttemptStarted, Fact, RunFailed
-from perdure.ledger.ids import name_of
+from perdure.ledger.indexes import LOOK_MAX, LineKey, line_for
 from perdure.ledger.join_decisions import decide_joins
 from perdure.ledger.notes import AgentDue, HostReserved, Note, RunHeld, WakePutOff
 from perdure.ledger.requests import abort_awaited
-from perdure.ledger.run import Run
+from perdure.ledger.run import Run, run_of
 from perdure.ledger.stimulus import Unhosted
 from perdure.ledger.store.batches import BATCH_MIN, Batch
 from perdure.ledger.view import View
-from perdure.ledger.wait_queues import LOOK_MAX, LineKey, line_for
 from perdure.policies import Limits, blamed_from, choose, has_room_alone, wanted_hosts
 
 
@@ -114,7 +113,7 @@ def _seat_runs(view: View, line: LineKey, at_ms: int, limits: Limits, blame: _Bl
 
 
 def unhosted(view: View, said: Unhosted, limits: Limits) -> Iterator[Fact]:
-    """One more host of a pool did not come up: runs that wait for one may have waited enough."""
+    # Runs that wait for a host of this pool may have waited enough.
     trouble = view.troubles.get(said.pool)
     if trouble is None or not is_at_fault(view, said.pool):
         return
@@ -157,8 +156,8 @@ def _hosts_of_tools(view: View, agent: str) -> set[str]:
 
 def _begins_soon(view: View, agent: str) -> bool:
     # The attempt of a run that waits for a place wakes its child, so nothing else may.
-    run = view.runs.get(name_of(agent))
-    if run is None or run.child != agent or run.run_id in view.waiting:
+    run = run_of(view.runs, agent)
+    if run is None or run.run_id in view.waiting:
         return False
     return run.is_live and not run.is_placed and not run.parked
 
@@ -184,9 +183,8 @@ def _is_dry(view: View, key: str) -> bool:
     return trouble is not None and trouble.is_plain
 
 
+# After how many losses a run or an agent must be alone, by pool. One value holds for all that are placed at the same time.
 class _Blame(dict[str, int]):
-    """After how many losses a run or an agent must be alone, by pool. One value holds for all that are placed at the same time."""
-
     def __init__(self, view: View, limits: Limits) -> None:
         self._view, self._limits = view, limits
 

@@ -7,8 +7,8 @@ that is doubled, late or from an earlier life yields no facts.
 
 | stimulus | decided in |
 |---|---|
-| `Request`, `Cancel`, `Clear`, `Tell`, `Send`, `Pause`, `Forget`, `StopLives`, `Retry`, `Adopt`, `PromiseUndo` | `requests` |
-| `Up`, `Progress`, `Milestone`, `Chunk`, `Ended`, `Undoing`, `Unstarted`, `Waiting`, `Took` | `host_reports` |
+| `Request`, `Cancel`, `Clear`, `Tell`, `Send`, `Pause`, `Forget`, `StopLives`, `Retry`, `Adopt` | `requests` |
+| `Up`, `Progress`, `Milestone`, `Chunk`, `Ended`, `PromiseUndo`, `Undoing`, `Unstarted`, `Waiting`, `Took` | `host_reports` |
 | `Released`, `Awake`, `Alarm`, `AskCalls`, `Handled` | `host_reports` |
 | `HostUp`, `HostLost` | `host_reports` |
 | `OpenAsk`, `WithdrawAsk`, `AnswerAsk` | `asks` |
@@ -39,10 +39,10 @@ from typing import Any, Final
 
 from perdure.ledger import asks, host_reports, placements, requests, timeouts
 from perdure.ledger.facts import Fact
-from perdure.ledger.ids import name_of, root_of
+from perdure.ledger.ids import root_of
 from perdure.ledger.notes import Note
 from perdure.ledger.requests import clear
-from perdure.ledger.run import Run
+from perdure.ledger.run import Run, run_of
 from perdure.ledger.stimulus import (
     Adopt,
     Alarm,
@@ -120,7 +120,7 @@ _DECISIONS: dict[type[Stimulus], Callable[[View, Any, int, Limits], Iterator[Fac
     Chunk: lambda view, said, _at_ms, _limits: host_reports.chunk(view, said),
     Ended: lambda view, said, _at_ms, limits: host_reports.ended(view, said, limits),
     Undoing: lambda view, said, _at_ms, _limits: host_reports.undoing(view, said),
-    PromiseUndo: lambda view, said, _at_ms, _limits: requests.promise_undo(view, said),
+    PromiseUndo: lambda view, said, _at_ms, _limits: host_reports.promise_undo(view, said),
     Unstarted: host_reports.unstarted,
     Waiting: host_reports.waiting,
     Took: lambda view, said, _at_ms, _limits: host_reports.took(view, said),
@@ -147,9 +147,8 @@ def _expire(view: View, asked: ExpireRuns) -> Iterator[Fact]:
 
 def _is_needed(view: View, run: Run, spoken_of: Collection[str], called: Collection[str]) -> bool:
     """Whether anybody needs this run, or one of its family. What is live, owes something, or has mail is in memory."""
-    root = root_of(run.parent)
-    asker = view.runs.get(name_of(root))
-    if asker is not None and asker.child == root and not asker.is_settled:
+    asker = run_of(view.runs, root_of(run.parent))
+    if asker is not None and not asker.is_settled:
         return True
     due, count = [run], 0
     while due:

@@ -30,7 +30,6 @@ from perdure.ledger.errors import (
     PauseRefused,
     RetryRefused,
     RunBeingCleared,
-    StaleIncarnation,
     UnknownRun,
 )
 from perdure.ledger.facts import (
@@ -49,12 +48,10 @@ from perdure.ledger.facts import (
     RunRequested,
     RunRetried,
     UndoBegan,
-    UndoPromised,
 )
-from perdure.ledger.ids import name_of
 from perdure.ledger.mail import MailEvent
 from perdure.ledger.mail import permits as mail_permits
-from perdure.ledger.run import Run
+from perdure.ledger.run import Run, run_of
 from perdure.ledger.status import Status, Undo
 from perdure.ledger.stimulus import (
     Adopt,
@@ -62,7 +59,6 @@ from perdure.ledger.stimulus import (
     Clear,
     Forget,
     Pause,
-    PromiseUndo,
     Request,
     Retry,
     Send,
@@ -76,8 +72,8 @@ from perdure.policies import Limits, condition_from, condition_in_words, runs_of
 
 def request(view: View, asked: Request, limits: Limits) -> Iterator[Fact]:
     """Accept a run. A repeated request is answered with the run that exists, if it has the same content (spec W-19)."""
-    owner = view.runs.get(name_of(asked.parent))
-    if owner is not None and owner.cleared and owner.child == asked.parent:
+    owner = run_of(view.runs, asked.parent)
+    if owner is not None and owner.cleared:
         raise UnknownRun("parent", f"run {owner.run_id!r} was cleared, so its child {asked.parent} may request nothing")
     if view.doomed_by(asked.parent):
         raise UnknownRun("parent", f"{asked.parent} is being deleted, so it may request nothing")
@@ -86,7 +82,7 @@ def request(view: View, asked: Request, limits: Limits) -> Iterator[Fact]:
         raise RunBeingCleared(run.run_id)
     if run is not None:
         _same_content(run, asked)
-        if _was_cut_off(run, owner, asked):
+        if _was_cut_off(run, owner):
             yield RunRetried(run.run_id, package_of(asked.options.get("pool")))
         elif run.is_awaited and permits(run.status, RunReattached) and (not run.is_live or asked.life != run.life):
             # It was interrupted, or this is a later life of the parent than the one that watched it.
@@ -125,9 +121,9 @@ def _check_sources(view: View, asked: Request) -> None:
             raise RunBeingCleared(run_id)
 
 
-def _was_cut_off(run: Run, owner: Run | None, asked: Request) -> bool:
+def _was_cut_off(run: Run, owner: Run | None) -> bool:
     """Whether the run was aborted only because its parent had failed, which was tried again since and asks for it once more."""
-    if owner is None or owner.child != asked.parent or not (owner.retries and owner.is_live):
+    if owner is None or not (owner.retries and owner.is_live):
         return False
     return run.is_awaited and run.status is Status.ABORTED and run.error == _cut_off_by(owner)
 
@@ -181,7 +177,7 @@ def cancel(view: View, asked: Cancel) -> Iterator[Fact]:
 
 
 def abort(view: View, run: Run, reason: str, undo: Undo = Undo.ABORTED) -> Iterator[Fact]:
-    """Abort a run, or have its steps undone first. One that is parked while they are, or was interrupted, is given up by this."""
+    # One that is parked while its steps are undone, or was interrupted, is given up by this.
     if not permits(run.status, RunAborted):
         return
     if run.undo == Undo.PROMISED:
@@ -197,19 +193,6 @@ def abort(view: View, run: Run, reason: str, undo: Undo = Undo.ABORTED) -> Itera
 def begin_undo(view: View, run: Run, undo: Undo, error: str) -> Iterator[Fact]:
     yield UndoBegan(run.run_id, run.attempt, undo, error)
     yield from abort_awaited(view, run)
-
-
-def promise_undo(view: View, said: PromiseUndo) -> Iterator[Fact]:
-    """A step with an undo begins only if the run is not over, and not being undone: else nobody would undo it."""
-    run = view.runs.get(said.run_id)
-    life = None if run is None else view.agents.get(run.child)
-    is_present = life is not None and life.incarnation == said.incarnation and bool(life.host_id)
-    if run is None or not (is_present and run.is_placed and permits(run.status, UndoPromised)) or run.is_undoing:
-        raise StaleIncarnation(
-            said.run_id, "the run is over, or this attempt at it is, so it begins no step that has an undo"
-        )
-    if not run.undo:
-        yield UndoPromised(run.run_id, run.attempt)
 
 
 def abort_awaited(view: View, run: Run) -> Iterator[Fact]:
@@ -253,7 +236,7 @@ def tell(view: View, said: Tell) -> Iterator[Fact]:
 
 
 def send(view: View, said: Send, limits: Limits) -> Iterator[Fact]:
-    """Keep an event for a run until the run takes it. Refused for a run that has ended, and for one that has too many."""
+    # Refused for a run that has ended, and for one that has too many.
     run = view.runs.get(said.run_id)
     if run is None or run.cleared:
         raise UnknownRun("run_id", f"no run {said.run_id!r} is known, so event {said.name!r} was sent to nobody")
@@ -274,7 +257,7 @@ def send(view: View, said: Send, limits: Limits) -> Iterator[Fact]:
 
 
 def pause(view: View, asked: Pause, limits: Limits) -> Iterator[Fact]:
-    """Pause a live run, or let it go on. Not one that is being undone: its end is owed. Nor one at work that may have no other attempt."""
+    # Not one that is being undone: its end is owed. Nor one at work that may have no other attempt.
     run = view.runs.get(asked.run_id)
     if run is None or run.cleared:
         raise UnknownRun("run_id", f"no run {asked.run_id!r} is known; `perdure ps --all` lists the runs")

@@ -8,7 +8,7 @@ moved. The table in `transitions` moves the status; the functions below keep the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from operator import attrgetter
@@ -46,7 +46,7 @@ from perdure.ledger.facts import (
     UndoBegan,
     UndoPromised,
 )
-from perdure.ledger.ids import agent_id, mail_id
+from perdure.ledger.ids import agent_id, mail_id, name_of
 from perdure.ledger.mail import MailState, Slot
 from perdure.ledger.status import ENDED, HARD, LIVE, RETRIABLE, AskStatus, Status, Undo
 from perdure.ledger.transitions import cell
@@ -55,9 +55,8 @@ from perdure.policies import Attempts, Cell, Condition, IllegalTransition, condi
 RECEIPTS_KEPT: Final = 1_000
 
 
+# What a run waits for without a process, as `RunWaiting` says it.
 class RunWait(NamedTuple):
-    """What a run waits for without a process, as `RunWaiting` says it."""
-
     events: Sequence[str]
     until_ms: float
     by_wall: bool
@@ -69,9 +68,8 @@ class RunWait(NamedTuple):
         return not self.events and math.isinf(self.until_ms)
 
 
+# What a person has answered, and when; `AskAnswered` says the rest.
 class GivenAnswer(NamedTuple):
-    """What a person has answered, and when; `AskAnswered` says the rest."""
-
     who: str
     value: bytes
     edited: bytes | None
@@ -135,7 +133,6 @@ class AskRecord(NamedTuple):
 
 
 def opened(fact: AskOpened, seq: int, at_ms: int) -> AskRecord:
-    """The question as it stands once this fact has happened."""
     to = [(name, begins_at_ms) for name, begins_at_ms in fact.to]
     return AskRecord(*fact[1:], seq=seq, opened_at_ms=at_ms)._replace(to=to)
 
@@ -292,7 +289,7 @@ class Run:
 
     @property
     def trouble(self) -> str:
-        """What went wrong, in all its words: the error, and why it was given up or parked."""
+        # In all its words: the error, and why it was given up or parked.
         return "\n".join(filter(None, (self.error, self.reason, self.parked)))
 
     @property
@@ -310,7 +307,6 @@ class Run:
         return [*map(self.mail_id, self.slots), *self.overtaken]  # those that may still be known
 
     def attempts(self, default_max: int) -> Attempts:
-        """The attempts since the last progress, and their limit."""
         most = default_max if self.is_undoing else self.options.get("attempts_max") or default_max
         # A limit of one means at most once, so all attempts count.
         return Attempts(self.counted_attempts if most == 1 else self.idle_attempts, most)
@@ -337,7 +333,6 @@ class Run:
         return next((ask for ask in self.asks if ask.number == number), None)
 
     def answer_mail(self, ask: AskRecord) -> str:
-        """The id of the mail that brings the answer to this question."""
         return f"answer!{self.run_id}!{ask.number}!{ask.seq}"
 
     def forget_asks(self, kept: int, but: Container[int]) -> None:
@@ -361,12 +356,11 @@ class Run:
         self.slots = {slot: state for slot, state in self.slots.items() if slot not in ends}
         self.end_mark = seq
 
-    def to_plain(self) -> list[Any]:
+    def to_plain(self) -> list[object]:
         return [*_plain_of(self)]
 
     @classmethod
     def from_plain(cls, plain: list[Any]) -> Run:
-        """The record that `to_plain` gave."""
         run = cls(*plain)
         run.status = Status(run.status)
         run.agent_type, run.parent = _same(run.agent_type, run.parent)  # which many have
@@ -416,7 +410,7 @@ def begin_all(runs: Sequence[Run], incarnation: int, host_id: str, seq: int, at_
 def complete_all(
     runs: Sequence[Run], outputs: Sequence[bytes | None], summaries: Sequence[str], seq: int, at_ms: int
 ) -> None:
-    """What `apply` does to runs that complete together, whose children have left their hosts: the facts have the numbers from `seq` on."""
+    # Their children have left their hosts. The facts have the numbers from `seq` on.
     after = _statuses_after(runs, RunCompleted)
     for place, (run, output, summary) in enumerate(zip(runs, outputs, summaries, strict=True)):
         run.status, run.last_seq = after[run.status], seq + place
@@ -433,6 +427,12 @@ def _statuses_after(runs: Sequence[Run], kind: type[Fact]) -> dict[Status, Statu
             raise IllegalTransition(run.run_id, run.status, kind.__name__)
         after[run.status] = outcome
     return after
+
+
+def run_of(runs: Mapping[str, Run], agent: str) -> Run | None:
+    """The run whose child this agent is; None if it is no child, or its run is not among these."""
+    run = runs.get(name_of(agent))  # the child of a run bears the run's id as its name
+    return run if run is not None and run.child == agent else None
 
 
 def outcome_of(run: Run) -> dict[str, Any]:
@@ -590,25 +590,22 @@ def _ask_opened(run: Run, fact: AskOpened, at_ms: int) -> None:
     run.asks = (*(ask for ask in run.asks if ask.number != fact.number), opened(fact, run.last_seq, at_ms))
 
 
-def _ask_answered(run: Run, fact: AskAnswered, at_ms: int) -> None:
+def _ask_changed(run: Run, fact: AskAnswered | AskLapsed | AskEscalated | AskWithdrawn, at_ms: int) -> None:
+    change = _ASK_CHANGES[type(fact)]
+    run.asks = tuple(change(ask, fact, at_ms) if ask.number == fact.number else ask for ask in run.asks)
+
+
+def _ask_answered(ask: AskRecord, fact: AskAnswered, at_ms: int) -> AskRecord:
     given = GivenAnswer(fact.who, fact.value, fact.edited, fact.channel, at_ms, fact.answer_id)
-    _change_ask(run, fact.number, lambda ask: ask.answered(given, closes=fact.closes))
+    return ask.answered(given, closes=fact.closes)
 
 
-def _ask_expired(run: Run, fact: AskLapsed, at_ms: int) -> None:
-    _change_ask(run, fact.number, lambda ask: ask.closed(AskStatus.EXPIRED, at_ms))
-
-
-def _ask_escalated(run: Run, fact: AskEscalated, _at_ms: int) -> None:
-    _change_ask(run, fact.number, lambda ask: ask._replace(level=fact.level))
-
-
-def _ask_withdrawn(run: Run, fact: AskWithdrawn, at_ms: int) -> None:
-    _change_ask(run, fact.number, lambda ask: ask.closed(AskStatus.WITHDRAWN, at_ms))
-
-
-def _change_ask(run: Run, number: int, change: Callable[[AskRecord], AskRecord]) -> None:
-    run.asks = tuple(change(ask) if ask.number == number else ask for ask in run.asks)
+_ASK_CHANGES: dict[type[Fact], Callable[[AskRecord, Any, int], AskRecord]] = {
+    AskAnswered: _ask_answered,
+    AskLapsed: lambda ask, _fact, at_ms: ask.closed(AskStatus.EXPIRED, at_ms),
+    AskEscalated: lambda ask, fact, _at_ms: ask._replace(level=fact.level),
+    AskWithdrawn: lambda ask, _fact, at_ms: ask.closed(AskStatus.WITHDRAWN, at_ms),
+}
 
 
 def _withdraw_asks(run: Run, at_ms: int) -> None:
@@ -673,9 +670,6 @@ _KEEPERS: dict[type[Fact], Callable[[Run, Any, int], None]] = {
     UndoPromised: _undo_promised,
     UndoBegan: _undo_began,
     AskOpened: _ask_opened,
-    AskAnswered: _ask_answered,
-    AskLapsed: _ask_expired,
-    AskEscalated: _ask_escalated,
-    AskWithdrawn: _ask_withdrawn,
+    **dict.fromkeys(_ASK_CHANGES, _ask_changed),
     RunRetried: _retried,
 }

@@ -85,35 +85,30 @@ class SlotDamaged(Exception):
         self.key = key
 
 
+# Put an object where none is. The answer: whether it was put there.
 class Create(NamedTuple):
-    """Put an object where none is. The answer: whether it was put there."""
-
     key: str
     body: bytes
 
 
+# Read objects. The answer: their bodies in order, `None` for each that is missing. They may be read at different times.
 class Get(NamedTuple):
-    """Read objects. The answer: their bodies in order, `None` for each that is missing. They may be read at different times."""
-
     keys: tuple[str, ...]
 
 
+# The last key under a prefix, or an empty text: a hint, which may be old.
 class Newest(NamedTuple):
-    """The last key under a prefix, or an empty text: a hint, which may be old."""
-
     prefix: str
 
 
+# The keys under a prefix up to a key: a hint, which may be old.
 class Names(NamedTuple):
-    """The keys under a prefix up to a key: a hint, which may be old."""
-
     prefix: str
     last: str
 
 
+# Delete objects. Those that stay are garbage, and harm nobody.
 class Delete(NamedTuple):
-    """Delete objects. Those that stay are garbage, and harm nobody."""
-
     keys: tuple[str, ...]
 
 
@@ -122,9 +117,8 @@ Answer: TypeAlias = bool | str | list[bytes | None] | list[str] | None
 Procedure: TypeAlias = Generator[Request, Answer, T]
 
 
+# How far the journal is known: the last slot, its epoch, its digest, and the slot of the last fence.
 class Chain(NamedTuple):
-    """How far the journal is known: the last slot, its epoch, its digest, and the slot of the last fence."""
-
     slot: int = 0
     epoch: int = 0
     digest: bytes = b""
@@ -164,20 +158,17 @@ class Root(NamedTuple):
     fences: Sequence[int]
 
 
+# What a life found: a snapshot, if there is one, and the entries after it, its own fence last, each with the chain up to it.
 class Begun(NamedTuple):
-    """What a life found: a snapshot, if there is one, and the entries after it, its own fence last, each with the chain up to it."""
-
     root: Root | None
     entries: list[tuple[SlotRecord, Chain]]
 
 
 def slot_key(slot: int) -> str:
-    """Where a slot lies."""
     return f"{JOURNAL}{slot:012x}"
 
 
 def root_key(number: int) -> str:
-    """Where a root lies."""
     return f"{ROOTS}{number:08}"
 
 
@@ -256,7 +247,7 @@ class JournalLife:
                 raise damage
             return Begun(found, entries)
 
-    def newest_about(self, entries: Sequence[tuple[SlotRecord, Chain]] = ()) -> Procedure[bytes | None]:
+    def newest_about(self, entries: Sequence[tuple[SlotRecord, Chain]]) -> Procedure[bytes | None]:
         """What the newest fence says; None if there is none. It is read again if it is not among these."""
         if not self.chain.fence:
             return None
@@ -289,7 +280,6 @@ class JournalLife:
         self._fences = set() if found is None else set(found.fences)
 
     def newest_root(self) -> Procedure[Root | None]:
-        """The last snapshot that was announced."""
         if not self._root:
             yield from self.hinted()
         newest: Root | None = None
@@ -446,7 +436,6 @@ class JournalLife:
         return slot not in self._fences
 
     def _is_last(self) -> Procedure[bool]:
-        """Whether no later life has begun."""
         slot = self.chain.slot + 1
         while (body := (yield from _sure_get(slot_key(slot)))) is not None:
             if record_of(slot_key(slot), body).nonce != self.nonce:
@@ -530,7 +519,7 @@ def _may_be_fence(slot: int, body: bytes | None) -> bool:
 
 
 def get(keys: Sequence[str]) -> Procedure[list[bytes | None]]:
-    """Read objects. They may be read at different times: if one of many has no answer, each half of them is asked for by itself."""
+    # They may be read at different times: if one of many has no answer, each half of them is asked for by itself.
     while keys:
         try:
             return cast("list[bytes | None]", (yield Get(tuple(keys))))
@@ -541,14 +530,13 @@ def get(keys: Sequence[str]) -> Procedure[list[bytes | None]]:
 
 
 def delete(keys: Sequence[str]) -> Procedure[None]:
-    """Delete these objects, and know that they are gone."""
     while keys and any(each is not None for each in (yield from get(keys))):
         with suppress(NoReply):
             yield Delete(tuple(keys))
 
 
 def names(prefix: str, last: str) -> Procedure[list[str]]:
-    """The keys under a prefix up to a key: a hint."""
+    # A hint, which may be old.
     while True:
         try:
             return cast("list[str]", (yield Names(prefix, last)))
@@ -562,7 +550,7 @@ def _sure_get(key: str) -> Procedure[bytes | None]:
 
 
 def newest_key(prefix: str) -> Procedure[str]:
-    """The last key under a prefix, or an empty text: a hint."""
+    # A hint, which may be old.
     while True:
         try:
             return str((yield Newest(prefix)))

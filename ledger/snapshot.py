@@ -14,10 +14,9 @@ from operator import attrgetter
 
 from perdure.ledger.activation import Activation, Lives
 from perdure.ledger.asks import note_asks
-from perdure.ledger.batch_folds import fold_batch
 from perdure.ledger.code import Code
 from perdure.ledger.codec import decode, pack, unpack
-from perdure.ledger.folds import fold
+from perdure.ledger.folds import fold, fold_batch
 from perdure.ledger.mail import Mail, MailState
 from perdure.ledger.run import Run
 from perdure.ledger.store.store import BatchRow, Boot, Record
@@ -28,7 +27,6 @@ _plain_of = attrgetter(*(each.name for each in fields(Activation) if each.name n
 
 
 def meta_of(view: View) -> bytes:
-    """What is true of the ledger as a whole."""
     return pack(
         {
             "epoch": view.epoch,
@@ -79,7 +77,6 @@ def dirty_records(view: View) -> list[Record]:
 
 
 def _kept(view: View, table: str, key: str, record: Record | None) -> Iterator[Record]:
-    """The row of a record that exists, or the removal of a row whose record is gone."""
     # A record that came and went between two snapshots, as most do, never had a row.
     if record is not None:
         view.kept[f"{table}/{key}"] = None
@@ -124,12 +121,6 @@ def activation_from(record: Record) -> Activation:
     return Activation(*unpack(record.body))
 
 
-def restore(boot: Boot) -> View:
-    """The view that these rows and facts describe."""
-    with _nothing_collected():
-        return _restored(boot)
-
-
 @contextmanager
 def _nothing_collected() -> Iterator[None]:
     # All that is made stays, and there is no cycle in it. To search it for garbage again and again took a third of a boot.
@@ -142,7 +133,9 @@ def _nothing_collected() -> Iterator[None]:
             gc.enable()
 
 
-def _restored(boot: Boot) -> View:
+@_nothing_collected()
+def restore(boot: Boot) -> View:
+    """The view that these rows and facts describe."""
     view = View()
     if boot.meta is not None:
         meta = unpack(boot.meta)
@@ -174,7 +167,7 @@ def _restore_record(view: View, record: Record) -> None:
         if not record.live:
             view.archived[str(run.status)] -= 1
     elif record.table == "agents" and record.live:
-        view.agents[record.key] = Activation(*unpack(record.body))
+        view.agents[record.key] = activation_from(record)
         view.kept[f"agents/{record.key}"] = None
     elif record.table == "mail" and record.live:
         mail = Mail.from_plain(unpack(record.body))

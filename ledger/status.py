@@ -6,8 +6,6 @@ from enum import StrEnum
 
 
 class Status(StrEnum):
-    """Where a run stands."""
-
     STARTING = "starting"
     RUNNING = "running"
     INTERRUPTED = "interrupted"
@@ -32,9 +30,8 @@ LAST_EVENTS = frozenset({"finished", "error", "aborted", "cleared"})
 """The kinds of event after which a run says nothing, unless it is tried again."""
 
 
+# Of a run with steps that are undone unless it completes: what becomes of it when that is done.
 class Undo(StrEnum):
-    """Of a run with steps that are undone unless it completes: what becomes of it when that is done."""
-
     PROMISED = "promised"  # nothing yet: it goes on
     ERROR = "error"
     ABORTED = "aborted"
@@ -42,17 +39,14 @@ class Undo(StrEnum):
 
 
 class AskStatus(StrEnum):
-    """Where a question of a run to people stands."""
-
     OPEN = "open"
     ANSWERED = "answered"
     EXPIRED = "expired"
     WITHDRAWN = "withdrawn"
 
 
+# Why a parent stopped waiting.
 class InterruptedReason(StrEnum):
-    """Why a parent stopped waiting."""
-
     NO_PROGRESS = "no-progress"
     WINDOW_EXCEEDED = "window-exceeded"
     NOT_TAILABLE = "not-tailable"

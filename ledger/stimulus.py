@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 
+# With `wait`, the sender is told its end.
 class Request(NamedTuple):
-    """A parent or client requests a run. With `wait`, the sender is told its end."""
-
     run_id: str
     agent_type: str
     parent: str
@@ -25,24 +24,20 @@ class Request(NamedTuple):
 
 
 class Up(NamedTuple):
-    """The attempt is at work."""
-
     run_id: str
     incarnation: int
 
 
+# `body` is encoded plain data.
 class Progress(NamedTuple):
-    """The child reported progress. `body` is encoded plain data."""
-
     run_id: str
     incarnation: int
     body: bytes
     sequence: int = 0
 
 
+# The child reached the `occurrence`-th milestone of this name in its attempt, or in a call of one of its tools (`source`).
 class Milestone(NamedTuple):
-    """The child reached the `occurrence`-th milestone of this name in its attempt, or in a call of one of its tools (`source`)."""
-
     run_id: str
     incarnation: int
     name: str
@@ -52,18 +47,16 @@ class Milestone(NamedTuple):
     source: str = ""
 
 
+# The `number`-th piece of the child's stream in its attempt.
 class Chunk(NamedTuple):
-    """The `number`-th piece of the child's stream in its attempt."""
-
     run_id: str
     incarnation: int
     number: int
     body: bytes
 
 
+# The child returned (`output`, `summary`) or raised (`error`, `trace`). With `released`, it has left its host.
 class Ended(NamedTuple):
-    """The child returned (`output`, `summary`) or raised (`error`, `trace`). With `released`, it has left its host."""
-
     run_id: str
     incarnation: int
     output: bytes | None
@@ -74,9 +67,8 @@ class Ended(NamedTuple):
     sequence: int = 0
 
 
+# The child raised (`error`, `trace`), and undoes the steps of its run before it reports that end.
 class Undoing(NamedTuple):
-    """The child raised (`error`, `trace`), and undoes the steps of its run before it reports that end."""
-
     run_id: str
     incarnation: int
     error: str
@@ -92,9 +84,8 @@ class PromiseUndo(NamedTuple):
     incarnation: int
 
 
+# `cause` is one of those below.
 class Unstarted(NamedTuple):
-    """The host could not start the attempt: `cause` is one of those below."""
-
     run_id: str
     incarnation: int
     cause: str
@@ -117,9 +108,8 @@ class Waiting(NamedTuple):
     sequence: int = 0
 
 
+# The child took an event, durably, after its step `after`.
 class Took(NamedTuple):
-    """The child took an event, durably, after its step `after`."""
-
     run_id: str
     incarnation: int
     mail_id: str
@@ -127,24 +117,20 @@ class Took(NamedTuple):
     sequence: int = 0
 
 
+# The agent left its host cleanly: nothing of its work is in memory.
 class Released(NamedTuple):
-    """The agent left its host cleanly."""
-
     agent_id: str
     incarnation: int
     sequence: int = 0
 
 
 class Awake(NamedTuple):
-    """The agent came up on its host."""
-
     agent_id: str
     incarnation: int
 
 
+# The agent must be awake at `at_ms`; with 0, it has nothing scheduled. `home` is what its class asks of its host.
 class Alarm(NamedTuple):
-    """The agent must be awake at `at_ms`; with 0, it has nothing scheduled. `home` is what its class asks of its host."""
-
     agent_id: str
     incarnation: int
     at_ms: int
@@ -152,9 +138,8 @@ class Alarm(NamedTuple):
     sequence: int = 0
 
 
+# The calls of a chat that wait for people or their clients. The fields are those of `CallsAsked`.
 class AskCalls(NamedTuple):
-    """The calls of a chat that wait for people or their clients. The fields are those of `CallsAsked`."""
-
     agent_id: str
     incarnation: int
     calls: dict[str, bytes]
@@ -162,9 +147,8 @@ class AskCalls(NamedTuple):
     sequence: int = 0
 
 
+# The recipient's transaction with these mails' effects is durable. `failures` are `(mail id, error, park)`.
 class Handled(NamedTuple):
-    """The recipient's transaction with these mails' effects is durable. `failures` are `(mail id, error, park)`."""
-
     agent_id: str
     incarnation: int
     mail_ids: list[str]
@@ -184,17 +168,14 @@ BY_OPERATOR: Final = "cancelled by an operator"
 """The reason of a cancellation for which nobody gave one."""
 
 
+# `parent` names the agent that asks, whose run it must be; None is an operator.
 class Cancel(NamedTuple):
-    """A run is to be aborted. `parent` names the agent that asks, whose run it must be; None is an operator."""
-
     run_id: str
     parent: str | None
     reason: str
 
 
 class Clear(NamedTuple):
-    """These runs are to be forgotten."""
-
     run_ids: list[str]
 
 
@@ -220,9 +201,8 @@ class Tell(NamedTuple):
     standalone: str = ""
 
 
+# An event for a run, sent exactly once. `epoch` is that of `Tell`.
 class Send(NamedTuple):
-    """An event for a run, sent exactly once. `epoch` is that of `Tell`."""
-
     mail_id: str
     run_id: str
     name: str
@@ -251,9 +231,8 @@ class OpenAsk(NamedTuple):
     refuses: str = ""
 
 
+# A run waits for the answer to a question no more.
 class WithdrawAsk(NamedTuple):
-    """A run waits for the answer to a question no more."""
-
     run_id: str
     incarnation: int
     number: int
@@ -278,54 +257,44 @@ class AnswerAsk(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """An operator asks that a run be paused, or that it go on."""
-
     run_id: str
     paused: bool
 
 
+# An agent and its descendants are to be deleted: storages, runs, alarms and mail.
 class Forget(NamedTuple):
-    """An agent and its descendants are to be deleted: storages, runs, alarms and mail."""
-
     agent_id: str
 
 
+# The present lives of an agent and its descendants are to end. Their storages and work stay.
 class StopLives(NamedTuple):
-    """The present lives of an agent and its descendants are to end. Their storages and work stay."""
-
     agent_id: str
 
 
+# A person asks that a parked mail be delivered again, or that a run that failed, was given up or is parked be tried again.
 class Retry(NamedTuple):
-    """A person asks that a parked mail be delivered again, or that a run that failed, was given up or is parked be tried again."""
-
     key: str
 
 
+# A host began a session: its tenants as `(agent, incarnation)`, and the incarnations whose goodbye is on its way.
 class HostUp(NamedTuple):
-    """A host began a session: its tenants as `(agent, incarnation)`, and the incarnations whose goodbye is on its way."""
-
     host_id: str
     tenants: list[tuple[str, int]]
     farewells: Sequence[int] = ()
 
 
 class HostLost(NamedTuple):
-    """A host died, or was killed."""
-
     host_id: str
     cause: str
 
 
+# One more host of this pool did not come up.
 class Unhosted(NamedTuple):
-    """One more host of this pool did not come up."""
-
     pool: str
 
 
+# Time passed. The wall clock, by which alarms ring, is so much behind the time of the ledger, or ahead if it is less than 0.
 class Tick(NamedTuple):
-    """Time passed. The wall clock, by which alarms ring, is so much behind the time of the ledger, or ahead if it is less than 0."""
-
     behind_ms: int = 0
 
 

@@ -107,15 +107,13 @@ class Traces(NamedTuple):
 
 
 class Verdict(Enum):
-    """What becomes of a claim."""
-
     BEGINS = auto()
     ASKS = auto()  # whether the newest life answers
     REFUSED = auto()
     FOLLOWED = auto()  # its session was followed by another one
 
 
-def verdict(claim: Claim, holder: Holder | None, *, answers: bool | None = None) -> Verdict:
+def verdict(claim: Claim, holder: Holder | None, *, answers: bool | None) -> Verdict:
     """What becomes of a claim when the newest life has this holder. `answers` says whether that one does; None if it was not asked."""
     if holder is None or holder.session == claim.session:
         return Verdict.BEGINS

@@ -24,7 +24,6 @@ from perdure.policies import Budget, Expiry, Limits, Sighting, carried, expiry
 
 
 def tick(view: View, said: Tick, at_ms: int, limits: Limits) -> Iterator[Fact | Note]:
-    """Look at every run, agent and mailbox that is due."""
     wall_ms = at_ms - said.behind_ms
     yield TimersFired(at_ms, wall_ms)
     for agent in view.alarms.fired:

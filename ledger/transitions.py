@@ -58,6 +58,7 @@ _S, _R, _I = Status.STARTING, Status.RUNNING, Status.INTERRUPTED
 _C, _E, _A = Status.COMPLETED, Status.ERROR, Status.ABORTED
 _ignored, _illegal = Cell.IGNORED, Cell.ILLEGAL
 
+# The facts whose subject is a run, all of them.
 #                     starting   running    interrupted  completed  error      aborted
 TABLE: dict[type[Fact], tuple[Status | Cell, ...]] = {
     RunRequested:     (_illegal, _illegal,  _illegal,    _illegal,  _illegal,  _illegal),

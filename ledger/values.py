@@ -18,6 +18,7 @@ Perdure's own, such as a status, arrives as the text that it equals.
 
 from __future__ import annotations
 
+import json
 import reprlib
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
@@ -61,9 +62,8 @@ SECRETIVE: Final = (
 )
 
 
+# A value that is encoded already, within other data.
 class Kept:
-    """A value that is encoded already, within other data."""
-
     __slots__ = ("body",)
 
     def __init__(self, body: bytes) -> None:
@@ -79,10 +79,9 @@ class Kept:
         return repr(shown(self.body))
 
 
+# The classes whose objects may travel in one place.
 class Objects(Protocol):
-    """The classes whose objects may travel in one place."""
-
-    def take(self, value: Any) -> list[Any] | None:
+    def take(self, value: object) -> list[Any] | None:
         """The fields of an object, its class's name first; None if its class is none of these. Raises `Unfit`."""
 
     def make(self, fields: list[Any]) -> object: ...
@@ -92,9 +91,8 @@ class Unfit(TypeError):
     """Why a value cannot travel."""
 
 
+# A type of values: what is kept of one, and how it is made of that.
 class _Kind(NamedTuple):
-    """A type of values: what is kept of one, and how it is made of that."""
-
     type: type
     take: Callable[[Any], Any]
     make: Callable[[Any], Any]
@@ -121,7 +119,7 @@ def _in_zone(zone: str | float | None) -> tzinfo | None:
     return None if zone is None else timezone(timedelta(seconds=zone)) if zone else UTC
 
 
-def _moment(value: datetime | time) -> list[Any]:
+def _moment(value: datetime | time) -> list[object]:
     zone = _zone(value.tzinfo, value if isinstance(value, datetime) else None)
     return [value.replace(tzinfo=None).isoformat(), zone, value.fold]
 
@@ -130,7 +128,7 @@ def _moment_of(kind: type[Any]) -> Callable[[Any], Any]:
     return lambda kept: kind.fromisoformat(kept[0]).replace(tzinfo=_in_zone(kept[1]), fold=kept[2])
 
 
-def _factory(value: defaultdict[Any, Any]) -> str | None:
+def _factory(value: defaultdict[object, object]) -> str | None:
     factory = value.default_factory
     if factory is None:
         return None
@@ -149,7 +147,7 @@ def _path_of(kind: type[PurePath]) -> _Kind:
     )
 
 
-def _in_order(value: set[Any] | frozenset[Any]) -> Any:
+def _in_order(value: set[object] | frozenset[object]) -> Any:
     # By what is kept: its own order differs between processes, because hashes of text do.
     return sorted(value, key=lambda each: _packed(each, None, 0))
 
@@ -235,7 +233,7 @@ def unchecked(body: bytes) -> tuple[bytes, bytes]:
 _EXTENSIONS = frozenset(bytes([each]) for each in (0xC7, 0xC8, 0xC9, 0xD4, 0xD5, 0xD6, 0xD7, 0xD8))
 
 
-def reference(value: Any) -> object:
+def reference(value: object) -> object:
     """What msgpack's packer writes for data within messages and facts that it does not know."""
     if type(value) is Kept:
         return msgpack.ExtType(_KEPT, value.body)
@@ -260,7 +258,7 @@ def unpack_with(body: bytes, hook: Callable[[int, bytes], object]) -> Any:
         return msgpack.unpackb(body, raw=False, strict_map_key=False, ext_hook=hook, object_pairs_hook=_with_any_keys)
 
 
-def _with_any_keys(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+def _with_any_keys(pairs: list[tuple[object, object]]) -> dict[object, object]:
     return {key if _has_hash(key) else str(key): value for key, value in pairs}
 
 
@@ -289,7 +287,7 @@ class _Encoder:
         self.objects: Objects | None = None
         self.depth = 0
 
-    def extension(self, value: Any) -> object:
+    def extension(self, value: object) -> object:
         return _extension(value, self.objects, self.depth)
 
 
@@ -419,3 +417,32 @@ def said(value: object, chars_max: int = _SHORT_WORDS) -> str:
     words.maxstring = words.maxother = words.maxlong = chars_max if chars_max <= _SHORT_WORDS else _WHOLE
     words.maxlist = words.maxtuple = words.maxdict = words.maxset = words.maxfrozenset = words.maxdeque = chars_max
     return words.repr(value)[:chars_max].encode(errors="backslashreplace").decode()
+
+
+_PREVIEW_CHARS: Final = 500
+_CUT: Final = "..."
+_as_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def preview_of(value: object) -> str | None:
+    """A text as it is, anything else as JSON, None for no input; at most 500 characters of it."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return value[:_PREVIEW_CHARS]
+    if type(value) is int and abs(value) < 1 << 63:
+        return str(value)[:_PREVIEW_CHARS]
+    try:
+        text = _as_json(value)
+    except (TypeError, ValueError, RecursionError):  # bytes or a set, which JSON does not know
+        return said(value, _PREVIEW_CHARS)
+    return text if len(text) <= _PREVIEW_CHARS else text[: _PREVIEW_CHARS - len(_CUT)] + _CUT
+
+
+def shown_input(options: Mapping[str, object], inline: bytes | None) -> object:
+    """What to display of a run's input: what its parent chose, or else a preview of the input."""
+    # For an input that is too large for its fact, the parent has made the preview already, so the payload is not read.
+    told = options.get("preview")
+    if isinstance(told, Kept):
+        return told
+    return told if told is not None or inline is None else preview_of(shown(inline))

@@ -16,14 +16,11 @@ from typing import Any
 from perdure.ledger.activation import Activation, HostSpec, HostView, Lives, PoolTrouble, package_of, with_package
 from perdure.ledger.code import Code
 from perdure.ledger.facts import Fact
-from perdure.ledger.families import Families, ancestors
-from perdure.ledger.ids import is_within, name_of, origin_of, parent_of, root_of, type_of
+from perdure.ledger.ids import is_within, origin_of, parent_of, root_of, type_of
+from perdure.ledger.indexes import Families, LineKey, PendingMail, Timers, WaitQueues, ancestors, line_for
 from perdure.ledger.mail import EVENT, Mail, MailEvent, MailState, Slot, handler_of
-from perdure.ledger.pending_mail import PendingMail
-from perdure.ledger.run import Run, RunWait, apply
+from perdure.ledger.run import Run, RunWait, apply, run_of
 from perdure.ledger.store.store import Record
-from perdure.ledger.timers import Timers
-from perdure.ledger.wait_queues import LineKey, WaitQueues, line_for
 from perdure.policies import Leap, NodeDrain, runs_of
 
 ALARM_OF_RUN = "\0run "
@@ -115,7 +112,6 @@ class View:
         self.settle(run)
 
     def remove_run(self, run_id: str) -> Run | None:
-        """Have a run in memory no more."""
         run = self.runs.pop(run_id, None)
         if run is None:
             return None
@@ -138,7 +134,7 @@ class View:
     # runs that wait for others
 
     def follow_sources(self, run: Run) -> None:
-        """Keep in memory what a run that waits for others, or is given their results, needs of them."""
+        # What a run that waits for others, or is given their results, needs of them stays in memory.
         condition = run.condition
         needed = set(run.sources if run.is_live else ())
         for source in () if condition is None else runs_of(condition):
@@ -152,7 +148,7 @@ class View:
                 self.settle(self.runs[source])
 
     def stir_joins(self, run: Run) -> None:
-        """Something has happened to a run that may decide about those that need it, or about its own condition."""
+        # This may decide about those that need the run, or about its own condition.
         self.due_joins.update(self.sources.get(run.run_id, ()))
         if "after" in run.options and run.is_live and not run.is_placed:
             self.due_joins[run.run_id] = None
@@ -239,7 +235,7 @@ class View:
             self.awake.pop(activation.agent_id, None)
 
     def set_alarm(self, activation: Activation, at_ms: int) -> None:
-        """Wake this agent at that time, and not at that of its last alarm; with 0, it has none."""
+        # The last alarm does not count any more; with 0, the agent has none.
         agent = activation.agent_id
         activation.alarm_at_ms = at_ms
         self.dirty_agents[agent] = None
@@ -256,10 +252,9 @@ class View:
         home = self._told_home(agent)
         if not self.code.newest:
             return home
-        root = root_of(agent)
-        run = self.runs.get(name_of(root))
+        run = run_of(self.runs, root_of(agent))
         package: str | None = self.code.newest.get(origin_of(type_of(agent)))
-        if run is not None and run.child == root:
+        if run is not None:
             package = package_of(run.options.get("pool"))
         return home if package is None else with_package(home, package)
 
@@ -286,7 +281,7 @@ class View:
             self.wakes.join(line, agent)
 
     def put_off(self, agent: str) -> None:
-        """An agent cannot be woken now. It is wanted again when that changes."""
+        # It cannot be woken now. It is wanted again when that changes.
         line = self.wanted.get(agent)
         if line is not None:
             self.wakes.leave(line, agent)
@@ -322,7 +317,7 @@ class View:
         self.stir_joins(run)
 
     def open_all(self, runs: list[Run]) -> None:
-        """Enter runs that were requested together: of one parent, with the same options."""
+        # They were requested together: of one parent, with the same options.
         first, ids = runs[0], [run.run_id for run in runs]
         self.runs.update(zip(ids, runs, strict=True))
         self.tallied[first.status] += len(runs)
@@ -337,7 +332,7 @@ class View:
             self.count_waits(first.parent, len(ids))
 
     def seat_all(self, runs: list[Run], host_id: str) -> None:
-        """Put the children of runs, of which nothing was known, on a host."""
+        # Nothing was known of the children.
         ids, agents = [run.run_id for run in runs], [run.child for run in runs]
         self.touched.update(dict.fromkeys(ids))
         self.dirty_runs.update(dict.fromkeys(ids))
@@ -390,7 +385,6 @@ class View:
             self.asleep[agent] = gone.at_rest()
 
     def advance(self, run: Run, fact: Fact, seq: int, at_ms: int) -> int | None:
-        """Change one run by a fact, and keep the indexes with it."""
         status, was_live, was_placed, stones = run.status, run.is_live, run.is_placed, len(run.milestones)
         frame = apply(run, fact, seq, at_ms)
         self.touched[run.run_id] = self.dirty_runs[run.run_id] = None
@@ -426,14 +420,14 @@ class View:
         return len(due)
 
     def rest(self, run: Run) -> None:
-        """Have a run that waits, or is paused, stand in no queue until its time or its event comes. What has come already counts."""
+        # It stands in no queue until its time or its event comes. What has come already counts.
         self.dequeue(run)
         if run.run_id not in self.agents:
             self.timers.disarm(run.run_id)  # those were of the attempt
         self.rest_again(run)
 
     def rest_again(self, run: Run) -> None:
-        """The same of a run that stands in no queue, and is looked at by no timer."""
+        # It stands in no queue, and no timer looks at it.
         wait = run.wait
         if not run.paused and (wait is None or wait.is_for_nothing or self._has_come(run, wait)):
             self.enqueue(run)
@@ -470,7 +464,7 @@ class View:
             del self.held[run.parent]
 
     def post(self, run: Run, slot: str, content: dict[str, Any] | None, at_ms: int) -> None:
-        """Put a mail into a slot of a run, unless the slot was used before."""
+        # A slot takes one mail.
         if slot in run.slots:
             return
         key, handler = run.mail_id(slot), handler_of(slot, run.options)
@@ -510,7 +504,6 @@ class View:
             self.rest(run)
 
     def move_mail(self, event: MailEvent, *keys: str) -> None:
-        """Move mails of one recipient by the table, their slots with them, and into its mailbox or out of it."""
         mails = [self.mail[key] for key in keys]
         if not mails:
             return
@@ -571,8 +564,8 @@ class View:
         return activation
 
     def take_back_events(self, agent: str) -> None:
-        run = self.runs.get(name_of(agent))
-        if run is not None and run.child == agent and run.run_id in self.events:
+        run = run_of(self.runs, agent)
+        if run is not None and run.run_id in self.events:
             self.events[run.run_id].take_back()
 
     def drop_agent(self, agent: str) -> None:
@@ -669,7 +662,7 @@ class View:
             self.enqueue(follower)
 
     def count_waits(self, agent: str, change: int) -> None:
-        """Count the runs that an agent waits for. An agent that merely waits is no load to its host."""
+        # An agent that merely waits is no load to its host.
         before = self.awaiting.get(agent, 0)
         after = before + change
         self.awaiting[agent] = after
@@ -686,8 +679,8 @@ def last_end(view: View, agent: str) -> int:
     # The child of a run also lives in its attempts. Their ends are not kept one by one: only while the first attempt lasts is it certain
     # that none has ended.
     end = view.lives.last_end(agent)
-    run = view.runs.get(name_of(agent))
-    if run is None or run.child != agent or not run.attempt or (run.attempt == 1 and run.is_placed):
+    run = run_of(view.runs, agent)
+    if run is None or not run.attempt or (run.attempt == 1 and run.is_placed):
         return end
     return max(end, run.last_seq)
 

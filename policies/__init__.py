@@ -10,14 +10,12 @@
 | `recovery` | what becomes of a run whose child is gone? |
 | `joins` | when may a run begin that waits for others? |
 | `failures` | what is a failed model request, as plain data? |
-| `transport`, `transport_signs` | why did it fail, and could it succeed later? |
+| `transport` | why did it fail, and could it succeed later? |
 | `phases` | what is done after it, given how far it had come? |
 | `cautions` | what is said about a call whose outcome is unknown? |
-| `authored` | how may an author write a configuration? |
-| `chat_config` | how does a chat agent recover? |
-| `chat_recovery` | what becomes of a chat turn that was cut off? |
+| `chat_config` | how is a chat agent configured, and how may an author write that? |
+| `chat_recovery` | what becomes of a chat turn that was cut off, and what counts as its progress? |
 | `compaction` | how much of a conversation is a model sent, once it has grown too long for it? |
-| `chat_progress` | which chunks are progress? |
 | `repair` | how does a transcript become one that a model accepts? |
 | `ui_messages` | what shape have messages, parts and events? |
 | `repeats` | may a call start whose like was lost? |
@@ -35,14 +33,12 @@
 | `delivery` | what is shown at last, and what follows a post that went wrong? |
 | `ledger_time` | how does the ledger's time follow the wall clock, and what is measured without it? |
 | `liveness` | when does silence count against a host? |
-| `nodes` | which node could give what a host asks for? |
-| `node_choice` | which node takes the next host, and how is one left that drains? |
+| `nodes` | which node could give what a host asks for, which one takes the next host, and how is one left that drains? |
 | `placement` | which host takes the next agent, and how many hosts are wanted? |
 | `kill_targets` | which process is killed next, in a drill? |
 | `ranked_queue` | whose turn is it on a host? |
 | `agents_client` | what do the frames of Cloudflare's clients ask for, and what are they told? |
-| `turn_size` | how many messages does the supervisor decide at once? |
-| `linger` | how long does it wait for more of them, where each commit has a price? |
+| `turn_pace` | how many messages does the supervisor decide at once, and how long does it wait for more of them? |
 | `step_tries` | what happens next with a step that is tried, timed, or asked for? |
 | `spans` | how is a span named, by whichever process tells it? |
 
@@ -79,8 +75,13 @@ if TYPE_CHECKING:
         PastOutcome,
     )
     from perdure.policies.cautions import NoResult, caution, correction, error_text, notice_of
-    from perdure.policies.chat_config import TERMINAL_MESSAGE, ChatRecovery, ExhaustedContext, ProgressContext
-    from perdure.policies.chat_progress import earns_credit
+    from perdure.policies.chat_config import (
+        TERMINAL_MESSAGE,
+        ChatRecovery,
+        ContextOverflow,
+        ExhaustedContext,
+        ProgressContext,
+    )
     from perdure.policies.chat_recovery import (
         Evaluation,
         Incident,
@@ -88,6 +89,7 @@ if TYPE_CHECKING:
         RecoveryKind,
         TurnInterruption,
         classify_turn,
+        earns_credit,
         evaluate,
         exhausted_context,
         keeps_partial,
@@ -98,7 +100,6 @@ if TYPE_CHECKING:
         CLIPS,
         SUMMARY_HEAD,
         SUMMARY_INSTRUCTIONS,
-        ContextOverflow,
         cut,
         estimated_tokens,
         question_starts,
@@ -111,7 +112,6 @@ if TYPE_CHECKING:
         DeliveryOutcome,
         DeliveryTrouble,
         Next,
-        ReplyEnding,
         after_failure,
         after_unknown,
         ending,
@@ -167,31 +167,27 @@ if TYPE_CHECKING:
     from perdure.policies.kill_targets import StrikeTarget, carriers, from_here, in_turns, victims
     from perdure.policies.ledger_time import LEAP_MS, Leap, LedgerTime, carried, with_leap
     from perdure.policies.limits import Limits
-    from perdure.policies.linger import CommitPace, linger_ms, pace_after
     from perdure.policies.liveness import COMING, MUTE, Silence, is_noteworthy, is_unbearable, silence_after, was_late
     from perdure.policies.long_texts import Counting, length_of, sendable, split, spoken
-    from perdure.policies.node_choice import (
-        DrainStep,
-        NodeDrain,
-        NodeLoad,
-        choose_node,
-        drain_step,
-        is_left,
-        moves_at_ms,
-    )
     from perdure.policies.nodes import (
         ACCELERATOR,
         CPU,
         GPU,
         MEMORY,
         NODE_ID,
+        DrainStep,
+        NodeDrain,
+        NodeLoad,
         NodeOffer,
-        Selector,
         amount_in_words,
+        choose_node,
+        drain_step,
         has_labels,
         is_label,
         is_label_expression,
+        is_left,
         label_in_words,
+        moves_at_ms,
         node_lack,
     )
     from perdure.policies.numbers import INFINITY, InvalidValue, is_number, number, whole
@@ -206,7 +202,7 @@ if TYPE_CHECKING:
         steered_turn,
     )
     from perdure.policies.patience import Budget, Expiry, Sighting, expiry, is_window
-    from perdure.policies.phases import FAILURES_MAX, AttemptFacts, CallFacts, CallStage, Mode, TurnBudget, decide
+    from perdure.policies.phases import AttemptFacts, CallFacts, CallStage, Mode, TurnBudget, decide
     from perdure.policies.placement import (
         blamed_from,
         choose,
@@ -276,7 +272,7 @@ if TYPE_CHECKING:
     from perdure.policies.state_tables import Cell, IllegalTransition, Transitions
     from perdure.policies.step_tries import StepRecord, StepVerdict, look_at_step
     from perdure.policies.transport import classify, next_delay_ms, stalled, stream_ended
-    from perdure.policies.turn_size import turn_size_after
+    from perdure.policies.turn_pace import CommitPace, linger_ms, pace_after, turn_size_after
     from perdure.policies.turn_status import TURN_ENDED, TURN_TRANSITIONS, TurnEvent, TurnStatus
     from perdure.policies.ui_messages import (
         STEERED,

@@ -27,8 +27,6 @@ OUTCOMES: Final = {
 
 
 class ProbeAnswer(StrEnum):
-    """What a probe is answered with."""
-
     OWNED = "owned"
     """A continuation streams, for another connection."""
     RESUMING = "resuming"
@@ -57,7 +55,7 @@ class Situation(NamedTuple):
 
 
 def probe_answer(now: Situation) -> ProbeAnswer:
-    """The answer to a probe. The first row that fits is taken."""
+    # The first row that fits is taken.
     rows = (
         (now.streams and now.is_owned_elsewhere, ProbeAnswer.OWNED),
         (now.streams, ProbeAnswer.RESUMING),
@@ -72,9 +70,8 @@ def probe_answer(now: Situation) -> ProbeAnswer:
 # requests
 
 
+# The turn that a request asks for. `trigger` is ours; None if there is nothing to be done, and then `why` says so.
 class TurnPlan(NamedTuple):
-    """The turn that a request asks for. `trigger` is ours; None if there is nothing to be done, and then `why` says so."""
-
     trigger: str | None
     messages: Sequence[Mapping[str, Any]] = ()
     instead_of: str = ""
@@ -127,7 +124,7 @@ def _regenerated(
     return TurnPlan(None, why=NOTHING_NEW)
 
 
-def _without_id(message: Mapping[str, Any]) -> dict[str, Any]:
+def _without_id(message: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in message.items() if name != "id"}
 
 
@@ -177,29 +174,29 @@ def ask_events(frame: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> l
     return [(at + n, {"kind": "chunk", "runId": frame["run_id"], "body": part}) for n, part in enumerate(parts)]
 
 
-def _started(event: Mapping[str, Any], _run_id: str, _at: int) -> dict[str, Any]:
-    found: dict[str, Any] = {"kind": "started", "agentType": class_of(event["agent_type"]), "order": event["order"]}
+def _started(event: Mapping[str, Any], _run_id: str, _at: int) -> dict[str, object]:
+    found: dict[str, object] = {"kind": "started", "agentType": class_of(event["agent_type"]), "order": event["order"]}
     if event.get("input_preview") is not None:
         found["inputPreview"] = str(event["input_preview"])[:PREVIEW_MAX]
     return found | ({"display": event["display"]} if event.get("display") else {})
 
 
-def _signal(event: Mapping[str, Any]) -> dict[str, Any]:
+def _signal(event: Mapping[str, object]) -> dict[str, object]:
     names = ("fraction", "message", "phase", "data")
     return {name: event[name] for name in names if event.get(name) is not None}
 
 
-def _progress(event: Mapping[str, Any], run_id: str, at: int) -> dict[str, Any]:
+def _progress(event: Mapping[str, Any], run_id: str, at: int) -> dict[str, object]:
     body = {"type": "data-agent-progress", "id": f"{run_id}-{at}", "transient": True, "data": _signal(event)}
     return {"kind": "chunk", "body": body}
 
 
-def _milestone(event: Mapping[str, Any], _run_id: str, _at: int) -> dict[str, Any]:
+def _milestone(event: Mapping[str, Any], _run_id: str, _at: int) -> dict[str, object]:
     about = {"name": event["name"], "sequence": event["milestone_sequence"], "at": event["at_ms"]}
     return {"kind": "chunk", "body": {"type": "data-agent-milestone", "data": about | _signal(event)}}
 
 
-def _interrupted(event: Mapping[str, Any], _run_id: str, _at: int) -> dict[str, Any]:
+def _interrupted(event: Mapping[str, Any], _run_id: str, _at: int) -> dict[str, object]:
     found = {"kind": "interrupted", "error": event["error"]}
     return found | {
         theirs: event[ours]

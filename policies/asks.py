@@ -20,18 +20,16 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 
+# One who answers. An operator has the directory itself; an administrator is one of a gateway.
 class Answerer(NamedTuple):
-    """Who answers. An operator has the directory itself; an administrator is one of a gateway."""
-
     name: str
     groups: Collection[str] = ()
     is_operator: bool = False
     is_admin: bool = False
 
 
+# What one person has said, as encoded: the answer, and the arguments if they were edited.
 class Vote(NamedTuple):
-    """What one person has said, as encoded: the answer, and the arguments if they were edited."""
-
     who: str
     value: bytes
     edited: bytes | None = None
@@ -54,7 +52,7 @@ def _listed(names: Collection[str]) -> str:
 
 
 def with_vote(votes: Sequence[Vote], vote: Vote) -> list[Vote]:
-    """The votes after one more. The latest word of each person counts."""
+    # The latest word of each person counts.
     return [*(each for each in votes if each.who != vote.who), vote]
 
 

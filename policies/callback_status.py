@@ -16,9 +16,8 @@ from typing import Final
 from perdure.policies.state_tables import Cell, Transitions
 
 
+# Of a schedule or a queued item. The values are stored.
 class CallbackStatus(StrEnum):
-    """The status of a schedule or a queued item. The values are stored."""
-
     WAITING = "waiting"
     """It waits for its next occurrence."""
     RETRYING = "retrying"
@@ -33,8 +32,6 @@ CALLBACK_DUE: Final = frozenset({CallbackStatus.WAITING, CallbackStatus.RETRYING
 
 
 class CallbackEvent(StrEnum):
-    """An event of such a row."""
-
     MOVED_ON = "moved_on"
     """An occurrence is done or given up. The row waits for the next one."""
     FAILED = "failed"
@@ -49,9 +46,8 @@ class CallbackEvent(StrEnum):
     """A person retries it now, with all its tries."""
 
 
+# Of one try of a callback. The values are stored.
 class PastOutcome(StrEnum):
-    """The outcome of one try of a callback. The values are stored."""
-
     COMPLETED = "completed"
     FAILED = "failed"
     PARKED = "parked"

@@ -27,8 +27,6 @@ EVIDENCE_MAX = 300
 
 
 class NoResult(StrEnum):
-    """Why a call has no normal result."""
-
     DIED = "died"
     STILL_RUNNING = "still_running"
     NEVER_RAN = "never_ran"
@@ -109,7 +107,7 @@ class Notice:
 
     @property
     def data(self) -> dict[str, Any]:
-        """Of the part that ends the assistant's message."""
+        # Of the part that ends the assistant's message.
         return {
             "kind": "safe-retry-failed",
             "text": self.text,

@@ -1,15 +1,16 @@
-"""How a chat agent recovers: its configuration, and what its hooks are told."""
+"""How a chat agent is configured: how it recovers and what its hooks are told, and what it does when a conversation grows too long."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, TypeVar
 
-from perdure.policies.authored import authored
-from perdure.policies.numbers import INFINITY, is_number
+from perdure.policies.numbers import INFINITY, is_number, number, whole
 from perdure.policies.ui_messages import Part
+
+T = TypeVar("T")
 
 TERMINAL_MESSAGE = "The assistant was interrupted and could not recover. Please try again."
 
@@ -57,7 +58,7 @@ class ChatRecovery:
                 raise TypeError(f"{name}: {getattr(self, name)!r} cannot be called")
 
     def _clamp(self, name: str, *, least: int | None, is_whole: bool = False) -> None:
-        """Clamp a number. Without a `least`, a value below 0 means the default."""
+        # Without a `least`, a value below 0 means the default.
         value, default = getattr(self, name), _DEFAULTS[name]
         if not is_number(value):
             raise TypeError(f"{name}: {value!r} is not a number")
@@ -70,7 +71,7 @@ class ChatRecovery:
     @classmethod
     def of(cls, value: object) -> ChatRecovery:
         """Read what an author wrote: a `ChatRecovery`, a mapping of its fields, None or True for the defaults, or False for none at all."""
-        return authored(cls, "chat_recovery", "is_on", value)
+        return _authored(cls, "chat_recovery", "is_on", value)
 
 
 _DEFAULTS = {each.name: each.default for each in fields(ChatRecovery)}
@@ -106,3 +107,52 @@ class ExhaustedContext(RecoveryContext):
     terminal_message: str
     partial_text: str = ""
     partial_parts: list[Part] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContextOverflow:
+    """What becomes of a conversation that has grown too long for its model.
+
+    Its older part is summarised for the model, durably. The transcript stays whole.
+
+    Args:
+        reactive: whether to summarise after the provider has refused a request for its length, and to ask again.
+        max_retries: how often one turn may do that.
+        max_input_tokens: a request of more estimated tokens is made shorter before it is sent. By default none is.
+        keep_tokens: about how many tokens of the newest part are kept as they are, and at most half of what was sent.
+    """
+
+    reactive: bool = True
+    max_retries: int = 1
+    max_input_tokens: float = INFINITY
+    keep_tokens: int = 20_000
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.reactive, bool):
+            raise TypeError(f"reactive: {self.reactive!r} is neither True nor False")
+        whole("max_retries", self.max_retries, least=0)
+        whole("keep_tokens", self.keep_tokens, least=0)
+        number("max_input_tokens", self.max_input_tokens, unit="tokens", above=True)
+
+    @classmethod
+    def of(cls, value: object) -> ContextOverflow:
+        """Read what an author wrote: a `ContextOverflow`, a mapping of its fields, None or True for the defaults, or False for none."""
+        return _authored(cls, "context_overflow", "reactive", value)
+
+
+def _authored(kind: type[T], name: str, switch: str, value: object) -> T:
+    """Read what an author wrote under `name`: a `kind`, a mapping of its fields, None or True for the defaults, or False, by `switch`.
+
+    Raises `TypeError` for anything else. `kind` is a dataclass.
+    """
+    if isinstance(value, kind):
+        return value
+    if value is None or isinstance(value, bool):
+        return kind(**{switch: value is not False})
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name}: {value!r:.200} is neither a {kind.__name__} nor a mapping of its fields")
+    known: Any = kind
+    unknown = sorted(map(str, set(value) - {each.name for each in fields(known)}))
+    if unknown:
+        raise TypeError(f"{name}: {unknown[0]!r} is none of its fields")
+    return kind(**value)

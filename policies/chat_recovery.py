@@ -3,7 +3,9 @@
 A turn is one durable row. Its *incident* is part of the row: opened when the turn is first found cut off, evaluated each further time, and
 gone when the turn completes.
 
-- Progress and work are counted per turn, so turns do not affect each other.
+- Progress and work are counted per turn, so turns do not affect each other. A chunk counts when it is *produced*, never when it is
+  replayed, stored or read again. A milestone always counts: a part begins, a call is complete, a call has its result. Content counts at
+  most once in five seconds, and first after a restart: many deltas are not much work.
 - A sealed incident (`exhausted`, `failed` or `skipped`) is never evaluated again.
 - Each entry of a turn counts: the first one, and then each recovery that got so far that the turn was begun again. Deaths come in storms,
   so those that came before that count once in 30 s. Stalls do not, so each counts. From the second loss in a row on there is a pause
@@ -45,11 +47,22 @@ DEBOUNCE_MS = 30_000
 STALLS_MAX = 20
 FIRST_PAUSE_MS = 1_000
 PAUSE_MAX_MS = 30_000
+CONTENT_WINDOW_MS = 5_000
+
+_MILESTONES = frozenset(
+    {
+        "text-start",
+        "reasoning-start",
+        "tool-input-available",
+        "tool-output-available",
+        "tool-output-error",
+        "tool-output-denied",
+    }
+)
+_CONTENT = frozenset({"text-delta", "reasoning-delta", "tool-input-delta"})
 
 
 class RecoveryKind(StrEnum):
-    """The recovery that a cut-off turn needs."""
-
     RETRY = "retry"
     CONTINUE = "continue"
     SUPERSEDED = "superseded"
@@ -82,9 +95,8 @@ def keeps_partial(*, persist: bool | None, has_settled_tools: bool) -> bool:
     return has_settled_tools or persist is not False
 
 
+# The last three are final.
 class IncidentStatus(StrEnum):
-    """The status of an incident. The last three are final."""
-
     ATTEMPTING = "attempting"
     SCHEDULED = "scheduled"
     PARKED = "parked"
@@ -156,9 +168,8 @@ class TurnInterruption(NamedTuple):
     was_entered: bool = False
 
 
+# The incident to store, and the decision. If `asks_predicate`, ask `should_keep_recovering`, and apply False by `declined`.
 class Evaluation(NamedTuple):
-    """The incident to store, and the decision. If `asks_predicate`, ask `should_keep_recovering`, and apply False by `declined`."""
-
     incident: Incident
     is_exhausted: bool
     is_new: bool = False
@@ -253,7 +264,7 @@ def progress_context(incident: Incident, now_ms: float) -> ProgressContext:
 def exhausted_context(
     incident: Incident, config: ChatRecovery, *, stream_id: str, created_at_ms: float, parts: list[Part]
 ) -> ExhaustedContext:
-    """What `on_exhausted` is told. `parts` is the answer so far."""
+    # `parts` is the answer so far.
     return ExhaustedContext(
         **_told_of(incident),
         stream_id=stream_id,
@@ -282,3 +293,10 @@ def recovery_pause_ms(incident: Incident, roll: float, passed_ms: float = 0) -> 
     pause_ms = jittered_ms(backoff_ms(incident.losses - 1, FIRST_PAUSE_MS, PAUSE_MAX_MS), roll)
     # What has passed since the last attempt began is part of it: an agent whose host dies again and again is woken ever later, too.
     return max(0.0, pause_ms - passed_ms)
+
+
+def earns_credit(chunk_type: object, at_ms: float, credited_at_ms: float | None) -> bool:
+    """Whether this chunk counts. `credited_at_ms` is when content last did, in this life."""
+    if chunk_type in _MILESTONES:
+        return True
+    return chunk_type in _CONTENT and (credited_at_ms is None or at_ms - credited_at_ms >= CONTENT_WINDOW_MS)

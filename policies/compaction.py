@@ -16,12 +16,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, Final
 
-from perdure.policies.authored import authored
-from perdure.policies.numbers import INFINITY, number, whole
 from perdure.policies.repair import is_settled, is_tool_part, tool_name
 from perdure.policies.ui_messages import Message, Part, steered_message
 
@@ -41,37 +38,6 @@ SUMMARY_HEAD: Final = (
     "[This is a summary of the older part of our conversation, which is too long to be told whole. "
     "It asks nothing of you.]\n\n"
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ContextOverflow:
-    """What becomes of a conversation that has grown too long for its model.
-
-    Its older part is summarised for the model, durably. The transcript stays whole.
-
-    Args:
-        reactive: whether to summarise after the provider has refused a request for its length, and to ask again.
-        max_retries: how often one turn may do that.
-        max_input_tokens: a request of more estimated tokens is made shorter before it is sent. By default none is.
-        keep_tokens: about how many tokens of the newest part are kept as they are, and at most half of what was sent.
-    """
-
-    reactive: bool = True
-    max_retries: int = 1
-    max_input_tokens: float = INFINITY
-    keep_tokens: int = 20_000
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.reactive, bool):
-            raise TypeError(f"reactive: {self.reactive!r} is neither True nor False")
-        whole("max_retries", self.max_retries, least=0)
-        whole("keep_tokens", self.keep_tokens, least=0)
-        number("max_input_tokens", self.max_input_tokens, unit="tokens", above=True)
-
-    @classmethod
-    def of(cls, value: object) -> ContextOverflow:
-        """Read what an author wrote: a `ContextOverflow`, a mapping of its fields, None or True for the defaults, or False for none."""
-        return authored(cls, "context_overflow", "reactive", value)
 
 
 def estimated_tokens(parts: Iterable[Part]) -> int:

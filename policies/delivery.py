@@ -39,8 +39,6 @@ APOLOGY: Final = "Sorry, my reply was interrupted. Please send your message agai
 
 
 class DeliveryTrouble(StrEnum):
-    """What went wrong with a request to a provider."""
-
     BUSY = "busy"
     UNREACHED = "unreached"
     UNKNOWN = "unknown"
@@ -50,8 +48,6 @@ class DeliveryTrouble(StrEnum):
 
 
 class Next(StrEnum):
-    """What is done after it."""
-
     DONE = "done"
     AGAIN = "again"
     ANEW = "anew"
@@ -59,8 +55,6 @@ class Next(StrEnum):
 
 
 class DeliveryOutcome(StrEnum):
-    """The outcome of a message to the agent."""
-
     ANSWERED = "answered"
     EMPTY = "empty"
     APOLOGISED = "apologised"
@@ -97,9 +91,8 @@ class Delivery:
     repeated_text: str = "(Sorry if you see this twice: I could not tell whether it had arrived.)"
 
 
+# The outcome of a reply, and what is shown at the end: the model's text or not, and words of ours.
 class ReplyEnding(NamedTuple):
-    """The outcome of a reply, and what is shown at the end: the model's text or not, and words of ours."""
-
     outcome: DeliveryOutcome
     keeps_text: bool
     words: str = ""

@@ -30,9 +30,8 @@ class Raised:
         return any(_elder(each) in names for each in self.lineage)
 
 
+# The classes of the table in `policies.transport`.
 class FailureKind(StrEnum):
-    """The class of a failure, by the table in `policies.transport`."""
-
     ABORTED = "aborted"
     MISSING_KEY = "missing_key"
     LOCAL_PRESSURE = "local_pressure"
@@ -51,8 +50,6 @@ class FailureKind(StrEnum):
 
 
 class ApiKind(StrEnum):
-    """What a provider's answer means."""
-
     AUTH = "auth"
     QUOTA_EXHAUSTED = "quota_exhausted"
     INVALID_REQUEST = "invalid_request"
@@ -65,10 +62,9 @@ class ApiKind(StrEnum):
 _TRANSPORT = frozenset({"transport", "decompression", "bare_phrase", "connect_stall", "silent_stall", "stream_end"})
 
 
+# `text` is one line for people. `is_transient`: the same request could succeed later.
 @dataclass(frozen=True)
 class Failure:
-    """Why a model request failed. `text` is one line for people. `is_transient`: the same request could succeed later."""
-
     kind: FailureKind
     text: str
     is_transient: bool

@@ -44,9 +44,8 @@ from perdure.policies.numbers import whole
 from perdure.policies.retry import backoff_ms, jittered_ms
 
 
+# Not given. None is a value.
 class Unset(Enum):
-    """The value was not given. None is a value."""
-
     UNSET = "unset"
 
 
@@ -98,7 +97,6 @@ class FiberResult:
 
     @property
     def event(self) -> FiberEvent:
-        """Its event in the table of fibers."""
         return FiberEvent(self.status)
 
 
@@ -160,30 +158,24 @@ class Interruption(NamedTuple):
 
 @dataclass(frozen=True)
 class Enter:
-    """Begin the next attempt after a pause."""
-
     after_ms: int = 0
 
 
+# The recovery hook is called. If it dies, the next decision waits for `then_ms`.
 @dataclass(frozen=True)
 class AskHook:
-    """Call the recovery hook. If it dies, wait for `then_ms` before the next decision."""
-
     then_ms: int
 
 
 @dataclass(frozen=True)
 class Settle:
-    """Settle it."""
-
     status: FiberStatus
     error: str | None
 
 
+# Its record is deleted.
 @dataclass(frozen=True)
 class Drop:
-    """Delete its record."""
-
     why: str
 
 
@@ -245,8 +237,6 @@ def _spent(found: Interruption, limits: Limits) -> str:
 
 
 class SettledFiber(NamedTuple):
-    """A settled fiber, as retention sees it."""
-
     fiber_id: str
     status: FiberStatus
     settled_at_ms: int

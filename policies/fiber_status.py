@@ -17,9 +17,8 @@ from typing import Final
 from perdure.policies.state_tables import Cell, Transitions
 
 
+# The values are stored.
 class FiberStatus(StrEnum):
-    """The status of a fiber. The values are stored."""
-
     PENDING = "pending"
     RUNNING = "running"
     COMPLETED = "completed"
@@ -35,9 +34,8 @@ FIBER_SETTLED: Final = (*FIBER_CLEANED, FiberStatus.INTERRUPTED)
 """The statuses in which a fiber can be settled."""
 
 
+# A status in which `recovering` is told from `interrupted`, and `waiting` from `running`.
 class FiberState(StrEnum):
-    """A status in which `recovering` is told from `interrupted`, and `waiting` from `running`."""
-
     PENDING = "pending"
     RUNNING = "running"
     WAITING = "waiting"
@@ -63,9 +61,8 @@ FIBER_ENTERED_NEXT: Final = frozenset({FiberState.PENDING, FiberState.WAITING})
 """Its body is not at work, and is entered when its time comes."""
 
 
+# The statuses of a `FiberResult` are events.
 class FiberEvent(StrEnum):
-    """An event of a fiber. The statuses of a `FiberResult` are events."""
-
     ENTERED = "entered"
     """The next attempt begins."""
     WAITED = "waits"

@@ -56,26 +56,23 @@ Leaf: TypeAlias = EndOf | MilestoneOf
 Condition: TypeAlias = EndOf | MilestoneOf | Of
 
 
+# `NEVER` and `MET` are for good, unless a person has a run tried again.
 class JoinStanding(Enum):
-    """Where a condition stands. `NEVER` and `MET` are for good, unless a person has a run tried again."""
-
     MET = "met"
     OPEN = "not yet"
     NEVER = "never"
 
 
+# What is known of a run that others wait for. With `is_over` nothing comes of it any more; `end` says in words how it ended.
 class Source(NamedTuple):
-    """What is known of a run that others wait for. With `is_over` nothing comes of it any more; `end` says in words how it ended."""
-
     has_completed: bool
     is_over: bool
     milestones: Collection[str]
     end: str
 
 
+# Where a condition stands; which of its leaves are met, by their places; and of one that can never come true, why.
 class JoinVerdict(NamedTuple):
-    """Where a condition stands; which of its leaves are met, by their places; and of one that can never come true, why."""
-
     standing: JoinStanding
     met: tuple[int, ...] = ()
     why: str = ""
@@ -85,7 +82,7 @@ Look: TypeAlias = Callable[[str], Source | None]
 
 
 def leaves_of(condition: Condition) -> list[Leaf]:
-    """The leaves, from left to right."""
+    # From left to right.
     if isinstance(condition, Of):
         return [leaf for part in condition.parts for leaf in leaves_of(part)]
     return [condition]
@@ -111,7 +108,7 @@ def standing_of(leaf: Leaf, source: Source | None) -> JoinStanding:
 
 
 def judge_condition(condition: Condition, look: Look) -> JoinVerdict:
-    """Where a condition stands. `look` says what is known of a run."""
+    # `look` says what is known of a run.
     leaves = leaves_of(condition)
     sources = {run_id: look(run_id) for run_id in runs_of(condition)}
     standings = [standing_of(leaf, sources[leaf.run_id]) for leaf in leaves]

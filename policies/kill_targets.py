@@ -15,8 +15,6 @@ K = TypeVar("K")
 
 
 class StrikeTarget(StrEnum):
-    """What a strike hits."""
-
     HOST = "host"  # a host, or a share of all
     AGENT = "agent"  # the host of an agent
     SUPERVISOR = "supervisor"
@@ -24,8 +22,6 @@ class StrikeTarget(StrEnum):
 
 
 class Carrier(NamedTuple):
-    """A host with the agents that live on it."""
-
     host_id: str
     agents: tuple[str, ...] = ()
 

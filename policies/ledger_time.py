@@ -30,16 +30,14 @@ LEAP_MS: Final = 1_000
 LEAPS_MAX: Final = 64
 
 
+# At `from_ms` of the ledger's time it became `by_ms` later at once.
 class Leap(NamedTuple):
-    """At `from_ms` of the ledger's time it became `by_ms` later at once."""
-
     from_ms: int
     by_ms: int
 
 
+# It was `at_ms` when the steady clock said `steady_ms`.
 class LedgerTime(NamedTuple):
-    """It was `at_ms` when the steady clock said `steady_ms`."""
-
     at_ms: int
     steady_ms: int
 
@@ -65,7 +63,7 @@ def carried(instant_ms: int, leaps: tuple[Leap, ...]) -> int:
 
 
 def with_leap(leaps: tuple[Leap, ...], leap: Leap) -> tuple[Leap, ...]:
-    """One leap more. Beyond `LEAPS_MAX` the two oldest count as one."""
+    # Beyond `LEAPS_MAX` the two oldest count as one.
     first, *others = (*leaps, leap)
     if len(others) < LEAPS_MAX:
         return first, *others

@@ -26,9 +26,8 @@ COMING: Final = "coming"
 STARTS: Final = 5
 
 
+# How many looks in a row found a host in the same way.
 class Silence(NamedTuple):
-    """How many looks in a row found a host in the same way."""
-
     sign: str
     looks: int
 

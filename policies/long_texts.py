@@ -31,9 +31,8 @@ class Counting(StrEnum):
     UTF16 = "utf16"
 
 
+# `opening` and `closing` are added fences.
 class TextPiece(NamedTuple):
-    """One message of a long text. `opening` and `closing` are added fences."""
-
     text: str
     opening: str = ""
     closing: str = ""
@@ -43,9 +42,8 @@ class TextPiece(NamedTuple):
         return f"{self.opening}{self.text}{self.closing}"
 
 
+# An open code block: the characters that opened it, and its language.
 class Fence(NamedTuple):
-    """An open code block: the characters that opened it, and its language."""
-
     mark: str
     header: str
 

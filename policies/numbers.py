@@ -8,9 +8,8 @@ from typing import TypeGuard
 INFINITY = math.inf
 
 
+# `field` names the value, and `why` says what is wrong.
 class InvalidValue(ValueError):
-    """A value that cannot be accepted. `field` names it, and `why` says what is wrong."""
-
     def __init__(self, field: str, why: str) -> None:
         super().__init__(field, why)
         self.field = field

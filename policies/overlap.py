@@ -22,7 +22,8 @@ import math
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from operator import attrgetter
+from typing import NamedTuple
 
 from perdure.policies.numbers import is_number
 from perdure.policies.turn_status import TurnStatus
@@ -47,7 +48,7 @@ class Overlap:
         """
         if isinstance(value, Overlap):
             return value
-        options: Mapping[str, Any] = value if isinstance(value, Mapping) else {"strategy": value}
+        options: Mapping[str, object] = value if isinstance(value, Mapping) else {"strategy": value}
         strategy = options.get("strategy")
         if strategy not in STRATEGIES:
             raise ValueError(f"message_concurrency: {strategy!r} is none of {', '.join(STRATEGIES)}")
@@ -58,9 +59,8 @@ class Overlap:
         return cls(strategy, pause if is_number(pause) and 0 <= pause < math.inf else DEBOUNCE_MS)
 
 
+# `is_overlapping`: its message overlapped with another turn.
 class OpenTurn(NamedTuple):
-    """A turn that has not ended. `is_overlapping`: its message overlapped with another turn."""
-
     number: int
     status: TurnStatus
     is_overlapping: bool = False
@@ -69,17 +69,14 @@ class OpenTurn(NamedTuple):
 
 
 class QueueAction(StrEnum):
-    """What a turn does when it is next in the queue."""
-
     PLAY = "play"
     SKIP = "skip"
     MERGE = "merge"
     WAIT = "wait"
 
 
+# After WAIT, ask again at `until_ms`.
 class QueueDecision(NamedTuple):
-    """The decision. After WAIT, ask again at `until_ms`."""
-
     action: QueueAction
     until_ms: float = 0
 
@@ -94,7 +91,7 @@ def is_dropped(policy: Overlap, *, is_overlapping: bool) -> bool:
 
 
 def queue_decision(policy: Overlap, turn: OpenTurn, open_turns: Iterable[OpenTurn], now_ms: float) -> QueueDecision:
-    """What a turn does when it is next. `open_turns` may include the turn itself."""
+    # `open_turns` may include the turn itself.
     if not turn.is_overlapping or policy.strategy in ("queue", "drop"):
         return QueueDecision(QueueAction.PLAY)
     later = any(
@@ -122,9 +119,5 @@ def steered_turn(open_turns: Iterable[OpenTurn], playing: int) -> OpenTurn | Non
     turns = list(open_turns)
     ready = [each for each in turns if each.status in _OCCUPIED]
     played = next((each for each in ready if each.number == playing), None)
-    newest = max((each for each in turns if each.status is TurnStatus.PARKED), key=_number, default=None)
-    return played or min(ready, key=_number, default=newest)
-
-
-def _number(turn: OpenTurn) -> int:
-    return turn.number
+    newest = max((each for each in turns if each.status is TurnStatus.PARKED), key=attrgetter("number"), default=None)
+    return played or min(ready, key=attrgetter("number"), default=newest)

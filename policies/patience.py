@@ -18,27 +18,24 @@ import math
 from typing import NamedTuple
 
 
+# What a parent allows one run, in milliseconds.
 class Budget(NamedTuple):
-    """What a parent allows one run, in milliseconds."""
-
     absolute_ms: float
     silence_ms: float
     reattach_silence_ms: float
     reattach_window_ms: float
 
 
+# When a run was requested, last heard of, and re-attached to. Zero is never.
 class Sighting(NamedTuple):
-    """When a run was requested, last heard of, and re-attached to. Zero is never."""
-
     detached: bool
     requested_at_ms: int
     signal_at_ms: int
     reattached_at_ms: int
 
 
+# When the wait ends, why, and whether the child is then stopped.
 class Expiry(NamedTuple):
-    """When the wait ends, why, and whether the child is then stopped."""
-
     at_ms: float
     reason: str
     teardown: bool

@@ -34,9 +34,8 @@ CONSECUTIVE_MAX = 5
 FAILURES_MAX = 20
 
 
+# A call is READY when its arguments are complete; until then it is being written.
 class CallStage(StrEnum):
-    """How far a call had come. It is READY when its arguments are complete; until then it is being written."""
-
     WRITING = "writing"
     READY = "ready"
     ASKED = "asked"
@@ -45,10 +44,9 @@ class CallStage(StrEnum):
     DEAD = "dead"
 
 
+# One call of the failed attempt. `effect` is declared by its tool: `pure`, `idempotent` or `once`; unknown is `once`.
 @dataclass(frozen=True)
 class CallFacts:
-    """One call of the failed attempt. `effect` is declared by its tool: `pure`, `idempotent` or `once`; unknown is `once`."""
-
     call_id: str
     tool: str
     stage: CallStage
@@ -63,10 +61,9 @@ class CallFacts:
 _STARTED = frozenset({CallStage.RUNNING, CallStage.FINISHED, CallStage.DEAD})
 
 
+# `is_after_tools`: an earlier step of the turn had settled calls.
 @dataclass(frozen=True)
 class AttemptFacts:
-    """What had happened when an attempt failed. `is_after_tools`: an earlier step of the turn had settled calls."""
-
     has_text: bool = False
     has_reasoning: bool = False
     calls: tuple[CallFacts, ...] = ()
@@ -74,8 +71,6 @@ class AttemptFacts:
 
 
 class Phase(StrEnum):
-    """How far the failed attempt had come."""
-
     NOTHING = "P0"
     REASONING = "P1"
     TEXT = "P2"
@@ -99,7 +94,7 @@ _PHASE_OF_STAGE = {
 
 
 def phase_of(facts: AttemptFacts) -> Phase:
-    """The phase of an attempt. Calls outrank text, and text outranks reasoning."""
+    # Calls outrank text, and text outranks reasoning.
     phases = {_PHASE_OF_STAGE[call.stage] for call in facts.calls}
     if len(phases) > 1:
         return Phase.SEVERAL_CALLS
@@ -112,10 +107,9 @@ def phase_of(facts: AttemptFacts) -> Phase:
     return Phase.NOTHING_AFTER_TOOLS if facts.is_after_tools else Phase.NOTHING
 
 
+# The failures of one turn: in a row without durable progress (a complete step or a new tool result), and in all.
 @dataclass(frozen=True)
 class TurnBudget:
-    """The failures of one turn: in a row without durable progress (a complete step or a new tool result), and in all."""
-
     consecutive: int = 0
     total: int = 0
 
@@ -130,8 +124,6 @@ class TurnBudget:
 
 
 class Mode(StrEnum):
-    """What happens to the turn."""
-
     REPLAY = "replay"
     CONTINUE = "continue"
     STOP = "stop"
@@ -156,7 +148,6 @@ class TurnAction:
 
 
 def decide(facts: AttemptFacts, failure: Failure, budget: TurnBudget) -> TurnAction:
-    """The cell of the table."""
     ours = [call.stage for call in facts.calls if not call.is_providers]
     plain = TurnAction(Mode.STOP, phase_of(facts), budget, drains=CallStage.RUNNING in ours)
     if failure.kind is FailureKind.ABORTED:

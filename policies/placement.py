@@ -26,9 +26,8 @@ HOSTS_APART: Final = 2
 ROOM_MIN: Final = 100  # agents that do little are no burden, and the machine may be slow for reasons of its own
 
 
+# A host, as far as placement must know it.
 class Candidate(Protocol):
-    """A host, as far as placement must know it."""
-
     host_id: str
     load: int
     exclusive: bool

@@ -21,8 +21,6 @@ T = TypeVar("T")
 
 
 class Rank(IntEnum):
-    """Why an agent waits."""
-
     CALL = 1
     WORK = 2
     OPENING = 3

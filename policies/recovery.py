@@ -26,8 +26,6 @@ from perdure.policies.retry import backoff_ms
 
 
 class Attempts(NamedTuple):
-    """The attempts of a run since its last progress, and their limit."""
-
     spent: int
     most: int
 
@@ -57,20 +55,16 @@ class Release:
 
 @dataclass(frozen=True)
 class Seal:
-    """Interrupt the run, with the reason of its teardown."""
+    """The run is interrupted, with the reason of its teardown."""
 
 
 @dataclass(frozen=True)
 class Fail:
-    """End the run with an error."""
-
     why: str
 
 
 @dataclass(frozen=True)
 class RetryAfter:
-    """Start another attempt after a pause."""
-
     after_ms: int
 
 

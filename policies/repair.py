@@ -29,10 +29,9 @@ from perdure.policies.ui_messages import TOOL_SETTLED, Message, Part, ToolState,
 INTERRUPTED_TEXT = "The tool call was interrupted before a result was recorded."
 
 
+# `messages` is the given list if nothing changed. The counts are of parts.
 @dataclass(frozen=True)
 class Repaired:
-    """A repaired transcript. `messages` is the given list if nothing changed. The counts are of parts."""
-
     messages: list[Message]
     changed_ids: tuple[str, ...] = ()
     removed_tool_calls: int = 0

@@ -26,18 +26,15 @@ from typing import TypedDict
 
 
 class LossRow(TypedDict):
-    """A stored loss."""
-
     call_id: str
     tool: str
     key: str
     was_stopped: bool
 
 
+# A call that started and has no known outcome. `key` is its `call_key`. `was_stopped`: its repeat was refused.
 @dataclass(frozen=True)
 class UnknownOutcome:
-    """A call that started and has no known outcome. `key` is its `call_key`. `was_stopped`: its repeat was refused."""
-
     call_id: str
     tool: str
     key: str

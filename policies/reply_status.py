@@ -16,9 +16,8 @@ from typing import Final
 from perdure.policies.state_tables import Cell, Transitions
 
 
+# The values are stored.
 class ReplyStatus(StrEnum):
-    """The status of a reply. The values are stored."""
-
     WAITING = "waiting"
     RUNNING = "running"
     PARKED = "parked"
@@ -30,8 +29,6 @@ REPLY_OPEN: Final = frozenset({ReplyStatus.WAITING, ReplyStatus.RUNNING})
 
 
 class ReplyEvent(StrEnum):
-    """An event of a reply."""
-
     JOINED = "joined"
     """One more message of its thread arrived. If this is ignored, that message gets a reply of its own."""
     ASKED = "asked"

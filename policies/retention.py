@@ -14,9 +14,8 @@ from perdure.policies.limits import Limits
 _MINUTE_MS = 60_000
 
 
+# Which ended runs are due: those that ended before this instant, and this many of the oldest that are not needed.
 class Due(NamedTuple):
-    """Which ended runs are due: those that ended before this instant, and this many of the oldest that are not needed."""
-
     before_ms: float
     surplus: int
 
@@ -25,7 +24,7 @@ class Due(NamedTuple):
         return self.surplus > 0 or self.before_ms > 0
 
     def has(self, ended_at_ms: int, chosen: int) -> bool:
-        """Whether a run that ended then is due, after `chosen` of the older ones."""
+        # So many of the older ones are `chosen` already.
         return ended_at_ms < self.before_ms or chosen < self.surplus
 
 

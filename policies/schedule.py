@@ -60,10 +60,9 @@ class TickOverlap(StrEnum):
 # ---------------------------------------------------------------- when
 
 
+# A tick each `interval_ms`, counted from `first_ms`.
 @dataclass(frozen=True)
 class Every:
-    """A tick each `interval_ms`, counted from `first_ms`."""
-
     interval_ms: int
     first_ms: int
 
@@ -177,9 +176,8 @@ def interval_ms(interval_s: object, limits: Limits) -> int:
 # ---------------------------------------------------------------- what is run
 
 
+# The occurrence that a due schedule runs, or None. `missed` ticks are folded into it, or dropped.
 class Firing(NamedTuple):
-    """The occurrence that a due schedule runs, or None. `missed` ticks are folded into it, or dropped."""
-
     tick_ms: int | None
     missed: int
 
@@ -233,7 +231,6 @@ class Retries:
 
 
 def default_retries(limits: Limits) -> Retries:
-    """What a runtime does unless it is told otherwise."""
     most, first_ms, most_ms = limits.handler_attempts_max, limits.retry_first_ms, limits.retry_most_ms
     return Retries(attempts_max=most, first_ms=first_ms, most_ms=most_ms)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from perdure.policies.repair import is_tool_part, tool_name
 from perdure.policies.ui_messages import Message, Part
@@ -30,9 +30,8 @@ _TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _ERROR_NAME = re.compile(r"[A-Za-z_][\w.]{0,99}(?=:|$)")
 
 
+# A place in a trace: the trace, the span in it, and whether it is told at all. Without a span it is the top of the trace.
 class TraceContext(NamedTuple):
-    """A place in a trace: the trace, the span in it, and whether it is told at all. Without a span it is the top of the trace."""
-
     trace_id: str
     span_id: str = ""
     sampled: bool = True
@@ -71,7 +70,6 @@ def trace_of(*ids: str) -> str:
 
 
 def within(above: TraceContext, *ids: object) -> TraceContext:
-    """The span of something of these ids, in the trace of what is above it."""
     told = "\0".join((above.trace_id, *map(str, ids)))
     return above._replace(
         span_id=blake2b(told.encode(errors="surrogatepass"), digest_size=8, person=b"span").hexdigest()
@@ -117,12 +115,12 @@ def error_type(text: str, otherwise: str) -> str:
 # --- content, which is told only on demand ---------------------------------------------------------------------------
 
 
-def spoken_content(messages: Sequence[Message]) -> list[dict[str, Any]]:
+def spoken_content(messages: Sequence[Message]) -> list[dict[str, object]]:
     """Messages in the form of the conventions: `[{role, parts: [{type, …}]}]`."""
     return [{"role": each["role"], "parts": list(_content(each["parts"]))} for each in messages]
 
 
-def _content(parts: Sequence[Part]) -> Iterator[dict[str, Any]]:
+def _content(parts: Sequence[Part]) -> Iterator[dict[str, object]]:
     for part in parts:
         if part["type"] in ("text", "reasoning"):
             yield {"type": part["type"], "content": part.get("text", "")}

@@ -14,15 +14,12 @@ Event = TypeVar("Event", bound=StrEnum)
 
 
 class Cell(Enum):
-    """The two cells that are not a state."""
-
     IGNORED = "ignored"
     ILLEGAL = "illegal"
 
 
+# An event that our own code must never produce in this state.
 class IllegalTransition(AssertionError):
-    """An event that our own code must never produce in this state."""
-
     def __init__(self, subject: str, state: str, fact: str) -> None:
         super().__init__(subject, state, fact)
         self.subject, self.state, self.fact = subject, state, fact
@@ -32,8 +29,6 @@ class IllegalTransition(AssertionError):
 
 
 class Transitions(Generic[State, Event]):
-    """One table: a row for each event, and a cell for each state."""
-
     def __init__(self, states: Sequence[State], rows: Mapping[Event, Sequence[State | Cell]]) -> None:
         self._cells = {event: dict(zip(states, cells, strict=True)) for event, cells in rows.items()}
 

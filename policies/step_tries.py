@@ -20,8 +20,6 @@ from typing import Any, NamedTuple
 
 
 class StepVerdict(Enum):
-    """What happens next with a step."""
-
     FAILED = "failed"
     TIMED_OUT = "timed out"
     PAUSE = "pause"
@@ -50,7 +48,7 @@ class StepRecord(NamedTuple):
     probe: list[Any] | None = None
 
     def counted_anew(self, count: int) -> StepRecord:
-        """The record without the failures, the pause and the limit of an earlier count."""
+        # The failures, the pause and the limit of an earlier count do not count any more.
         return self._replace(round=count, failures=0, next_try_ms=0, deadline_ms=0, error="")
 
 

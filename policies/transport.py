@@ -31,11 +31,10 @@ except for 5xx and 429.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from perdure.policies import transport_signs as signs
 from perdure.policies.failures import ApiKind, Failure, FailureKind, Raised, mentions, one_line
 from perdure.policies.retry import backoff_ms, hinted_ms, jittered_ms
 
@@ -44,17 +43,165 @@ FIRST_DELAY_MS = 2_000
 DELAY_MAX_MS = 30_000
 HINT_MAX_MS = 600_000
 
+# ---------------------------------------------------------------- what failures are known by
 
-# ---------------------------------------------------------------- provider errors
-# What a provider's refusal means, and whether a retry may succeed.
-#
+# Classes are named `package.Class`; httpx2 and httpcore2 count as httpx and httpcore. Codes and words are lower case. Codes must match
+# whole.
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# --- classes of exceptions ---------------------------------------------------------------------------------------
+
+ABORTS = frozenset(
+    {"asyncio.CancelledError", "builtins.GeneratorExit", "ray.TaskCancelledError", "pydantic_ai.RunCancelled"}
+)
+
+LOCAL_PRESSURE = frozenset({"httpx.PoolTimeout", "httpcore.PoolTimeout", "pydantic_ai.ConcurrencyLimitExceeded"})
+
+# A server with a bad certificate stays untrusted.
+BAD_CERTIFICATES = frozenset({"ssl.SSLCertVerificationError", "aiohttp.ServerFingerprintMismatch"})
+
+DROPS = _words("""
+    httpx.NetworkError httpx.TimeoutException httpx.ProxyError httpcore.NetworkError httpcore.TimeoutException
+    httpcore.ProxyError httpx.RemoteProtocolError httpcore.RemoteProtocolError h11.RemoteProtocolError h2.ProtocolError
+    openai.APIConnectionError openai.WebSocketConnectionClosedError anthropic.APIConnectionError
+    pydantic_ai.ModelConnectionError pydantic_ai.ModelRequestTimeout
+    aiohttp.ClientConnectionError aiohttp.ClientPayloadError anyio.EndOfStream anyio.BrokenResourceError
+    botocore.EndpointConnectionError botocore.ConnectTimeoutError botocore.ReadTimeoutError
+    botocore.ResponseStreamingError urllib3.ProtocolError urllib3.ReadTimeoutError ssl.SSLError
+    builtins.ConnectionError builtins.TimeoutError asyncio.IncompleteReadError
+    httpx.SSEError json.JSONDecodeError builtins.UnicodeDecodeError
+    ray.RayActorError ray.WorkerCrashedError ray.NodeDiedError ray.LocalRayletDiedError ray.OwnerDiedError
+    ray.OutOfMemoryError ray.GetTimeoutError ray.RpcError
+""")
+"""A frame that cannot be read was cut off. Nothing of ours was executed in a Ray process that streamed, so its end is a lost connection."""
+
+DECOMPRESSION = frozenset(
+    {"zlib.error", "httpx.DecodingError", "brotli.error", "brotlicffi.error", "zstandard.ZstdError"}
+)
+
+# --- codes of the operating system -------------------------------------------------------------------------------
+
+SOCKET_CODES = _words("""
+    econnreset econnrefused etimedout econnaborted epipe ehostunreach ehostdown enetunreach enetdown enetreset
+    enotconn eshutdown eaddrnotavail eai_again
+""")
+# Clients pass these on as text only: after `[Errno n]` or `[SSL: …]`, the words of the system's resolver, or the verdict on a certificate.
+PERMANENT_TEXTS = re.compile(
+    r"\[errno -?\d+\] (name or service not known|nodename nor servname provided, or not known|no address associated with hostname"
+    r"|getaddrinfo failed)$|\[ssl: certificate_verify_failed\]"
+)
+PERMANENT_SOCKET_CODES = frozenset({"eai_noname", "eai_nodata", "certificate_verify_failed"})
+
+# --- what providers answer ---------------------------------------------------------------------------------------
+
+CONTEXT_CODES = frozenset({"context_length_exceeded", "model_context_window_exceeded", "context_window_exceeded"})
+CONTEXT_CLASSES = frozenset({"pydantic_ai.ModelContextWindowExceededError"})
+CONTEXT_PHRASES = (  # looked for inside the text
+    "maximum context length",
+    "reduce the length of the messages",
+    "prompt is too long",
+    "input is too long",
+    "input tokens exceeded",
+    "input token count",
+    "number of tokens allowed",
+    "exceeds the context window",
+    "exceeds the model's context",
+    "exceeds the available context size",
+    "context window exceeds limit",
+    "context window is full",
+    "context length exceeded",
+    "context size has been exceeded",
+    "greater than the context length",
+    "exceeded model token limit",
+    "maximum prompt length is",
+    "maximum input length",
+    "exceeds the limit of tokens",
+)
+
+TOO_LARGE_CODES = frozenset({"request_too_large", "payload_too_large", "413"})
+TOO_LARGE_PHRASES = (
+    "request entity too large",
+    "payload too large",
+    "request exceeds the maximum size",
+    "content too large",
+)
+
+QUOTA_CODES = _words("""
+    insufficient_quota billing_hard_limit_reached billing_not_active billing_error credit_balance_exhausted
+    insufficient_balance organization_spend_limit_exceeded project_spend_limit_exceeded
+    organization_usage_limit_exceeded exceeded_current_quota_error servicequotaexceededexception quota_exceeded
+    payment_required
+""")
+AUTH_CODES = _words("""
+    invalid_api_key authentication_error permission_error permission_denied unauthenticated account_deactivated
+    invalid_organization accessdeniedexception unrecognizedclientexception invalidsignatureexception
+    expiredtokenexception expiredtoken
+""")
+RATE_CODES = _words("""
+    rate_limit_exceeded rate_limit_error rate_limit_reached_error rate_limited too_many_requests throttlingexception
+    resource_exhausted
+""")
+OVERLOAD_CODES = _words("""
+    overloaded overloaded_error server_error server_is_overloaded service_unavailable service_unavailable_error
+    slow_down internal_error internal_server_error api_error timeout_error engine_overloaded unavailable internal
+    deadline_exceeded serviceunavailableexception modelnotreadyexception modelstreamerrorexception
+    internalserverexception mpagreementbeingcreated
+""")
+INVALID_CODES = _words("""
+    invalid_request_error invalid_prompt invalid_argument validationexception model_not_found not_found_error
+    content_filter content_policy_violation unsupported_parameter unsupported_value
+""")
+
+STRONG_BILLING = (  # looked for inside the text
+    "insufficient quota",
+    "insufficient balance",
+    "insufficient credit",
+    "exceeded your current quota",
+    "credit balance is too low",
+    "billing hard limit",
+    "payment required",
+    "out of credits",
+)
+WEAK_BILLING = ("quota", "billing", "credits", "payment")
+RATE_WORDS = ("rate limit", "too many requests", "per minute", "try again later")
+
+CATEGORIES = {  # pydantic-ai's own reading, used where there is neither a status nor a code
+    "pydantic_ai.ModelQuotaExceededError": "quota_exhausted",
+    "pydantic_ai.ModelRateLimitError": "rate_limit",
+    "pydantic_ai.ModelUnavailableError": "server_overload",
+    "pydantic_ai.ModelServerError": "server_overload",
+    "pydantic_ai.ModelAuthenticationError": "auth",
+    "pydantic_ai.ModelRequestRejectedError": "invalid_request",
+}
+
+# --- texts that are known only as a whole ------------------------------------------------------------------------
+
+DROP_PHRASES = frozenset(
+    {
+        "connection error",
+        "network connection lost",
+        "server disconnected without sending a response",
+        "peer closed connection without sending complete message body (incomplete chunked read)",
+        "streamed response ended without a `finish_reason`",
+        "streamed response ended without content or tool calls",
+    }
+)
+
+MISSING_KEY_CLASSES = frozenset({"openai.OpenAIError", "pydantic_ai.UserError"})
+MISSING_KEY_WORDS = ("api_key", "api key")
+
+
+# ---------------------------------------------------------------- what a provider's refusal means
 # Codes are read first, then words about money, then the status, then the class of the client library's exception.
 
 
+# A provider's status or error object, or both.
 @dataclass(frozen=True)
 class ProviderResponse:
-    """A provider's status or error object, or both."""
-
     status: int | None
     codes: tuple[str, ...]
     text: str
@@ -67,8 +214,8 @@ def _answer_in(raised: Raised) -> ProviderResponse | None:
     codes = [raised.code, *((error.get("code"), error.get("type"), error.get("status")) if error else ())]
     known = tuple(str(code).lower() for code in codes if isinstance(code, str | int))
     if not _is_error(raised.status):
-        category = next((name for name in raised.lineage if name in signs.CATEGORIES), None)
-        if error is None and category is None and not raised.is_any(signs.CONTEXT_CLASSES):
+        category = next((name for name in raised.lineage if name in CATEGORIES), None)
+        if error is None and category is None and not raised.is_any(CONTEXT_CLASSES):
             return None
     said = error.get("message") if error else None
     status = raised.status if _is_error(raised.status) else _status_in(known)
@@ -84,7 +231,7 @@ def _status_in(codes: Iterable[str]) -> int | None:
     return next((int(code) for code in codes if code.isdecimal() and len(code) == 3 and _is_error(int(code))), None)  # noqa: PLR2004
 
 
-def _error_object(body: object) -> dict[str, Any] | None:
+def _error_object(body: object) -> dict[str, object] | None:
     """The error in a body or its JSON text: `{"error": {…}}`, or an object with a message and a code or type."""
     if isinstance(body, str):
         if not body.lstrip().startswith("{"):
@@ -116,7 +263,7 @@ def _judge_answer(answer: ProviderResponse) -> Failure:
         retry_after_ms=hint if hint is not None else answer.raised.retry_after_ms,
     )
     lower = f"{answer.text} {answer.raised.message}".lower()
-    if answer.raised.is_any(signs.CONTEXT_CLASSES) or _overflows(answer, lower):
+    if answer.raised.is_any(CONTEXT_CLASSES) or _overflows(answer, lower):
         return replace(bare, kind=FailureKind.CONTEXT_OVERFLOW)
     if _is_too_large(answer, lower):
         return replace(bare, kind=FailureKind.TOO_LARGE)
@@ -125,23 +272,23 @@ def _judge_answer(answer: ProviderResponse) -> Failure:
 
 
 def _overflows(answer: ProviderResponse, lower: str) -> bool:
-    if {*answer.codes} & signs.CONTEXT_CODES:
+    if {*answer.codes} & CONTEXT_CODES:
         return True
-    return answer.status != 429 and mentions(lower, signs.CONTEXT_PHRASES)  # noqa: PLR2004 - tokens a minute are no context
+    return answer.status != 429 and mentions(lower, CONTEXT_PHRASES)  # noqa: PLR2004 - tokens a minute are no context
 
 
 def _is_too_large(answer: ProviderResponse, lower: str) -> bool:
-    if answer.status == 413 or {*answer.codes} & signs.TOO_LARGE_CODES:  # noqa: PLR2004 - Content Too Large
+    if answer.status == 413 or {*answer.codes} & TOO_LARGE_CODES:  # noqa: PLR2004 - Content Too Large
         return True
-    return answer.status in (None, 400) and mentions(lower, signs.TOO_LARGE_PHRASES)
+    return answer.status in (None, 400) and mentions(lower, TOO_LARGE_PHRASES)
 
 
 _BY_CODE = (
-    (signs.QUOTA_CODES, ApiKind.QUOTA_EXHAUSTED),
-    (signs.OVERLOAD_CODES, ApiKind.SERVER_OVERLOAD),
-    (signs.RATE_CODES, ApiKind.RATE_LIMIT),
-    (signs.AUTH_CODES, ApiKind.AUTH),
-    (signs.SOCKET_CODES, ApiKind.TRANSPORT_DISCONNECT),
+    (QUOTA_CODES, ApiKind.QUOTA_EXHAUSTED),
+    (OVERLOAD_CODES, ApiKind.SERVER_OVERLOAD),
+    (RATE_CODES, ApiKind.RATE_LIMIT),
+    (AUTH_CODES, ApiKind.AUTH),
+    (SOCKET_CODES, ApiKind.TRANSPORT_DISCONNECT),
 )
 _BY_STATUS = {401: ApiKind.AUTH, 403: ApiKind.AUTH, 402: ApiKind.QUOTA_EXHAUSTED, 429: ApiKind.RATE_LIMIT}
 _PASSING = frozenset({ApiKind.RATE_LIMIT, ApiKind.SERVER_OVERLOAD, ApiKind.TRANSPORT_DISCONNECT})
@@ -159,16 +306,16 @@ def _kind_of(answer: ProviderResponse, lower: str) -> ApiKind:
         if status >= 500:  # noqa: PLR2004
             return ApiKind.SERVER_OVERLOAD
         return _BY_STATUS.get(status, ApiKind.UNKNOWN if status in _ASK_AGAIN else ApiKind.INVALID_REQUEST)
-    if {*answer.codes} & signs.INVALID_CODES:
+    if {*answer.codes} & INVALID_CODES:
         return ApiKind.INVALID_REQUEST
-    category = next((signs.CATEGORIES[name] for name in answer.raised.lineage if name in signs.CATEGORIES), None)
+    category = next((CATEGORIES[name] for name in answer.raised.lineage if name in CATEGORIES), None)
     return ApiKind(category) if category else ApiKind.UNKNOWN
 
 
 def _is_about_money(status: int | None, lower: str) -> bool:
-    if mentions(lower, signs.STRONG_BILLING):
+    if mentions(lower, STRONG_BILLING):
         return True
-    return status in (400, 402, 403) and mentions(lower, signs.WEAK_BILLING) and not mentions(lower, signs.RATE_WORDS)
+    return status in (400, 402, 403) and mentions(lower, WEAK_BILLING) and not mentions(lower, RATE_WORDS)
 
 
 def _may_pass(api: ApiKind, answer: ProviderResponse) -> bool:
@@ -180,7 +327,7 @@ def _may_pass(api: ApiKind, answer: ProviderResponse) -> bool:
     return api in _PASSING or (api is ApiKind.UNKNOWN and answer.status in _ASK_AGAIN)
 
 
-# ---------------------------------------------------------------- transport
+# ---------------------------------------------------------------- the verdict
 
 
 def classify(raised: Sequence[Raised], *, is_setup: bool = False) -> Failure:
@@ -188,7 +335,7 @@ def classify(raised: Sequence[Raised], *, is_setup: bool = False) -> Failure:
     assert raised, "a failure has at least one exception"
     chain = list(raised[:CHAIN_MAX])
     top = chain[0]
-    if top.is_any(signs.ABORTS):
+    if top.is_any(ABORTS):
         return Failure(FailureKind.ABORTED, "the request was aborted here", is_transient=False)
     if any(_is_missing_key(each) for each in chain):
         return Failure(FailureKind.MISSING_KEY, one_line(top.message), is_transient=False)
@@ -221,8 +368,8 @@ def next_delay_ms(attempt: int, failure: Failure, roll: float) -> float:
 
 
 def _is_missing_key(raised: Raised) -> bool:
-    is_theirs = bool(raised.lineage) and raised.lineage[0] in signs.MISSING_KEY_CLASSES
-    return is_theirs and mentions(raised.message.lower(), signs.MISSING_KEY_WORDS)
+    is_theirs = bool(raised.lineage) and raised.lineage[0] in MISSING_KEY_CLASSES
+    return is_theirs and mentions(raised.message.lower(), MISSING_KEY_WORDS)
 
 
 def _lost(chain: list[Raised]) -> Failure | None:
@@ -230,29 +377,25 @@ def _lost(chain: list[Raised]) -> Failure | None:
         return None
     codes = [each.code.lower() for each in chain if each.code and each.status is None]
     text = one_line(next((each.message for each in reversed(chain) if each.message), chain[0].message))
-    if any(each.is_any(signs.LOCAL_PRESSURE) for each in chain):
+    if any(each.is_any(LOCAL_PRESSURE) for each in chain):
         return Failure(FailureKind.LOCAL_PRESSURE, f"no connection was free: {text}", is_transient=True)
-    permanent = next((code for code in codes if code in signs.PERMANENT_SOCKET_CODES), None)
-    if permanent or any(_is_permanent(each) for each in chain):
+    permanent = next((code for code in codes if code in PERMANENT_SOCKET_CODES), None)
+    if permanent or any(each.is_any(BAD_CERTIFICATES) or PERMANENT_TEXTS.match(each.message.lower()) for each in chain):
         return Failure(FailureKind.TRANSPORT, f"the provider cannot be reached: {text}", False, code=permanent)
-    passing = next((code for code in codes if code in signs.SOCKET_CODES), None)
+    passing = next((code for code in codes if code in SOCKET_CODES), None)
     if any(each.is_any(frozenset({"ray.OutOfMemoryError"})) for each in chain):
         return Failure(FailureKind.TRANSPORT, f"out of memory: {text}", is_transient=True, code="OUT_OF_MEMORY")
-    if any(each.is_any(signs.DECOMPRESSION) for each in chain):
+    if any(each.is_any(DECOMPRESSION) for each in chain):
         return Failure(FailureKind.DECOMPRESSION, f"the answer could not be unpacked: {text}", is_transient=True)
-    if passing or any(each.is_any(signs.DROPS) for each in chain):
+    if passing or any(each.is_any(DROPS) for each in chain):
         return Failure(FailureKind.TRANSPORT, f"the connection was lost: {text}", is_transient=True, code=passing)
     return None
-
-
-def _is_permanent(raised: Raised) -> bool:
-    return raised.is_any(signs.BAD_CERTIFICATES) or bool(signs.PERMANENT_TEXTS.match(raised.message.lower()))
 
 
 def _judge_bare(chain: list[Raised], *, is_setup: bool) -> Failure:
     messages = {each.message.strip().rstrip(".").lower() for each in chain}
     text = one_line(chain[0].message or (chain[0].lineage or ("an exception",))[0])
-    if messages & signs.DROP_PHRASES:
+    if messages & DROP_PHRASES:
         if any(message.startswith("streamed response ended") for message in messages):
             return stream_ended(text)
         return Failure(FailureKind.BARE_PHRASE, f"the connection was lost: {text}", is_transient=True)

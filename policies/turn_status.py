@@ -16,9 +16,8 @@ from typing import Final
 from perdure.policies.state_tables import Cell, Transitions
 
 
+# The values are stored.
 class TurnStatus(StrEnum):
-    """The status of a turn. The values are stored."""
-
     ACCEPTED = "accepted"
     RUNNING = "running"
     PARKED = "parked"
@@ -31,8 +30,6 @@ class TurnStatus(StrEnum):
 
 
 class TurnEvent(StrEnum):
-    """An event of a turn."""
-
     BEGUN = "begun"
     """Its messages are in the transcript."""
     CUT_OFF = "cut_off"

@@ -14,9 +14,8 @@ from perdure.policies.json_types import Json, JsonObject
 Role = Literal["user", "assistant", "system"]
 
 
+# What we keep in `providerMetadata.perdure`: data that the provider wants back, or the evidence of a lost call.
 class OurMetadata(TypedDict, total=False):
-    """What we keep in `providerMetadata.perdure`: data that the provider wants back, or the evidence of a lost call."""
-
     provider: str | None
     canonical: str | None
     id: str
@@ -32,15 +31,12 @@ class OurMetadata(TypedDict, total=False):
     evidence: str
 
 
+# Only our own section is read.
 class ProviderMetadata(TypedDict, total=False):
-    """The provider's data of a part. Only our own section is read."""
-
     perdure: OurMetadata
 
 
 class ToolState(StrEnum):
-    """The state of a tool call, as messages have it."""
-
     INPUT_STREAMING = "input-streaming"
     INPUT_AVAILABLE = "input-available"
     APPROVAL_REQUESTED = "approval-requested"
@@ -55,8 +51,6 @@ TOOL_SETTLED = frozenset({ToolState.OUTPUT_AVAILABLE, ToolState.OUTPUT_ERROR, To
 
 
 class PartApproval(TypedDict, total=False):
-    """The approval of a call, requested or given."""
-
     id: str
     approved: bool
     by: JsonObject
@@ -92,9 +86,8 @@ class Part(TypedDict, total=False):
     resultProviderMetadata: ProviderMetadata
 
 
+# One message. `metadata` is the client's, except for the reserved keys, which only the agent writes.
 class Message(TypedDict):
-    """One message. `metadata` is the client's, except for the reserved keys, which only the agent writes."""
-
     id: str
     role: Role
     parts: list[Part]
@@ -166,11 +159,11 @@ def steered_message(part: Part) -> Message | None:
 
 
 # An agent could not answer it, and providers refuse it.
-def says_nothing(message: Mapping[str, Any]) -> bool:
+def says_nothing(message: Mapping[str, object]) -> bool:
     parts = message.get("parts")
     return isinstance(parts, list) and all(isinstance(each, Mapping) and _is_empty(each) for each in parts)
 
 
-def _is_empty(part: Mapping[str, Any]) -> bool:
+def _is_empty(part: Mapping[str, object]) -> bool:
     kind, text = part.get("type"), part.get("text")
     return kind == "step-start" or (kind in ("text", "reasoning") and isinstance(text, str) and not text.strip())

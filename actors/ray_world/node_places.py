@@ -1,4 +1,4 @@
-"""Where the hosts of one directory stand in its cluster, and what else is known of its nodes (`policies.node_choice` decides)."""
+"""Where the hosts of one directory stand in its cluster, and what else is known of its nodes (`policies.nodes` decides)."""
 
 from __future__ import annotations
 

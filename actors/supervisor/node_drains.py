@@ -1,4 +1,4 @@
-"""Leaving the nodes of a cluster that drain, step by step (`policies.node_choice`).
+"""Leaving the nodes of a cluster that drain, step by step (`policies.nodes`).
 
 Nothing of it is durable: what a life has not done its next one does, and what is done twice does no harm. A node that ends sooner than it
 said takes its hosts with it, as every death of a node does.

@@ -89,7 +89,7 @@ class Wanted(NamedTuple):
         since_ms, until_ms: when they were requested: from the one instant on, and before the other.
         ended_since_ms, ended_until_ms: the same of their ends; what has not ended is none of them.
         error: words in what went wrong, whatever the case: the error, or why a run was given up or parked. What became of that is decided
-            by whoever can read a run's body (`run_pages`), so a store gives all that may have such words.
+            by whoever can read a run's body (`chosen_runs`), so a store gives all that may have such words.
         parked: only runs that are parked.
         retriable: only runs that can be tried again: those that failed, were given up, or are parked.
         undoing: only runs that undo their steps.

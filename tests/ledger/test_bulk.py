@@ -21,6 +21,7 @@ from perdure.ledger import (
     apply_fact,
     checked_wanted,
     chosen_of,
+    chosen_runs,
     decide,
     dirty_records,
     line,
@@ -32,7 +33,6 @@ from perdure.ledger import (
     rows_for,
     steer,
 )
-from perdure.ledger import bulk as bulk_module
 from perdure.ledger.facts import (
     AttemptLost,
     RunAborted,
@@ -156,7 +156,7 @@ def test_each_filter_chooses_what_it_says_and_nothing_else_in_memory_as_in_the_s
 
 
 def test_an_error_is_sought_for_in_many_rows_by_pages_that_may_be_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.ledger.run_pages.LOOKED_AT", 4)
+    monkeypatch.setattr("perdure.ledger.chosen_runs.LOOKED_AT", 4)
     ledger, store = Ledger(), MemoryStore()
     rows = []
     for number in range(20):
@@ -331,7 +331,7 @@ def test_a_run_whose_agent_is_being_deleted_is_refused_with_that() -> None:
 
 
 def test_a_group_ends_early_when_much_goes_with_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_module, "FACTS_MAX", 4)
+    monkeypatch.setattr(chosen_runs, "FACTS_MAX", 4)
     ledger = Ledger()
     for number in range(6):
         ledger.given(asked(f"r{number}"))

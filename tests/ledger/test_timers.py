@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from perdure.ledger.timers import Timers
+from perdure.ledger.indexes import Timers
 
 
 def armed(**times: int) -> Timers:
@@ -46,10 +46,3 @@ def test_a_key_is_armed_by_a_time_only_if_that_is_earlier() -> None:
     assert timers.armed == {"run": (10,)}
     timers.arm_by("run", 5)
     assert timers.next_at_ms == 5
-
-
-def test_nothing_fires_after_everything_was_cleared() -> None:
-    timers = armed(run=10)
-    timers.clear()
-    timers.fire(10)
-    assert timers.fired == []

@@ -9,11 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.ledger.families import Families
 from perdure.ledger.ids import is_within
-from perdure.ledger.pending_mail import LETTERS_MAX, PendingMail
-from perdure.ledger.timers import Timers
-from perdure.ledger.wait_queues import LOOK_MAX, LineKey, WaitQueues, line_for
+from perdure.ledger.indexes import LETTERS_MAX, LOOK_MAX, Families, LineKey, PendingMail, Timers, WaitQueues, line_for
 
 PAUSE_MS = 2_000
 KEYS = ["a", "b", "c", "d"]

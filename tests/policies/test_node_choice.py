@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.policies import INFINITY, DrainStep, NodeLoad, choose_node, drain_step, is_left, moves_at_ms
-from perdure.policies.node_choice import MOVE_MS
+from perdure.policies.nodes import MOVE_MS
 
 OURS = NodeLoad("ours", 8, is_supervisors=True)
 FAR = NodeLoad("far", 8)

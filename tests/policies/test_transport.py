@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from perdure.policies import Failure, FailureKind, Raised, classify, next_delay_ms, stalled, stream_ended
 from perdure.policies.failures import ApiKind
-from perdure.policies.transport_signs import (
+from perdure.policies.transport import (
     AUTH_CODES,
     CONTEXT_PHRASES,
     DROPS,

@@ -25,7 +25,7 @@ from perdure.ledger.store.bucket import SIGNED
 from perdure.ledger.store.bucket_store import BucketStore
 from perdure.ledger.succession import KNOCK_S
 from perdure.policies import Limits
-from perdure.policies.node_choice import MOVE_MS
+from perdure.policies.nodes import MOVE_MS
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.readmes.pages import CLUSTER, example, modules
 from tests.tidy import ROOT

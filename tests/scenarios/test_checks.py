@@ -11,8 +11,8 @@ from perdure.actors.link.messages import Deliver, Message, RunEnded, RunsEnded, 
 from perdure.ledger import FactRow, View
 from perdure.ledger.codec import encode
 from perdure.ledger.facts import AgentActivated, AttemptStarted, ProgressReported, RunAborted, RunCompleted
+from perdure.ledger.indexes import line_for
 from perdure.ledger.storage.agent_storages import AgentStorages
-from perdure.ledger.wait_queues import line_for
 from perdure.scenarios.cast.workers import Boss, BossJob, Task, Worker
 from perdure.scenarios.testing.checks import (
     LAST_LIFE,

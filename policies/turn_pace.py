@@ -1,7 +1,11 @@
-"""How long the supervisor waits between two commits to a bucket.
+"""How many messages one turn of the supervisor decides, and how long it waits between two commits to a bucket.
 
-There each commit is a request, which has its price however small it is. A supervisor that is never idle makes some fifty a second. If they
-are the small commits of many agents, which mostly wait for models, ten a second do as well: what comes meanwhile shares one.
+Messages of one turn share a commit, so many are cheaper than few. But messages that come meanwhile wait until the turn is over. So a turn
+takes as many as are dealt with in about a thirtieth of a second. The time of the commit does not count: a slow disk needs large groups.
+
+Where the ledger is a bucket, each commit is a request, which has its price however small it is. A supervisor that is never idle makes some
+fifty a second. If they are the small commits of many agents, which mostly wait for models, ten a second do as well: what comes meanwhile
+shares one.
 
 So it *lingers*: a turn begins no sooner than the limit `linger_ms` after the last commit began, or when many messages wait. It begins to
 when for a second many agents have been awake, and commits came at least twice as often as with a linger. One agent that awaits one run
@@ -18,12 +22,25 @@ from typing import Final, NamedTuple
 
 from perdure.policies.limits import Limits
 
+LONG_MS: Final = 40.0
+SHORT_MS: Final = 15.0
+SIZE_MIN: Final = 64
+
 SPAN_MS: Final = 1_000.0
 AGENTS: Final = 20
 MESSAGES: Final = 100
 SLOWED: Final = 0.6  # of the messages of the second before
 PAUSE_MS, PAUSE_MOST_MS = 2_000.0, 64_000.0  # after it was given up; it doubles each time
 MOST_MS: Final = 5_000.0  # whatever the limit says
+
+
+def turn_size_after(size: int, taken: int, took_ms: float, limits: Limits) -> int:
+    """The most messages of the next turn. The last one took `taken` of at most `size`, in `took_ms` without its commit."""
+    if took_ms > LONG_MS:
+        return min(size, max(SIZE_MIN, taken // 2))
+    if took_ms < SHORT_MS and taken >= size:
+        return min(2 * size, limits.turn_max)
+    return size
 
 
 class CommitPace(NamedTuple):
