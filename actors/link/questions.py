@@ -412,14 +412,14 @@ class WindDown(NamedTuple):
 
 
 class Keep(NamedTuple):
-    """A wish with its arguments: `storages`, `hold`, or `cut` (see `actors.supervisor.backup_service`)."""
+    """A wish with its arguments: `storages`, `hold`, or `cut` (see `actors.supervisor.queries`)."""
 
     wish: str
     arguments: list[object]
 
 
 class ChangedRuns(NamedTuple):
-    """Which runs have changed after a fact? See `actors.supervisor.changes`."""
+    """Which runs have changed after a fact? See `actors.supervisor.queries`."""
 
     after: int | None
     limit: int

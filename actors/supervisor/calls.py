@@ -8,12 +8,12 @@ each would be dear, and most calls only ask.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from perdure.actors.link.caller import THROUGH
 from perdure.actors.link.messages import Call, MakeCall, Plain, Reply
 from perdure.actors.link.wire import error_to_plain
-from perdure.actors.supervisor.call_router import CallRouter
 from perdure.actors.supervisor.sessions import PeerSession, Sessions
 from perdure.ledger import (
     AgentAborted,
@@ -22,12 +22,42 @@ from perdure.ledger import (
     HostUnavailable,
     OutcomeUnknown,
     PerdureError,
+    Standalone,
+    Tell,
     View,
     is_cleared,
     is_within,
     last_end,
+    pack,
     pool_key,
+    route,
 )
+
+
+class CallRouter:
+    """The ways that calls and mail take in one supervisor life (`ledger.addressing`): put into each message before anything is done for it.
+    `has_storage` tells whether an agent has ever written anything."""
+
+    def __init__(self, view: View, has_storage: Callable[[str], bool]) -> None:
+        self._view, self._has_storage = view, has_storage
+
+    def of_call(self, asked: Call) -> Call:
+        """The call as it goes to the first agent on its way. Raises `AgentUnreachable`."""
+        agent, way = route(self._view.runs, asked.agent_id, asked.sender, Standalone(asked.standalone), self._exists)
+        if not way:
+            return asked._replace(agent_id=agent)
+        hop = pack([[list(step) for step in way], asked.method, asked.body, asked.repeatable])
+        return asked._replace(agent_id=agent, method=THROUGH, body=hop, home=None)
+
+    def of_mail(self, asked: Tell) -> Tell:
+        """The mail for the agent that it means. Raises `AgentUnreachable`."""
+        agent, way = route(self._view.runs, asked.recipient, asked.sender, Standalone(asked.standalone), self._exists)
+        if way:
+            raise AgentUnreachable(asked.recipient, "only its relatives may tell it something; call it instead")
+        return asked._replace(recipient=agent)
+
+    def _exists(self, agent: str) -> bool:
+        return agent in self._view.agents or agent in self._view.asleep or self._has_storage(agent)
 
 
 @dataclass(slots=True)

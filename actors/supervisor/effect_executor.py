@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import compress, takewhile
-from typing import Any
+from typing import Any, Final
 
 from perdure.actors.link.messages import (
     Deliver,
@@ -48,7 +48,9 @@ from perdure.ledger import (
     View,
     WakeAgent,
     agent_id,
+    everything,
     in_parts,
+    keys_of,
     letter,
     outcome_of,
     type_of,
@@ -58,6 +60,7 @@ from perdure.policies import Limits
 log = logging.getLogger("perdure.supervisor")
 Command = StartAttempt | StartBatch | WakeAgent | DeliverMail | DeliverEvents | PauseAttempt | StopAgent
 EVENTS_AGAIN_MS = 30_000  # the link brings them there for certain, so this is for what nobody thought of
+ROUND_MAX: Final = 500  # agents that are awake, and come round at one sweep
 Part = tuple[str, str]  # of a run: its input, or its output
 
 
@@ -301,3 +304,28 @@ class EffectExecutor:
 
 def _is_large(given: object) -> bool:
     return isinstance(given, dict) and bool(given.get("large"))
+
+
+# Nothing becomes outstanding for a record unless it is touched, and what is touched is looked at in the same turn. So a sweep has to look
+# again only where something was left to do. Should we ever miss a touch, the record comes round in time, however many there are.
+class SweepQueue:
+    """What the sweeps of one supervisor life look at: what was outstanding lately, and some of the rest in turn."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._left: dict[str, None] = {}
+        self._next = 0
+
+    def seen(self, effects: Iterable[Effect]) -> None:
+        # What was outstanding may still be so at the next look.
+        for effect in effects:
+            for key in keys_of(effect):
+                self._left[key] = None
+
+    def next_keys(self) -> Iterable[str]:
+        left, self._left = self._left, {}
+        left.update(dict.fromkeys(everything(self._view, self._next, ROUND_MAX)))
+        self._next += ROUND_MAX
+        if self._next >= len(self._view.awake):
+            self._next = 0
+        return left

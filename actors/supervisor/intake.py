@@ -36,8 +36,7 @@ from perdure.actors.link.messages import (
 )
 from perdure.actors.link.questions import Query
 from perdure.actors.link.wire import content_of, error_to_plain
-from perdure.actors.supervisor.call_router import CallRouter
-from perdure.actors.supervisor.calls import Calls
+from perdure.actors.supervisor.calls import CallRouter, Calls
 from perdure.actors.supervisor.publisher import Publisher
 from perdure.actors.supervisor.queries import Queries
 from perdure.actors.supervisor.sessions import Arrived, PeerSession, Sessions

@@ -1,4 +1,4 @@
-"""The hosts: started ahead of demand, watched for death, ended when they are beyond help, retired when they are worn.
+"""The hosts: started ahead of demand, watched for death, ended when they are beyond help, retired when they are worn or their node drains.
 
 The pool sees hosts and reports what it sees as stimuli; whom a host's death concerns is decided by the ledger.
 """
@@ -13,9 +13,9 @@ from itertools import islice
 from typing import Final
 
 from perdure.actors.events.observability import Channel, EventType
-from perdure.actors.link.messages import Ping, Plain, Refused, RetireHost
+from perdure.actors.link.messages import Passivate, Ping, Plain, Refused, RetireHost
 from perdure.actors.link.wire import error_to_plain
-from perdure.actors.ports import Fleet, PoolSpec, Pulse, World
+from perdure.actors.ports import Clock, Fleet, PoolSpec, Pulse, World
 from perdure.actors.supervisor.publisher import Publisher
 from perdure.actors.supervisor.sessions import Sessions
 from perdure.actors.tasks import Pending, Tasks
@@ -40,15 +40,25 @@ from perdure.ledger import (
 from perdure.policies import (
     COMING,
     MUTE,
+    DrainStep,
     Limits,
     Silence,
     backoff_ms,
+    drain_step,
     is_noteworthy,
     is_unbearable,
+    moves_at_ms,
     silence_after,
     spare_hosts,
     was_late,
 )
+
+COMING_MAX = 2
+AGAIN_S: Final = 2.0  # until hosts that do not come up are tried again for what has come to wait since
+LOOK_MAX: Final = 1_000  # of what waits for such hosts
+UNWANTED = "nothing waited for it any more"
+WHILE_UNSERVED = "it ended while no supervisor served the directory"
+log = logging.getLogger("perdure.supervisor")
 
 # ---------------------------------------------------------------- heartbeat
 # The heartbeat: which hosts are silent, why, and which of them must be ended for it (`policies.liveness`).
@@ -173,14 +183,6 @@ def _cause(host: HostView, silence: Silence, limits: Limits) -> str:
     if silence.sign == MUTE:
         return f"it neither answered nor computed at {silence.looks} heartbeats in a row"
     return f"{host.blocked}, and had not turned for {limits.blocked_max_ms} ms"
-
-
-COMING_MAX = 2
-AGAIN_S: Final = 2.0  # until hosts that do not come up are tried again for what has come to wait since
-LOOK_MAX: Final = 1_000  # of what waits for such hosts
-UNWANTED = "nothing waited for it any more"
-WHILE_UNSERVED = "it ended while no supervisor served the directory"
-log = logging.getLogger("perdure.supervisor")
 
 
 # ---------------------------------------------------------------- pool
@@ -415,3 +417,63 @@ class Pool:
             if worn and host.up and not host.draining and not host.tenants and session is not None:
                 host.draining = True
                 session.say(RetireHost())
+
+
+# ---------------------------------------------------------------- nodes that drain
+# Nothing of it is durable: what a life has not done its next one does, and what is done twice does no harm. A node that ends sooner than
+# it said takes its hosts with it, as every death of a node does.
+
+
+class NodeDrains:
+    """Leaves the nodes of a cluster that drain, step by step (`policies.node_choice`).
+
+    Args:
+        give_up: ends a host with what is at work there, given the cause.
+        move: ends this life, so that the next one begins on another node.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        view: View,
+        sessions: Sessions,
+        clock: Clock,
+        give_up: Callable[[str, str], None],
+        move: Callable[[], None],
+    ) -> None:
+        view.draining = fleet.draining
+        self._fleet, self._view, self._sessions, self._clock = fleet, view, sessions, clock
+        self._give_up, self._move = give_up, move
+        self._moves_at_ms: dict[tuple[str, int], float] = {}
+        self._said: dict[str, DrainStep] = {}  # the last step with each host
+
+    def look(self) -> None:
+        """Take the next step with each host on such a node. The supervisor leaves its own when its hosts have been told."""
+        now_ms, draining = self._clock.now_ms(), dict(self._fleet.draining)
+        for node, drain in draining.items():
+            key = node, drain.until_ms
+            if key not in self._moves_at_ms:
+                self._moves_at_ms[key] = moves_at_ms(now_ms, drain.until_ms)
+                log.info("node %s drains: %d hosts leave it", node, len(drain.hosts))
+            for host in [self._view.hosts[each] for each in drain.hosts if each in self._view.hosts]:
+                self._leave(host, node, is_late=now_ms >= self._moves_at_ms[key])
+        self._sessions.flush()
+        if any(drain.is_here for drain in draining.values()):
+            self._move()
+
+    def _leave(self, host: HostView, node: str, *, is_late: bool) -> None:
+        host.draining = True
+        session, said = self._sessions.by_peer.get(host.host_id), self._said.get(host.host_id)
+        if session is None:  # it is told when it has come up
+            return
+        step = drain_step(is_up=host.up, is_told=said is not None, has_tenants=bool(host.tenants), is_late=is_late)
+        if step in (DrainStep.WAIT, said):
+            return
+        self._said[host.host_id] = step
+        match step:
+            case DrainStep.LEAVE:
+                session.say(Passivate(list(host.tenants)))
+            case DrainStep.RETIRE:
+                session.say(RetireHost())
+            case DrainStep.MOVE:
+                self._give_up(host.host_id, f"node {node} is about to end")

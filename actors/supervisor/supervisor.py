@@ -38,24 +38,17 @@ from perdure.actors.link.messages import (
 from perdure.actors.link.questions import Books
 from perdure.actors.link.wire import content_of, error_to_plain
 from perdure.actors.ports import MOVED, Clock, Fleet, KillPoint, World
-from perdure.actors.supervisor.backup_service import BackupService
-from perdure.actors.supervisor.call_router import CallRouter
-from perdure.actors.supervisor.calls import Calls
-from perdure.actors.supervisor.changes import Changes
-from perdure.actors.supervisor.checkpoints import Checkpoints
-from perdure.actors.supervisor.drain import Drain
-from perdure.actors.supervisor.effect_executor import EffectExecutor
-from perdure.actors.supervisor.expiry import RunExpiry
+from perdure.actors.supervisor.calls import CallRouter, Calls
+from perdure.actors.supervisor.checkpoints import Checkpoints, RunExpiry
+from perdure.actors.supervisor.effect_executor import EffectExecutor, SweepQueue
 from perdure.actors.supervisor.intake import Intake, batch_alike
-from perdure.actors.supervisor.node_drains import NodeDrains
-from perdure.actors.supervisor.pool import Pool
+from perdure.actors.supervisor.pool import NodeDrains, Pool
 from perdure.actors.supervisor.publisher import Publisher
-from perdure.actors.supervisor.queries import MachineLogs, Queries
+from perdure.actors.supervisor.queries import BackupService, Queries
 from perdure.actors.supervisor.replication import Replication
 from perdure.actors.supervisor.sessions import Arrived, PeerSession, Sessions
 from perdure.actors.supervisor.snapshot_loader import SnapshotLoader
 from perdure.actors.supervisor.storage_carrier import StorageCarrier
-from perdure.actors.supervisor.sweep_queue import SweepQueue
 from perdure.actors.tasks import Tasks, awaited
 from perdure.actors.telemetry.run_spans import RunSpans
 from perdure.ledger import (
@@ -201,7 +194,6 @@ class Supervisor:
         self.run_spans.take_up(boot.rows)
         self.publisher = Publisher(self.view, self.sessions, self.now_ms)
         world, view, sessions, store = self.world, self.view, self.sessions, self.store
-        self.drain = Drain(view, sessions)
         self.sweep_queue = SweepQueue(view)
         self.effect_executor = EffectExecutor(world, view, sessions, self.store, self.limits, self._carrier)
         self.pool = Pool(world, self._tasks, self._fleet, view, sessions, self.limits, self.report, self.publisher)
@@ -219,11 +211,9 @@ class Supervisor:
             world, view, self.store, self.checkpoints, self._agent_storages.disk.directory, lost=self.pool.heartbeat.lost,
             wake=sessions.arrived.set,
         )  # fmt: skip
-        self.changes = Changes(view)
         self.queries = Queries(
             world, self._tasks, sessions, Books(view, store, self.limits, self.findings, self.now_ms, self.backup_service.stored_below),
-            drain=self.drain, backup_service=self.backup_service, changes=self.changes, replication=self._replication,
-            machine_logs=MachineLogs(world, sessions, self._fleet),
+            self._fleet, self.backup_service, self._replication,
         )  # fmt: skip
         ways = CallRouter(view, self._agent_storages.exists if self._carrier is None else self._carrier.exists)
         self.calls = Calls(view, sessions, ways)
@@ -309,7 +299,7 @@ class Supervisor:
             for stimulus in seen:
                 self._decide(stimulus, at_ms, rows, payloads)
             self._receive_all(arrived, at_ms, rows, payloads)
-            if not self.drain.is_on:
+            if not self.queries.is_winding_down:
                 rows += apply_fact(self.view, assign_hosts(self.view, at_ms, self.limits), at_ms)
         touched = list(self.view.touched)
         self.view.touched.clear()
@@ -334,9 +324,9 @@ class Supervisor:
 
     def _after_commit(self, rows: list[Row], touched: list[str]) -> None:
         """Let each part act on what is durable by now. The order matters where a comment says so."""
-        may_begin = not self.drain.is_on
+        may_begin = not self.queries.is_winding_down
         self.publisher.publish(rows)
-        self.changes.note(rows)  # before questions are answered: one of them asks for the changes
+        self.queries.changes.note(rows)  # before questions are answered: one of them asks for the changes
         if self.world.telemetry.is_on:
             self.run_spans.see(expand_rows(rows))
         self.calls.hosts_changed()  # before calls are handed over: what a lost host had, and may be repeated, goes with them

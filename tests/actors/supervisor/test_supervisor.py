@@ -15,8 +15,7 @@ from perdure.actors.link.messages import HostHello, InboxKept, MailSettled, Mess
 from perdure.actors.link.wire import messages_in
 from perdure.actors.ray_world.system import system_world
 from perdure.actors.sim_world.simulation import EPOCH_MS, Span, Weather
-from perdure.actors.supervisor.call_router import CallRouter
-from perdure.actors.supervisor.calls import Calls
+from perdure.actors.supervisor.calls import CallRouter, Calls
 from perdure.actors.supervisor.intake import Intake
 from perdure.actors.supervisor.sessions import PeerSession, Sessions
 from perdure.ledger import Fact, Verb, record_fact, restore
