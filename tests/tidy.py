@@ -44,9 +44,8 @@ DOORS = frozenset(
         "perdure.actors.supervisor.calls",
         "perdure.actors.supervisor.effect_executor",
         "perdure.actors.supervisor.sessions",
-        "perdure.actors.ray_world.clocks",
         "perdure.actors.ray_world.os_processes",
-        "perdure.actors.ray_world.parent_death",
+        "perdure.actors.ray_world.system",
     }
 )
 

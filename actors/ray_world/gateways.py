@@ -24,10 +24,9 @@ from perdure.actors.ray_world.cluster_record import refuse_if_stopped
 from perdure.actors.ray_world.deployment import Deployment
 from perdure.actors.ray_world.driver import DRIVER
 from perdure.actors.ray_world.identity import refuse_elsewhere
-from perdure.actors.ray_world.killing import strike_processes
 from perdure.actors.ray_world.lifetime import on_own_thread
-from perdure.actors.ray_world.named_actors import Handle, Remote, call, create, kill
-from perdure.actors.ray_world.parent_death import die_with_parent
+from perdure.actors.ray_world.named_actors import Handle, Remote, call, create, kill, strike_processes
+from perdure.actors.ray_world.os_processes import die_with_parent
 from perdure.actors.ray_world.process_telemetry import take_variables
 from perdure.actors.ray_world.processes import RayProcess
 from perdure.actors.ray_world.ray_connection import cause_of

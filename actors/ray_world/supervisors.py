@@ -26,8 +26,7 @@ from perdure.actors.ray_world.fleet import ActorFleet
 from perdure.actors.ray_world.hosts import RayActors
 from perdure.actors.ray_world.identity import elsewhere, is_blank, note_mount, refuse_elsewhere, refuse_unmounted
 from perdure.actors.ray_world.named_actors import Handle, control, create, kill
-from perdure.actors.ray_world.os_processes import home, with_command
-from perdure.actors.ray_world.parent_death import die_with_parent
+from perdure.actors.ray_world.os_processes import die_with_parent, home, with_command
 from perdure.actors.ray_world.process_telemetry import begin_telemetry, several
 from perdure.actors.ray_world.processes import SUPERVISOR, SupervisorProcess
 from perdure.actors.ray_world.ray_internals import GCS

@@ -1,12 +1,14 @@
-"""The ports of a real process, except for Ray and clocks: dice, threads, kill points and vitals."""
+"""The ports of a real process, except for Ray: clock, dice, threads, kill points and vitals."""
 
 from __future__ import annotations
 
 import asyncio
+import mmap
 import os
 import platform
 import random
 import signal
+import struct
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +18,6 @@ from typing import Final, TypeVar
 
 from perdure.actors.events.observability import Metrics, NoMetrics
 from perdure.actors.ports import BUCKET_POINTS, Faults, KillPoint, World
-from perdure.actors.ray_world.clocks import CLOCK, clock_from
 from perdure.actors.ray_world.os_processes import resident_mb
 from perdure.actors.telemetry.telemetry import OFF, Telemetry
 from perdure.actors.threads import Crew
@@ -30,6 +31,52 @@ QUICK_S: Final = 0.001  # a commit that takes less is done on the loop: to a thr
 SLOW_S: Final = 0.01  # what a commit is taken to need before one was seen
 KEPT: Final = 0.5  # of the time of a slow commit, with each that follows
 KILL: Final = "PERDURE_KILL"
+CLOCK: Final = "PERDURE_CLOCK"
+SHIFT: Final = struct.Struct("<q")
+
+
+class SystemClock:
+    """The wall clock of the machine."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    # Without the time in which the machine slept.
+    def steady_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
+
+# A drill may not set a clock that others use. So `PERDURE_CLOCK` names a file that says how far the clocks of the processes with that
+# environment are off. They all look at the same memory, so they jump at once.
+class ShiftedClock:
+    """A wall clock that is off by as many milliseconds as a file says at the moment."""
+
+    def __init__(self, file: Path) -> None:
+        self._machine = SystemClock()
+        with file.open("r+b") as opened:
+            self._shift = mmap.mmap(opened.fileno(), SHIFT.size)
+
+    def now_ms(self) -> int:
+        return self._machine.now_ms() + int(SHIFT.unpack_from(self._shift)[0])
+
+    def steady_ms(self) -> int:
+        return self._machine.steady_ms()
+
+
+def clock_from(file: str) -> SystemClock | ShiftedClock:
+    """The machine's clock, or one that is off by what this file says. Raises `BadRequest` if that cannot be read."""
+    try:
+        return ShiftedClock(Path(file)) if file else SystemClock()
+    except (OSError, ValueError) as problem:
+        raise BadRequest(CLOCK, f"{file!r} does not say how far the clock is off: {problem}") from problem
+
+
+def shift_clocks(file: Path, by_ms: int) -> None:
+    """Have the clocks that look at this file be off by this much from now on. The file is made if it is not there."""
+    if not file.exists():
+        file.write_bytes(SHIFT.pack(0))
+    with file.open("r+b") as opened, mmap.mmap(opened.fileno(), SHIFT.size) as shift:
+        SHIFT.pack_into(shift, 0, by_ms)
 
 
 class SystemDice:

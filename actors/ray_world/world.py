@@ -18,9 +18,19 @@ from perdure.actors.code.naming import refuse_while_loading
 from perdure.actors.ray_world.cluster_record import read_record
 from perdure.actors.ray_world.deployment import Deployment, Implementations
 from perdure.actors.ray_world.driver import DRIVER, OpenDirectory, RayLife
-from perdure.actors.ray_world.killing import SUPERVISOR, EndedProcess, gateways_of, processes_of, strike_processes
 from perdure.actors.ray_world.lifetime import on_own_thread
-from perdure.actors.ray_world.named_actors import call, infos, kill, names, wait_for
+from perdure.actors.ray_world.named_actors import (
+    SUPERVISOR,
+    EndedProcess,
+    call,
+    gateways_of,
+    infos,
+    kill,
+    names,
+    processes_of,
+    strike_processes,
+    wait_for,
+)
 from perdure.actors.ray_world.os_processes import ProcessId, ProcessInfo, wait_until_gone, with_command
 from perdure.actors.ray_world.os_processes import kill as kill_processes
 from perdure.actors.ray_world.process_telemetry import traced_program

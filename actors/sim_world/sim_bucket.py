@@ -23,8 +23,7 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from perdure.actors.ports import KillPoint, World
 from perdure.actors.sim_world.process import current_process
-from perdure.actors.sim_world.sim_ports import SimThreads
-from perdure.actors.sim_world.strands import Outcome, Wake, current_strand
+from perdure.actors.sim_world.sim_ports import Outcome, SimThreads, Wake, current_strand
 from perdure.actors.sim_world.weather import Span, Weather
 from perdure.actors.tasks import Killed
 from perdure.ledger.slots import ROOTS, Answer, Create, Delete, Get, Names, Newest, NoReply, Request

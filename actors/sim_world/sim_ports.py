@@ -12,17 +12,21 @@ import asyncio
 import contextvars
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
+from contextvars import copy_context
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from threading import Semaphore, Thread, current_thread
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from perdure.actors.ports import KillPoint, World
 from perdure.actors.sim_world.process import SimProcess
-from perdure.actors.sim_world.strands import Strand, outcome_of
 from perdure.actors.sim_world.weather import DiskFault
-from perdure.actors.tasks import as_failure, to_the_end
+from perdure.actors.tasks import Killed, as_failure, to_the_end
 from perdure.policies import Rank, RankedQueue
 
 T = TypeVar("T")
+Wake: TypeAlias = Callable[[Any], None]  # lets what waits go on with an answer; the loop calls it, once
+Outcome: TypeAlias = tuple[object, BaseException | None]  # what some code has returned, or raised
 
 EPOCH_MS: Final = 1_750_000_000_000  # wall time at the start of every simulation
 TOKEN_BITS: Final = 80
@@ -122,6 +126,84 @@ class SimClock:
     def steady_ms(self) -> int:
         self._process.check()
         return int(self._process.nature.now_ms())
+
+
+def outcome_of(work: Callable[[], object]) -> Outcome:
+    """Do it here and now."""
+    try:
+        return work(), None
+    except BaseException as raised:
+        return None, raised
+
+
+# At most one thread runs: the loop stands still while a strand runs, and a strand stands still while the loop does. So everything happens
+# in one order, which is the same each time. A strand runs until it has ended, or until it waits: then the loop sees to what it waits for,
+# and lets it go on later.
+class Strand(Thread):
+    """One piece of blocking work of a simulated process, which waits in virtual time.
+
+    Args:
+        work: is done on this thread, in the caller's context.
+        done: is called on the loop with what came of it, unless the process died before.
+    """
+
+    def __init__(self, work: Callable[[], object], done: Callable[[object, BaseException | None], None]) -> None:
+        super().__init__(daemon=True)
+        self.has_ended = False
+        self._work, self._done, self._context = work, done, copy_context()
+        self._may_go, self._has_stopped = Semaphore(0), Semaphore(0)
+        self._outcome: Outcome = None, None
+        self._waits_for: Callable[[Wake], None] | None = None
+        self._answer: object = None
+        self._killed: Killed | None = None
+
+    def run(self) -> None:
+        self._outcome = self._context.run(outcome_of, self._work)
+        self.has_ended = True
+        self._has_stopped.release()
+
+    def begin(self) -> None:
+        """On the loop: let it run until it waits, or ends."""
+        self.start()
+        self._until_it_stops()
+
+    def wait(self, see_to: Callable[[Wake], None]) -> Any:
+        """On this thread: wait for what the loop sees to. Raises `Killed` when the process dies meanwhile."""
+        if self._killed is None:
+            self._waits_for = see_to
+            self._has_stopped.release()
+            self._may_go.acquire()
+        if self._killed is not None:
+            raise self._killed
+        return self._answer
+
+    def end(self, cause: str) -> None:
+        """The process is dead: the work is unwound from where it stands, and nobody is told what came of it."""
+        if self.has_ended or self is current_thread():
+            return
+        self._killed = Killed(cause)
+        self._may_go.release()
+        self._has_stopped.acquire()
+
+    def _go_on(self, answer: object) -> None:
+        if not self.has_ended:
+            self._answer = answer
+            self._may_go.release()
+            self._until_it_stops()
+
+    def _until_it_stops(self) -> None:
+        self._has_stopped.acquire()
+        if self.has_ended:
+            self._done(*self._outcome)
+        elif self._waits_for is not None:
+            with suppress(Killed):  # a request may be the last thing that the process does
+                self._waits_for(self._go_on)
+
+
+def current_strand() -> Strand | None:
+    """The strand whose code is running, if one's is."""
+    thread = current_thread()
+    return thread if isinstance(thread, Strand) else None
 
 
 class _Job(NamedTuple):

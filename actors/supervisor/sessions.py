@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from itertools import count, repeat
 from typing import NamedTuple
 
-from perdure.actors.link.link import Link
-from perdure.actors.link.long_poll import Held
+from perdure.actors.link.link import Held, Link
 from perdure.actors.link.messages import Fields, FromSupervisor, Message, Passivate, Reply, RunEnded, RunsEnded
 from perdure.actors.link.wire import SupervisorFrame, body_of, decode_all, error_to_plain, frame_of, peer_frame
 from perdure.ledger import Activation, BadRequest, Run, pack
