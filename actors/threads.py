@@ -160,9 +160,8 @@ class Crew:
             del job  # what it holds must not wait for the next one
 
 
+# The slot of a job. `waits` counts its threads and loops that wait; one that is over, or was left behind, gets none any more.
 class _Slot:
-    """The slot of a job. `waits` counts its threads and loops that wait; one that is over, or was left behind, gets none any more."""
-
     __slots__ = ("crew", "is_held", "is_left_behind", "is_over", "waits")
 
     def __init__(self, crew: Crew) -> None:

@@ -42,8 +42,6 @@ class Address(NamedTuple):
 
 
 class TellContent(NamedTuple):
-    """What an agent is told: the method, its arguments, and what its class asks of its host."""
-
     recipient: str
     method: str
     body: bytes
@@ -131,8 +129,8 @@ class AgentCaller:
             if not is_over:
                 await self.call(to, "_perdure_end_stream", (stream_id,), {})
 
+    # What `handle.method(…)` gives on this loop: an awaitable, or something to be iterated over.
     def reach(self, to: Address, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
-        """What `handle.method(…)` gives on this loop: an awaitable, or something to be iterated over."""
         begin = self.followed(to, method, args, kwargs)
         return self.call(to, method, args, kwargs) if begin is None else begin()
 
@@ -181,9 +179,7 @@ class AgentCaller:
         await self.supervisor.ask_when_free(Tell(mail_id, recipient, sender, method, body, home, epoch, standalone))
 
 
-@cache
-def _is_generator(function: Callable[..., object]) -> bool:
-    return gives_bit_by_bit(function)
+_is_generator: Final = cache(gives_bit_by_bit)
 
 
 def standalone_of(agent_class: Any) -> Standalone:
@@ -193,9 +189,8 @@ def standalone_of(agent_class: Any) -> Standalone:
     return Standalone.ALSO if agent_class.stands_alone else Standalone.NEVER
 
 
+# What a method with a part to do at the caller's side (`Agent` marks it by `__perdure_afar__`) is given to do it with.
 class CallerSide:
-    """What a method that has a part to do at the caller's side (`Agent` marks it by `__perdure_afar__`) is given to do it with."""
-
     def __init__(self, calling: AgentCaller, to: Address) -> None:
         self._caller, self._to = calling, to
         self.threads = calling.threads

@@ -39,8 +39,8 @@ class Link(Generic[M]):
         self._sent = 0
         self._out = 0  # how many of those that are not let go are sent
 
+    # Queue what stands for `count` messages, and return the number of the last.
     def push(self, message: M, count: int = 1) -> int:
-        """Queue what stands for `count` messages, and return the number of the last."""
         self._unacked.append((message, count))
         self._last += count
         return self._last
@@ -121,9 +121,8 @@ class Link(Generic[M]):
         return stale
 
 
+# Holds at most one call of one peer open until there is something to answer.
 class Held:
-    """Holds at most one call of one peer open until there is something to answer."""
-
     def __init__(self) -> None:
         self._waiting: asyncio.Future[None] | None = None
 

@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias, TypedDict
 
 import ray
@@ -62,9 +62,8 @@ Wish: TypeAlias = "tuple[frozenset[tuple[str, float]], frozenset[tuple[str, bool
 # serve otherwise.
 
 
+# As `ray.nodes` describes it.
 class Node(TypedDict):
-    """A node, as `ray.nodes` describes it."""
-
     NodeID: str
     NodeManagerHostname: str
     Resources: dict[str, float]
@@ -72,9 +71,8 @@ class Node(TypedDict):
     Alive: bool
 
 
+# What a node had at the path instead of the directory (empty if it has the directory), and until when that counts.
 class NodePath(NamedTuple):
-    """What a node had at the path instead of the directory (empty if it has the directory), and until when that counts."""
-
     instead: str
     until_s: float
 
@@ -97,8 +95,8 @@ class Nodes:
         self._lock = threading.Lock()
         self.elsewhere: dict[str, str] = {}
 
+    # Those that have to be asked now are asked.
     def seeing(self) -> list[Node]:
-        """The nodes that see the directory. Those that have to be asked now are asked."""
         with self._lock:
             nodes, now_s = {node["NodeID"]: node for node in self.alive()}, time.monotonic()
             kept = {each: seen for each, seen in self._seen.items() if each in nodes and seen.until_s > now_s}
@@ -114,8 +112,8 @@ class Nodes:
                 self.elsewhere[in_words(nodes[each])] = instead
             return [node for each, node in nodes.items() if each not in strangers]
 
+    # A host has found no directory: all nodes are asked again.
     def doubt(self) -> None:
-        """A host has found no directory: all nodes are asked again."""
         with self._lock:
             self._seen.clear()
 
@@ -158,12 +156,14 @@ def serving_nodes() -> list[Node]:
 def seen_by(deployment: Deployment, node_ids: list[str]) -> dict[str, str]:
     told = dict.fromkeys(node_ids, f"what it did not tell within {ANSWER_S:.0f} s")
     for each, answer in on_nodes(node_ids, ANSWER_S, unlike, deployment.data, deployment.identity).items():
-        is_problem = isinstance(answer, RayError)
-        told[each] = f"what it could not be asked about ({cause_of(answer)})" if is_problem else str(answer)
+        if isinstance(answer, RayError):
+            told[each] = f"what it could not be asked about ({cause_of(answer)})"
+        else:
+            told[each] = str(answer)
     return told
 
 
-def on_nodes(node_ids: list[str], within_s: float, job: Callable[..., object], *arguments: object) -> dict[str, Any]:
+def on_nodes(node_ids: list[str], within_s: float, job: Callable[..., object], *arguments: object) -> dict[str, object]:
     """What a job gives in a process of each of these nodes, or Ray's error. Nodes that do not answer in time are left out."""
     asked: dict[str, Remote] = {}
     task = remote(job, num_cpus=0, max_retries=0, max_calls=1, enable_task_events=False)
@@ -220,16 +220,16 @@ class Outlook(NamedTuple):
         return bool(self.pending[wish]) and self.in_vain[wish] >= self.pending[wish]
 
 
+# Asks the GCS, and blocks.
 def outlook() -> Outlook:
-    """Ask the GCS. Blocks."""
     told = AUTOSCALER_MESSAGES.find().GetClusterStatusReply()
     told.ParseFromString(GCS_CLIENT.find()().get_cluster_status(timeout_s=GCS_ANSWER_S))
     status = None if told.autoscaling_state.autoscaler_state_version else KV_GET.find()(AUTOSCALING_STATUS)
     return outlook_of(told, status)
 
 
+# From what the GCS tells of the second autoscaler, and the text that the first one has left.
 def outlook_of(told: Any, first_status: bytes | None) -> Outlook:
-    """From what the GCS tells of the second autoscaler, and the text that the first one has left."""
     nodes, state = told.cluster_resource_state, told.autoscaling_state
     pending: Counter[Wish] = Counter()
     for each in nodes.pending_resource_requests:
@@ -268,7 +268,7 @@ def _wish(request: Any) -> Wish:
     )
 
 
-def _amounts(given: Any) -> frozenset[tuple[str, float]]:
+def _amounts(given: Iterable[tuple[str, float]]) -> frozenset[tuple[str, float]]:
     return frozenset((name, round(float(amount), 4)) for name, amount in given)
 
 
@@ -276,8 +276,6 @@ def _amounts(given: Any) -> frozenset[tuple[str, float]]:
 
 
 class Place(NamedTuple):
-    """A host's pool, and the node on which it stands, or is to stand."""
-
     spec: PoolSpec
     node_id: str
 
@@ -298,8 +296,8 @@ class Places:
         self._places: dict[str, Place] = {}
         self._lock = threading.Lock()
 
+    # Among those with so many cores.
     def choose(self, host_id: str, spec: PoolSpec, cores: Mapping[str, float]) -> str:
-        """The node for a host, among those with so many cores."""
         free = self._free_cpus()
         with self._lock:  # the next host must know of this one
             hosts = Counter(place.node_id for place in self._places.values())
@@ -325,8 +323,8 @@ class Places:
         with self._lock:
             self._places.pop(host_id, None)
 
+    # A host on another node than the supervisor's, and its pool.
     def apart(self) -> tuple[str, PoolSpec] | None:
-        """A host on another node than the supervisor's, and its pool."""
         ends = self._ends()
         with self._lock:
             far = {host: place for host, place in self._places.items() if place.node_id not in ("", self._own, *ends)}

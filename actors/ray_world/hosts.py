@@ -6,7 +6,7 @@ import asyncio
 import functools
 import json
 import os
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -165,7 +165,7 @@ class RayActors:
         taken = {self._own_node, *map(self._places.node_of, hosts)}
         return {node["NodeID"]: node["NodeManagerHostname"] for node in alive_nodes() if node["NodeID"] not in taken}
 
-    def read_logs(self, place: str, asked: Sequence[Any]) -> bytes | None:
+    def read_logs(self, place: str, asked: Sequence[object]) -> bytes | None:
         where = "" if self._nodes is None else self._places.node_of(place) or place
         if all(node["NodeID"] != where for node in alive_nodes()):
             return None
@@ -202,7 +202,7 @@ class RayActors:
 
     # One node of those that could take it; the others for the case that it cannot. Ray heeds no affinity to a node for an actor that takes
     # no CPU, but labels it does.
-    def _prefer(self, host_id: str, spec: PoolSpec, selector: Any) -> dict[str, object]:
+    def _prefer(self, host_id: str, spec: PoolSpec, selector: Mapping[str, object]) -> dict[str, object]:
         if self._nodes is None or NODE_ID in dict(spec.labels):
             return {}
         able = [node for node in self._nodes.seeing() if not lack([node], spec)]
@@ -221,8 +221,8 @@ class RayActors:
                 left.unlink(missing_ok=True)
         return found
 
+    # Ray often knows only that the host's connection broke.
     def in_words(self, host_id: str, cause: str) -> str:
-        """What is known of a host's death, where Ray knows only that its connection broke."""
         if self._nodes is not None:
             self._places.forget(host_id)
             if DirectoryElsewhere.__name__ in cause:

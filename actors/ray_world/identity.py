@@ -42,8 +42,8 @@ def identity_of(data: Path) -> str:
     return word_of(data, IDENTITY)
 
 
+# It is new, or what should be mounted there is not.
 def is_blank(data: Path) -> bool:
-    """Whether nothing of a directory of ours lies at this path: it is new, or what should be mounted there is not."""
     return not any((data / name).exists() for name in (IDENTITY, FORMAT_FILE, LEDGER, AGENTS))
 
 

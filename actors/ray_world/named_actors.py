@@ -104,8 +104,6 @@ def wait_for(calls: Mapping[K, Remote], timeout_s: float) -> list[K]:
 
 
 class StrikeKind(StrEnum):
-    """How a process was ended."""
-
     SIGNAL = "SIGKILL"
     ITSELF = "SIGKILL by itself, asked through Ray"
     RAY = "the end of its actor by Ray"
@@ -125,8 +123,8 @@ class EndedProcess(NamedTuple):
     way: StrikeKind
 
 
+# By `supervisor` or id of host.
 def processes_of(deployment: Deployment) -> dict[str, Handle]:
-    """The actors of a directory by `supervisor` or id of host."""
     hosts = deployment.hosts_among(names())
     named = {SUPERVISOR: deployment.supervisor, **{key: deployment.host(key, hosts[key]) for key in hosts}}
     return {key: handle for key, name in named.items() if (handle := find(name)) is not None}

@@ -47,9 +47,9 @@ class ProcessInfo(NamedTuple):
     def node(self) -> str:
         return self.machine.partition(" ")[0]
 
+    # The process if it is within reach of this one, else nothing.
     @property
     def here(self) -> list[ProcessId]:
-        """The process if it is within reach of this one, else nothing."""
         return [self.process] if self.machine == machine() else []
 
 
@@ -151,8 +151,8 @@ def runs_here(mark: str) -> bool:
     return any(_space("pid", each.pid) in ("", here) for each in with_command(mark))
 
 
+# The value that a process was started with for a variable of its environment.
 def value_in(process: ProcessId, name: str) -> str:
-    """The value that a process was started with for a variable of its environment."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return _environment(psutil.Process(process.pid)).get(name, "")
     return ""

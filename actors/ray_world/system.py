@@ -36,8 +36,6 @@ SHIFT: Final = struct.Struct("<q")
 
 
 class SystemClock:
-    """The wall clock of the machine."""
-
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
@@ -46,11 +44,10 @@ class SystemClock:
         return time.monotonic_ns() // 1_000_000
 
 
+# Is off by as many milliseconds as a file says at the moment.
 # A drill may not set a clock that others use. So `PERDURE_CLOCK` names a file that says how far the clocks of the processes with that
 # environment are off. They all look at the same memory, so they jump at once.
 class ShiftedClock:
-    """A wall clock that is off by as many milliseconds as a file says at the moment."""
-
     def __init__(self, file: Path) -> None:
         self._machine = SystemClock()
         with file.open("r+b") as opened:
@@ -71,8 +68,8 @@ def clock_from(file: str) -> SystemClock | ShiftedClock:
         raise BadRequest(CLOCK, f"{file!r} does not say how far the clock is off: {problem}") from problem
 
 
+# Have the clocks that look at this file be off by this much from now on. The file is made if it is not there.
 def shift_clocks(file: Path, by_ms: int) -> None:
-    """Have the clocks that look at this file be off by this much from now on. The file is made if it is not there."""
     if not file.exists():
         file.write_bytes(SHIFT.pack(0))
     with file.open("r+b") as opened, mmap.mmap(opened.fileno(), SHIFT.size) as shift:
@@ -80,8 +77,6 @@ def shift_clocks(file: Path, by_ms: int) -> None:
 
 
 class SystemDice:
-    """The operating system's randomness."""
-
     def __init__(self) -> None:
         self._source = random.SystemRandom()
 
@@ -143,14 +138,11 @@ class LoopThreads:
 
 
 class NoFaults:
-    """Production: nothing happens at a kill point."""
-
     def at(self, point: KillPoint, detail: str = "") -> None: ...
 
 
+# With a `once` file, only the first process that gets there is killed.
 class KillOrder:
-    """Kills the process at the nth visit of one kill point; with a `once` file, only the first process that gets there."""
-
     def __init__(self, point: KillPoint, visits: int = 1, once: Path | None = None) -> None:
         self._point, self._left, self._once = point, visits, once
 
@@ -183,8 +175,6 @@ def faults_from(order: str) -> Faults:
 
 
 class SystemVitals:
-    """The process as the operating system sees it."""
-
     def pid(self) -> int:
         return os.getpid()
 

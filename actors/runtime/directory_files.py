@@ -362,9 +362,8 @@ def _of_json(data: Path) -> Iterator[Finding]:
 # ---------------------------------------------------------------- a directory that is served
 
 
+# The supervisor of a directory keeps its ledger as a backup needs it.
 class ServedSteward:
-    """The supervisor of a directory keeps its ledger as a backup needs it."""
-
     def __init__(self, ask: Asking) -> None:
         self._ask = ask
 

@@ -34,9 +34,8 @@ T = TypeVar("T")
 URL: Final = "memory:///simulated"
 
 
+# Until when something is out of order, as long as the weather lasts.
 class Outage(NamedTuple):
-    """Until when something is out of order, as long as the weather lasts."""
-
     weather: Weather
     until_s: float
 
@@ -55,8 +54,8 @@ class SimObjects:
         self.standstill: Outage | None = None
         self._listed: dict[str, str] = {}
 
+    # At once. A list that is stale is an earlier one.
     def do(self, request: Request, *, is_stale: bool = False) -> Answer:
-        """Let a request take effect, at once. A list that is stale is an earlier one."""
         match request:
             case Create(key, body):
                 is_new = key not in self.held
@@ -77,9 +76,8 @@ class SimObjects:
                 return None
 
 
+# A way to the objects without any weather, for those who look from outside of the simulated world.
 class CalmBucket(Bucket):
-    """A way to the objects without any weather, for those who look from outside of the simulated world."""
-
     def __init__(
         self,
         objects: SimObjects,
@@ -186,8 +184,8 @@ class SimBucket(CalmBucket):
     def _left_s(self, outage: Outage) -> float:
         return outage.until_s - self._nature.loop.time()
 
+    # Whether the store stands still. Then this happens when it goes on.
     def _is_put_off(self, what: Callable[[], None]) -> bool:
-        """Whether the store stands still. Then this happens when it goes on."""
         standstill = self.objects.standstill
         if standstill is None or not self._lasts(standstill):
             return False

@@ -69,8 +69,6 @@ class KillPlan:
 
 
 class SimFaults:
-    """Where death may strike."""
-
     def __init__(self, process: SimProcess, plan: KillPlan) -> None:
         self._process = process
         self._plan = plan
@@ -81,8 +79,6 @@ class SimFaults:
 
 
 class SimDice:
-    """The process's share in the one die."""
-
     def __init__(self, process: SimProcess) -> None:
         self._process = process
 
@@ -107,8 +103,8 @@ class SimClock:
         self._off_ms = process.nature.die.uniform(-skew_ms, skew_ms) if skew_ms else 0.0
         self._jump_at_ms: float | None = None
 
+    # Wall time; may run backwards.
     def now_ms(self) -> int:
-        """Wall time; may run backwards."""
         self._process.check()
         nature = self._process.nature
         now_ms = nature.now_ms()
@@ -129,7 +125,6 @@ class SimClock:
 
 
 def outcome_of(work: Callable[[], object]) -> Outcome:
-    """Do it here and now."""
     try:
         return work(), None
     except BaseException as raised:
@@ -162,13 +157,13 @@ class Strand(Thread):
         self.has_ended = True
         self._has_stopped.release()
 
+    # On the loop: let it run until it waits, or ends.
     def begin(self) -> None:
-        """On the loop: let it run until it waits, or ends."""
         self.start()
         self._until_it_stops()
 
+    # On this thread: wait for what the loop sees to. Raises `Killed` when the process dies meanwhile.
     def wait(self, see_to: Callable[[Wake], None]) -> Any:
-        """On this thread: wait for what the loop sees to. Raises `Killed` when the process dies meanwhile."""
         if self._killed is None:
             self._waits_for = see_to
             self._has_stopped.release()
@@ -177,8 +172,8 @@ class Strand(Thread):
             raise self._killed
         return self._answer
 
+    # The process is dead: the work is unwound from where it stands, and no caller is told what came of it.
     def end(self, cause: str) -> None:
-        """The process is dead: the work is unwound from where it stands, and nobody is told what came of it."""
         if self.has_ended or self is current_thread():
             return
         self._killed = Killed(cause)
@@ -201,7 +196,6 @@ class Strand(Thread):
 
 
 def current_strand() -> Strand | None:
-    """The strand whose code is running, if one's is."""
     thread = current_thread()
     return thread if isinstance(thread, Strand) else None
 
@@ -229,13 +223,13 @@ class SimThreads:
         self._ledger, self._archive, self._reads, self._writes = _Line(), _Line(), _Line(), _Writes()
         self._strands: list[Strand] | None = None  # that have not ended; None if no job waits in the middle
 
+    # From now on jobs may wait (`Strand.wait`).
     def wait_in_strands(self) -> None:
-        """From now on jobs may wait (`Strand.wait`)."""
         self._strands = []
         self._process.on_death(self._unwind)
 
+    # The work may wait. The dead begin nothing.
     def begin_strand(self, work: Callable[[], object], done: Callable[[object, BaseException | None], None]) -> None:
-        """Do some work, which may wait, on a thread of its own. The dead begin nothing."""
         if not self._process.alive:
             return
         strand = Strand(work, done)
@@ -362,9 +356,8 @@ class SimThreads:
         then()
 
 
+# Bodies do not matter in the simulation, and must not tell two runs of it apart.
 class SimVitals:
-    """Bodies do not matter in the simulation, and must not tell two runs of it apart."""
-
     def pid(self) -> int:
         return 0
 

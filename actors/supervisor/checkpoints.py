@@ -113,18 +113,18 @@ class Checkpoints:
             self._unfollowed = 0
             self._tasks.start(self._world.threads.archive(self._store.follow))
 
+    # How many checkpoints this life has taken; None while one is under way.
     @property
     def quiet(self) -> int | None:
-        """How many checkpoints this life has taken; None while one is under way."""
         return self._taken if self._at_rest.is_set() else None
 
+    # How many checkpoints this life had taken, if none is taken now.
     @property
     def suspended(self) -> int | None:
-        """How many checkpoints this life had taken, if none is taken now."""
         return self.quiet if asyncio.get_running_loop().time() < self._suspended_until_s else None
 
+    # Let the snapshot be as it is for a while, once the checkpoint under way is done. Returns how many this life has taken.
     async def suspend(self) -> int:
-        """Let the snapshot be as it is for a while, once the checkpoint under way is done. Returns how many this life has taken."""
         self._suspended_until_s = asyncio.get_running_loop().time() + _SUSPENDED_S
         await self._at_rest.wait()
         await self._world.threads.archive(lambda: None)  # the archive may have begun to follow before
@@ -147,7 +147,6 @@ class Checkpoints:
         return self._due and self._at_rest.is_set() and self.suspended is None
 
     async def between_turns(self) -> None:
-        """Take the next step, if one is due."""
         if self._next is not None:
             step, self._next = self._next, None
             await step()
@@ -274,7 +273,6 @@ class RunExpiry:
         self._not_before_s = float("-inf")
 
     async def sweep(self) -> None:
-        """Take the next few, if the last ones are gone."""
         taken = self._checkpoints.quiet
         if not is_retention_on(self._limits) or self._view.cleared or taken is None:
             return

@@ -129,8 +129,8 @@ class EffectExecutor:
             session.say(HoldStorage(agent, number, each, more=True))
         session.say(HoldStorage(agent, number, last, base=base))
 
+    # The agents whose lives this effect begins, each with its host.
     def _beginning(self, effect: Effect) -> Iterator[tuple[PeerSession, str]]:
-        """The agents whose lives this effect begins, each with its host."""
         agents: list[str] = []
         if isinstance(effect, StartAttempt | WakeAgent):
             agents = [effect.agent_id]
@@ -259,7 +259,7 @@ class EffectExecutor:
         self._stopped_s[life] = now
         return True
 
-    def _outcome(self, run_id: str) -> Fields:
+    def _outcome(self, run_id: str) -> dict[str, object]:
         run = self._view.runs[run_id]
         outcome = outcome_of(run)
         if run.large_output:
@@ -306,11 +306,10 @@ def _is_large(given: object) -> bool:
     return isinstance(given, dict) and bool(given.get("large"))
 
 
+# What the sweeps of one supervisor life look at: what was outstanding lately, and some of the rest in turn.
 # Nothing becomes outstanding for a record unless it is touched, and what is touched is looked at in the same turn. So a sweep has to look
 # again only where something was left to do. Should we ever miss a touch, the record comes round in time, however many there are.
 class SweepQueue:
-    """What the sweeps of one supervisor life look at: what was outstanding lately, and some of the rest in turn."""
-
     def __init__(self, view: View) -> None:
         self._view = view
         self._left: dict[str, None] = {}

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Final
 
 from perdure.actors.events.observability import Channel, EventType
-from perdure.actors.link.messages import Passivate, Ping, Plain, Refused, RetireHost
+from perdure.actors.link.messages import HostNeeds, Passivate, Ping, Refused, RetireHost
 from perdure.actors.link.wire import error_to_plain
 from perdure.actors.ports import Clock, Fleet, PoolSpec, Pulse, World
 from perdure.actors.supervisor.publisher import Publisher
@@ -93,7 +93,6 @@ class Heartbeat:
         self._due_s = math.inf  # when the loop must have come round again
 
     async def serve(self) -> None:
-        """Look at all hosts, again and again."""
         loop = asyncio.get_running_loop()
         period_s = self._limits.heartbeat_ms / 1000
         while True:
@@ -113,8 +112,8 @@ class Heartbeat:
         if self.lost(late_ms):
             self._due_s = now_s
 
+    # The supervisor lost this time, to its loop or to the disk. True if it is so much that no silence until now counts.
     def lost(self, late_ms: float) -> bool:
-        """The supervisor lost this time, to its loop or to the disk. Returns whether that is so much that no silence until now counts."""
         if not was_late(late_ms, self._limits):
             return False
         log.info("the supervisor was %.1f s late; nobody's silence until now counts", late_ms / 1000)
@@ -188,11 +187,11 @@ def _cause(host: HostView, silence: Silence, limits: Limits) -> str:
 # ---------------------------------------------------------------- pool
 
 
-def spec_of(plain: Plain) -> PoolSpec:
+def spec_of(plain: HostNeeds) -> PoolSpec:
     return PoolSpec() if plain is None else PoolSpec.of(*plain[:3], *plain[4:])
 
 
-def plain_spec(spec: PoolSpec) -> Plain:
+def plain_spec(spec: PoolSpec) -> HostNeeds:
     if spec == PoolSpec():
         return None
     num_cpus, resources, runtime_env, labels = spec
@@ -227,8 +226,8 @@ class Pool:
         self._idle_since_s: dict[str, float] = {}
         self._ended: dict[str, str] = {}  # why we ended a host
 
+    # What was placed on a host that is no survivor is lost.
     async def adopt(self) -> None:
-        """Take over the hosts that an earlier life left; what was placed on any other host is lost."""
         survivors = await self._fleet.survivors()
         for activation in self._view.agents.values():
             if activation.host_id:
@@ -244,8 +243,8 @@ class Pool:
             if host_id not in survivors:
                 self._lost(host_id, WHILE_UNSERVED, is_usual=not survivors)
 
+    # Start the hosts that are wanted now, a few at a time. A pool whose hosts do not come up is tried ever more seldom.
     def ensure(self) -> None:
-        """Start the hosts that are wanted now, a few at a time. A pool whose hosts do not come up is tried ever more seldom."""
         self._tell_hindered()
         self._withdraw()
         now_s = asyncio.get_running_loop().time()
@@ -277,7 +276,7 @@ class Pool:
             if not demand:
                 self._view.troubles.pop(key, None)
 
-    async def _start(self, host_id: str, spec: Plain) -> None:
+    async def _start(self, host_id: str, spec: HostNeeds) -> None:
         try:
             waits_for = await self._fleet.spawn(host_id, spec_of(spec))
         except HostUnavailable as problem:
@@ -306,7 +305,7 @@ class Pool:
 
     # hosts that do not come up
 
-    def _failed(self, host_id: str, spec: Plain, cause: str, *, is_lack: bool = False) -> None:
+    def _failed(self, host_id: str, spec: HostNeeds, cause: str, *, is_lack: bool = False) -> None:
         key, cause = pool_key(spec), cause.replace(host_id, "it").rstrip(".")
         before = self._view.troubles.get(key)
         starts, since_ms = (before.starts, before.since_at_ms) if before is not None else (0, self._publisher.now_ms())
@@ -321,7 +320,7 @@ class Pool:
         asyncio.get_running_loop().call_later(pause_ms / 1000, self._sessions.arrived.set)  # no turn may come by itself
         self._report(Unhosted(key))
 
-    def _doubt(self, spec: Plain, trouble: PoolTrouble) -> None:
+    def _doubt(self, spec: HostNeeds, trouble: PoolTrouble) -> None:
         key = pool_key(spec)
         self._view.troubles[key] = trouble
         if trouble.is_plain and self._warned.get(key) != trouble.cause:
@@ -385,8 +384,8 @@ class Pool:
         self._ended[host_id] = cause
         await self._fleet.kill(host_id)
 
+    # Have a host end by itself, with what is at work there.
     def give_up(self, host_id: str, cause: str) -> None:
-        """Have a host end by itself, with what is at work there."""
         self._ended[host_id] = cause
         self._sessions.by_peer[host_id].say(RetireHost())
 
@@ -447,8 +446,8 @@ class NodeDrains:
         self._moves_at_ms: dict[tuple[str, int], float] = {}
         self._said: dict[str, DrainStep] = {}  # the last step with each host
 
+    # The supervisor leaves its own node when its hosts have been told.
     def look(self) -> None:
-        """Take the next step with each host on such a node. The supervisor leaves its own when its hosts have been told."""
         now_ms, draining = self._clock.now_ms(), dict(self._fleet.draining)
         for node, drain in draining.items():
             key = node, drain.until_ms

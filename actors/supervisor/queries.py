@@ -11,7 +11,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Final, cast
 
-from perdure.actors.link.messages import Fields, LogsRead, Passivate, Plain, ReadLogs, Reply
+from perdure.actors.link.messages import LogsRead, Passivate, ReadLogs, Reply
 from perdure.actors.link.questions import (
     Books,
     ChangedRuns,
@@ -77,8 +77,8 @@ class Changes:
         self._cleared: dict[str, None] = {}  # those of them whose last fact is that they were cleared
         self._begin = self._upto = view.seq
 
+    # These facts are durable.
     def note(self, rows: Iterable[Row]) -> None:
-        """These facts are durable."""
         for row in rows:
             if isinstance(row, BatchRow):
                 self._changed_together(batch_of(row).run_ids, row.seq)
@@ -105,7 +105,7 @@ class Changes:
             last[run_id] = self._upto
             behind(run_id)
 
-    def since(self, after: int | None, limit: int) -> Fields:
+    def since(self, after: int | None, limit: int) -> dict[str, object]:
         """The runs that have changed after a fact, as lines, in the order of their changes, and the ids of those that are gone.
 
         `upto` is the fact to ask from the next time, and `more` says that there are more already. Without a fact, after one that is not
@@ -127,7 +127,7 @@ class Changes:
             "gone": [run_id for (run_id, _), run in zip(told, runs, strict=True) if run is None or run.cleared],
         }
 
-    def _reset(self) -> Fields:
+    def _reset(self) -> dict[str, object]:
         return {"reset": True, "upto": self._upto, "more": False, "runs": [], "gone": []}
 
 
@@ -164,8 +164,8 @@ class BackupService:
             return sum(each != agent_id for each in cast("CarryingStore", self._store).storages_of(agent_id))
         return 0 if self._storages is None else stored_below(self._storages, agent_id)
 
-    async def answer(self, asked: Keep) -> Plain:
-        """Do what was asked for. Raises `BadRequest` for anything else."""
+    # Raises `BadRequest` for any other wish.
+    async def answer(self, asked: Keep) -> object:
         match asked:
             case Keep("storages", [str(after), int(limit)]):
                 return await self._page(after, limit)
@@ -177,7 +177,6 @@ class BackupService:
         raise BadRequest("wish", f"{asked.wish!r} is not one that a supervisor knows, or has other arguments")
 
     async def between_turns(self) -> None:
-        """Make the cut, if it is wanted."""
         wanted, cut = self._wanted, self._cut
         self._wanted = self._cut = None
         if wanted is None or cut is None:
@@ -191,7 +190,7 @@ class BackupService:
             wanted.set_result(None)
         self._lost((asyncio.get_running_loop().time() - began_s) * 1000)
 
-    async def _page(self, after: str, limit: int) -> Fields:
+    async def _page(self, after: str, limit: int) -> dict[str, object]:
         rows = await self._world.threads.archive(partial(self._store.agents, after, limit))
         last = rows[-1].key if len(rows) == limit else None
         known = standing_of(self._view, ((row.key, row.body) for row in rows))
@@ -235,8 +234,8 @@ class MachineLogs:
         known = [each for each in self._sessions.by_peer.values() if each.logs and key in ("", each.logs)]
         return sorted(known, key=lambda each: each.seen_s, reverse=True)
 
+    # The names of the machines, by keys.
     async def machines(self) -> dict[str, str]:
-        """The names of the machines, by keys."""
         if self._world.logs is None:
             return {}
         here = folder_key(self._world.logs)
@@ -250,8 +249,8 @@ class MachineLogs:
         if answer is not None and not answer.done():
             answer.set_result(said)
 
-    async def read(self, asked: LogsOf) -> Fields:
-        """A page of a machine's logs, or why it is missing."""
+    # A page of a machine's logs, or why it is missing.
+    async def read(self, asked: LogsOf) -> dict[str, object]:
         hosts = self._hosts(asked.machine)[:HOSTS_ASKED]
         said, folder = await self._read_by(hosts, asked), self._world.logs
         if said is not None and said.problem:
@@ -329,7 +328,7 @@ class Queries:
             session.say(Reply(ref, ok=True, value=answer))
         self._sessions.flush()
 
-    async def _answer_to(self, query: Query) -> Plain:
+    async def _answer_to(self, query: Query) -> object:
         match query:
             case ChangedRuns(after, limit):
                 return self.changes.since(after, limit)

@@ -29,7 +29,6 @@ from perdure.actors.link.messages import (
     HostHello,
     Message,
     Patches,
-    Plain,
     Refused,
     Reply,
     Report,
@@ -131,8 +130,8 @@ class LedgerClock:
         wall_ms = self._clock.now_ms()
         return Tick(self.now_ms() - wall_ms)
 
+    # The ledger's time when the next timer or alarm is due; infinity if there is none.
     def due_ms(self) -> float:
-        """The ledger's time when the next timer or alarm is due; infinity if there is none."""
         return min(self._view.timers.next_at_ms, self._view.alarms.next_at_ms + self.tick().behind_ms)
 
 
@@ -322,8 +321,8 @@ class Supervisor:
         took_ms = (asyncio.get_running_loop().time() - began_s) * 1000 - commit_ms
         self._turn_size = turn_size_after(self._turn_size, len(arrived), took_ms, self.limits)
 
+    # The order matters where a comment says so.
     def _after_commit(self, rows: list[Row], touched: list[str]) -> None:
-        """Let each part act on what is durable by now. The order matters where a comment says so."""
         may_begin = not self.queries.is_winding_down
         self.publisher.publish(rows)
         self.queries.changes.note(rows)  # before questions are answered: one of them asks for the changes
@@ -376,8 +375,8 @@ class Supervisor:
                 if isinstance(seen, Adopt) and len(rows) > count:  # an agent at rest wakes with what came
                     self.sessions.let_go(older_awake(self.view, None))
 
+    # Returns whether they were decided.
     def _receive_together(self, session: PeerSession, messages: list[Message], at_ms: int, rows: list[Row]) -> bool:
-        """Messages that may be a batch. Returns whether they were decided."""
         if isinstance(messages[0], Ended):
             rows += apply_fact(self.view, end_together(self.view, cast("list[Ended]", messages), self.limits), at_ms)
             return True
@@ -412,7 +411,7 @@ class Supervisor:
         if isinstance(wish, Tell | Send) and wish.mail_id in self.snapshot_loader.posted:
             session.say(Reply(ref, ok=True, value=None))
             return
-        told: Plain = None
+        told: object = None
         try:
             if isinstance(wish, Steer):
                 told = steer(self.view, wish, partial(self._decided, at_ms, rows))._asdict()
@@ -456,7 +455,7 @@ class Supervisor:
             await self.world.threads.commit(partial(self.store.append, rows, payloads), is_brief=is_brief)
         else:
             append = partial(self._carrier.append, rows, payloads, patches)
-            await self._meanwhile(self.world.threads.commit(append), self._carrier.unreachable)
+            await self._meanwhile(self.world.threads.commit(append), self._carrier.store.unreachable)
         if self._replication is not None and self._replication.is_late:
             await self._meanwhile(self._replication.caught_up(), self._replication.unreachable)
         took_ms = (asyncio.get_running_loop().time() - began_s) * 1000
@@ -468,10 +467,10 @@ class Supervisor:
         self.checkpoints.committed(count + len(patches))
         return took_ms
 
+    # Wait until a commit is in the bucket. When that does not answer, what clients ask for is refused, and questions are answered.
     async def _meanwhile(
         self, commit: Coroutine[object, object, None], unreachable: Callable[[], BucketUnreachable | None]
     ) -> None:
-        """Wait until a commit is in the bucket. When that does not answer, what clients ask for is refused, and questions are answered."""
         committing, findings = awaited(commit), list(self.findings)
         try:
             while not (await asyncio.wait({committing}, timeout=LOOK_MS / 1000))[0]:
@@ -523,7 +522,7 @@ class Supervisor:
     async def _attend(self, carrier: StorageCarrier) -> None:
         while True:
             await asyncio.sleep(ATTEND_S)
-            await self.world.threads.run(carrier.attend)
+            await self.world.threads.run(carrier.store.attend)
 
     async def _sweeps(self) -> None:
         loop = asyncio.get_running_loop()
