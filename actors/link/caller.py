@@ -70,13 +70,8 @@ class AgentCaller:
         ready: Callable[[Any], Awaitable[None]] | None = None,
         sender: str = "",
     ) -> None:
-        self.supervisor, self.dice, self.threads, self.limits, self.code_dir = (
-            supervisor,
-            dice,
-            threads,
-            limits,
-            code_dir,
-        )
+        self.supervisor, self.dice, self.threads = supervisor, dice, threads
+        self.limits, self.code_dir = limits, code_dir
         self._home, self._ready, self._sender = home, ready, sender
 
     async def call(self, to: Address, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:

@@ -50,10 +50,6 @@ class Link(Generic[M]):
         return self._last - self._sent
 
     @property
-    def has_unsent(self) -> bool:
-        return self._last > self._sent
-
-    @property
     def pending(self) -> list[M]:
         return [message for message, _ in self._unacked]
 

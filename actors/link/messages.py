@@ -31,7 +31,6 @@ from perdure.ledger import (
     PromiseUndo,
     Released,
     Request,
-    Stimulus,
     Tell,
     Took,
     Undoing,
@@ -470,8 +469,5 @@ TABLE: Final[dict[type[Message | Question], Direction]] = {
     CodeFiles: Direction.BETWEEN,
 }
 """Every kind of message, and who says it to whom. The position of a kind is its number on the wire."""
-
-STIMULI: Final = frozenset(get_args(Stimulus)) & frozenset(TABLE)
-"""The kinds that are stimuli, which the supervisor decides."""
 
 REPORTS: Final = frozenset(get_args(Report))

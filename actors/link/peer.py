@@ -197,7 +197,7 @@ class Peer:
         self._restart(again=False)
         while not self._tasks.has_ended:
             self._wake.clear()
-            has_more = self._link.has_unsent or bool(self._batch)
+            has_more = bool(self._link.unsent or self._batch)
             if (has_more and self._in_flight < IN_FLIGHT_MAX and not self._greeting) or (
                 self._in_flight == 0 and self._listens
             ):

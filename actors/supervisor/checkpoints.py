@@ -87,13 +87,8 @@ class Checkpoints:
         replication: Replication | None,
     ) -> None:
         self.forgetting: list[str] = []  # runs that were cleared, and agents that were deleted
-        self._world, self._tasks, self._view, self._store, self._agent_storages = (
-            world,
-            tasks,
-            view,
-            store,
-            agent_storages,
-        )
+        self._world, self._tasks, self._view = world, tasks, view
+        self._store, self._agent_storages = store, agent_storages
         self._limits, self._snapshot_loader, self._append, self._wake = limits, snapshot_loader, append, wake
         self._carrier, self._replication = carrier, replication
         self._facts, self._unfollowed = behind, 0
@@ -262,12 +257,8 @@ class RunExpiry:
         now_ms: Callable[[], int], report: Callable[[Stimulus], None],
     ) -> None:  # fmt: skip
         self._world, self._view, self._store, self._limits = world, view, store, limits
-        self._snapshot_loader, self._checkpoints, self._now_ms, self._report = (
-            snapshot_loader,
-            checkpoints,
-            now_ms,
-            report,
-        )
+        self._snapshot_loader, self._checkpoints = snapshot_loader, checkpoints
+        self._now_ms, self._report = now_ms, report
         self._candidates: deque[Record] = deque()
         self._after = _BEGINNING
         self._not_before_s = float("-inf")

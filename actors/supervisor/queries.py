@@ -361,9 +361,9 @@ class Queries:
         here = [agent for host in view.hosts.values() for agent in host.tenants]
         waiting = sum(bool(view.awaiting.get(agent)) for agent in here)
         told: dict[str, object] = {"at_work": len(here) - waiting, "waiting": waiting}
-        return told | (
-            {"replica_behind": True} if self._replication is not None and self._replication.is_behind else {}
-        )
+        if self._replication is not None and self._replication.is_behind:
+            told["replica_behind"] = True
+        return told
 
     def _about(self) -> dict[str, object]:
         about = {"pid": self._world.vitals.pid(), "node": self._world.vitals.node(), **asdict(self.work)}

@@ -119,7 +119,7 @@ class Sessions:
         if self._take_in(session, said.first, heard_now):
             heard = (self.epoch, link.session, session.durable, link.next_number)
             return pack(SupervisorFrame(*heard, [], missed=True, seq=self.seq))
-        if said.hold and not link.has_unsent:
+        if said.hold and not link.unsent:
             await session.held.hold()
         elif heard_now:
             await session.commit_of(said.first + len(heard_now) - 1)
@@ -179,7 +179,7 @@ class Sessions:
 
     def flush(self) -> None:
         for session in self.by_peer.values():
-            if session.link.has_unsent:
+            if session.link.unsent:
                 session.held.release()
 
     def wait(self, session: PeerSession, run_id: str) -> None:

@@ -191,7 +191,7 @@ class Supervisor:
         self.view.code_due_ms = self.clock.began_ms + CODE_WAIT_MS
         self.run_spans = RunSpans(self.view, self.world.telemetry)
         self.run_spans.take_up(boot.rows)
-        self.publisher = Publisher(self.view, self.sessions, self.now_ms)
+        self.publisher = Publisher(self.view, self.sessions, self.clock.now_ms)
         world, view, sessions, store = self.world, self.view, self.sessions, self.store
         self.sweep_queue = SweepQueue(view)
         self.effect_executor = EffectExecutor(world, view, sessions, self.store, self.limits, self._carrier)
@@ -204,16 +204,14 @@ class Supervisor:
             replication=self._replication,
         )  # fmt: skip
         self.expiry = RunExpiry(
-            world, view, self.store, self.limits, self.snapshot_loader, self.checkpoints, self.now_ms, self.report
+            world, view, self.store, self.limits, self.snapshot_loader, self.checkpoints, self.clock.now_ms, self.report
         )
         self.backup_service = BackupService(
             world, view, self.store, self.checkpoints, self._agent_storages.disk.directory, lost=self.pool.heartbeat.lost,
             wake=sessions.arrived.set,
         )  # fmt: skip
-        self.queries = Queries(
-            world, self._tasks, sessions, Books(view, store, self.limits, self.findings, self.now_ms, self.backup_service.stored_below),
-            self._fleet, self.backup_service, self._replication,
-        )  # fmt: skip
+        books = Books(view, store, self.limits, self.findings, self.clock.now_ms, self.backup_service.stored_below)
+        self.queries = Queries(world, self._tasks, sessions, books, self._fleet, self.backup_service, self._replication)
         ways = CallRouter(view, self._agent_storages.exists if self._carrier is None else self._carrier.exists)
         self.calls = Calls(view, sessions, ways)
         self.pool.refuse_calls, self.pool.awaits_call = self.calls.refuse_unhosted, self.calls.awaits
@@ -224,7 +222,7 @@ class Supervisor:
         self.publisher.booted = {
             "epoch": self.view.epoch,
             "live_runs": self.view.live,
-            "elapsed_ms": self.now_ms() - self.clock.began_ms,
+            "elapsed_ms": self.clock.now_ms() - self.clock.began_ms,
             "findings": self.findings,
         }
         self._stimuli.append(self.clock.tick())
@@ -237,9 +235,6 @@ class Supervisor:
         if self.store.is_followed:
             followed, wake = cast("ReplicatedStore", self.store), self.sessions.arrived.set
             self._replication = Replication(self.world, self._tasks, self.view, followed, lost=self._lost, wake=wake)
-
-    def now_ms(self) -> int:
-        return self.clock.now_ms()
 
     def _lost(self, for_ms: float) -> None:
         self.pool.heartbeat.lost(for_ms)
@@ -291,7 +286,7 @@ class Supervisor:
         arrived = self.sessions.take(self._turn_size)
         seen, self._stimuli = self._stimuli, []
         await self.snapshot_loader.recall(arrived)
-        at_ms, began_s = self.now_ms(), asyncio.get_running_loop().time()
+        at_ms, began_s = self.clock.now_ms(), asyncio.get_running_loop().time()
         rows: list[Row] = []
         payloads: list[Payload] = []
         with self.sessions.deciding():
@@ -486,13 +481,13 @@ class Supervisor:
         committing.result()
 
     async def _record(self, facts: Sequence[Fact]) -> None:
-        await self._append([record_fact(self.view, fact, self.now_ms()) for fact in facts], [])
+        await self._append([record_fact(self.view, fact, self.clock.now_ms()) for fact in facts], [])
 
     async def _perform(self, keys: list[str]) -> None:
         # A child's first attempt has nothing to be compared with, so nothing is looked up for it.
         agents = self.view.agents
         await self.snapshot_loader.look_up_reports(key for key in keys if key in agents and not self.view.is_new(key))
-        at_ms = self.now_ms()
+        at_ms = self.clock.now_ms()
         effects = list(outstanding(self.view, keys, at_ms))
         if effects or self.effect_executor.unread:
             self.world.faults.at(KillPoint.BEFORE_EFFECT)
@@ -506,7 +501,7 @@ class Supervisor:
         while True:
             self._sooner.clear()
             self.clock.follow()
-            now_ms, next_at_ms = self.now_ms(), self.clock.due_ms()
+            now_ms, next_at_ms = self.clock.now_ms(), self.clock.due_ms()
             if next_at_ms <= now_ms:
                 self._looks_at_ms = math.inf  # the next turn lets them fire
                 self.report(self.clock.tick())
