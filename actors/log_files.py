@@ -307,7 +307,7 @@ class ClusterLogs:
             return None, problem or str(told["missing"])
         return LogPage(*json.loads(told["page"])), ""
 
-    async def _asked(self, within_s: float, *question: Any) -> tuple[Any, str]:
+    async def _asked(self, within_s: float, *question: object) -> tuple[Any, str]:
         assert self._ask is not None, "others are known by the supervisor alone"
         try:
             async with asyncio.timeout(within_s):

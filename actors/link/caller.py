@@ -26,7 +26,7 @@ from perdure.policies import Limits
 
 THROUGH: Final = "\0through"
 
-Home = Callable[[Any], HostNeeds]
+Home = Callable[[type], HostNeeds]
 
 
 class Address(NamedTuple):
@@ -95,7 +95,7 @@ class AgentCaller:
 
     def followed(
         self, to: Address, method: str, args: tuple[object, ...], kwargs: dict[str, object]
-    ) -> Callable[[], AsyncGenerator[Any, None]] | None:
+    ) -> Callable[[], AsyncGenerator[object, None]] | None:
         """Begins what a method gives that is followed instead of called: that of a generator, and of a method that says how
         (`__perdure_followed__`). None for any other method. Raises `BadRequest` for arguments that a generator does not take."""
         function = getattr(to.agent_class, method, None)
@@ -107,7 +107,7 @@ class AgentCaller:
         body, given, _ = self.encoded(to.agent_class, method, args, kwargs)
         return partial(self._given, to, method, body, given)
 
-    async def _given(self, to: Address, method: str, body: bytes, given: Shape) -> AsyncGenerator[Any, None]:
+    async def _given(self, to: Address, method: str, body: bytes, given: Shape) -> AsyncGenerator[object, None]:
         # It goes on only when it is asked, and is closed when nothing more is wanted.
         stream_id = await self.call(to, "_perdure_begin_stream", (method, body), {})
         is_over = False

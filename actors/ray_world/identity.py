@@ -63,9 +63,9 @@ def unlike(data: Path, identity: str) -> str:
     return "no directory of Perdure, perhaps because it is not mounted" if is_there else "no such directory"
 
 
-def elsewhere(data: Path, seen: str, node: str = "") -> DirectoryElsewhere:
+def elsewhere(data: Path, seen: str) -> DirectoryElsewhere:
     return DirectoryElsewhere(
-        str(data), f"{node or platform.node()} has {seen} at this path, and not the one that is meant", ADVICE
+        str(data), f"{platform.node()} has {seen} at this path, and not the one that is meant", ADVICE
     )
 
 

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import importlib
 import time
-from typing import Any, Final
+from typing import Final
 
 import ray
 from ray.exceptions import RayError
@@ -47,7 +47,7 @@ def preload() -> None:
 
 
 # Of our processes in a cluster that was joined. A hook of the program's own stays.
-def prepared_environment() -> dict[str, Any]:
+def prepared_environment() -> dict[str, dict[str, str]]:
     hooked = SETUP_HOOK in ray.get_runtime_context().runtime_env.get("env_vars", {})
     hook = {} if hooked else {SETUP_HOOK: f"{preload.__module__}.{preload.__name__}"}
     return {"env_vars": {**QUICK, **hook}}

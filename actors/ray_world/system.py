@@ -44,9 +44,8 @@ class SystemClock:
         return time.monotonic_ns() // 1_000_000
 
 
-# Is off by as many milliseconds as a file says at the moment.
-# A drill may not set a clock that others use. So `PERDURE_CLOCK` names a file that says how far the clocks of the processes with that
-# environment are off. They all look at the same memory, so they jump at once.
+# A drill may not set a clock that others use. So `PERDURE_CLOCK` names a file that says by how many milliseconds the clocks of the
+# processes with that environment are off. They all look at the same memory, so they jump at once.
 class ShiftedClock:
     def __init__(self, file: Path) -> None:
         self._machine = SystemClock()

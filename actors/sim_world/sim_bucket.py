@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Final, NamedTuple, TypeVar, cast
 
 from perdure.actors.ports import KillPoint, World
 from perdure.actors.sim_world.process import current_process
@@ -116,8 +116,8 @@ class SimBucket(CalmBucket):
         outcomes: dict[int, Outcome] = {}
 
         def see_to(wake: Wake) -> None:
-            def done(number: int, *outcome: Any) -> None:
-                outcomes[number] = outcome
+            def done(number: int, result: object, raised: BaseException | None) -> None:
+                outcomes[number] = result, raised
                 if len(outcomes) == len(jobs):
                     self._nature.later(0, wake, None)
 

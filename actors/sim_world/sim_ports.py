@@ -25,7 +25,7 @@ from perdure.actors.tasks import Killed, as_failure, to_the_end
 from perdure.policies import Rank, RankedQueue
 
 T = TypeVar("T")
-Wake: TypeAlias = Callable[[Any], None]  # lets what waits go on with an answer; the loop calls it, once
+Wake: TypeAlias = Callable[[object], None]  # lets what waits go on with an answer; the loop calls it, once
 Outcome: TypeAlias = tuple[object, BaseException | None]  # what some code has returned, or raised
 
 EPOCH_MS: Final = 1_750_000_000_000  # wall time at the start of every simulation

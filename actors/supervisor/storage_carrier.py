@@ -86,7 +86,7 @@ class StorageCarrier:
         self._due.append(Patch(target, 0, asked.number, [whole(MAIN, asked.content)]))
         view.touched[target] = None  # what is known of it here is let go of after the commit
 
-    # The same.
+    # Files of a peer's code directory. They become durable with the facts of this turn.
     def take_code(self, session: PeerSession, files: Mapping[str, bytes]) -> None:
         new = {name: content for name, content in files.items() if self._code.get(name) != digest_of(content)}
         if new:
@@ -128,7 +128,7 @@ class StorageCarrier:
     def exists(self, agent_id: str) -> bool:
         return self._known(agent_id) > 0
 
-    # The same, from memory: False is sure.
+    # As `exists`, from memory: False is sure.
     def may_exist(self, agent_id: str) -> bool:
         return agent_id in self._numbers or self.store.may_have_storage(agent_id)
 
