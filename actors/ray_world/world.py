@@ -43,7 +43,6 @@ from perdure.policies import Limits
 
 STRIKE_S: Final = 60.0  # for all that are struck at once
 ANSWER_S: Final = 1.5  # for processes to say who they are
-LOOK_S: Final = 1.0  # the same, for one who only looks
 STOP_S: Final = 5.0  # for a process to put everything away
 DEATH_S: Final = 2.0  # for a killed process to be gone
 
@@ -129,11 +128,11 @@ class RayCluster:
         except SupervisorUnreachable as problem:
             raise no_longer_served(self.deployment) from problem
 
-    def processes(self) -> dict[str, ProcessInfo]:
-        return _within_life(lambda: infos(processes_of(self.deployment), LOOK_S))
+    def processes(self, timeout_s: float = 1.0) -> dict[str, ProcessInfo]:
+        return _within_life(lambda: infos(processes_of(self.deployment), timeout_s))
 
-    def gateways(self) -> list[tuple[str, ProcessInfo]]:
-        return _within_life(lambda: gateways_of(self.deployment, LOOK_S))
+    def gateways(self, timeout_s: float = 1.0) -> list[tuple[str, ProcessInfo]]:
+        return _within_life(lambda: gateways_of(self.deployment, timeout_s))
 
     def pids(self) -> list[int]:
         return [info.pid for info in self.processes().values()]
