@@ -102,7 +102,7 @@ if TYPE_CHECKING:
     from perdure.actors.runtime.bulk import PAST, BulkPass, RunFilter, chosen_by, wanted_by
     from perdure.actors.runtime.client import Client
     from perdure.actors.runtime.data_directory import data_directory
-    from perdure.actors.runtime.directory_files import findings_in
+    from perdure.actors.runtime.directory_files import ServedSteward, findings_in, served_findings, standing_by
     from perdure.actors.runtime.inspecting import (
         KINDS_OF_WORK,
         NOT_AWAKE,
@@ -117,7 +117,6 @@ if TYPE_CHECKING:
     )
     from perdure.actors.runtime.runtime import AsyncRuntime, Runtime
     from perdure.actors.runtime.stopping import Stopped, stop_serving
-    from perdure.actors.runtime.tending import ServedSteward, served_findings, standing_by
     from perdure.actors.serve.app import ServePlan
     from perdure.actors.serve.listening import bound, check_certificate
     from perdure.actors.supervisor.supervisor import Supervisor

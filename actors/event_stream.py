@@ -22,9 +22,8 @@ class Followed(Protocol[T_co]):
     def __anext__(self) -> Awaitable[T_co]: ...
 
 
+# Runs a job on another loop, and gives its future.
 class Submit(Protocol):
-    """Runs a job on another loop, and gives its future."""
-
     def __call__(self, job: Pending[T], /) -> Future[T]: ...
 
 
@@ -72,9 +71,8 @@ class EventStream(Generic[T]):
                 await awaitable(submit(reading.leave()))
 
 
+# One iteration, on the client's loop. A cancelled wait there ends later, and `leave` waits for it.
 class _Reading(Generic[T]):
-    """One iteration, on the client's loop. A cancelled wait there ends later, and `leave` waits for it."""
-
     def __init__(self, stream: AsyncGenerator[T, None]) -> None:
         self._stream, self._turn = stream, asyncio.Lock()  # a generator that is still running cannot be closed
 

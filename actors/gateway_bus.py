@@ -16,8 +16,6 @@ Listener = Callable[..., Awaitable[None]]
 
 
 class Announcement(NamedTuple):
-    """What one process tells the others."""
-
     topic: str
     words: tuple[str, ...]
 
@@ -38,8 +36,8 @@ class GatewayBus:
     def on(self, topic: str, listener: Listener) -> None:
         self._listeners[topic] = listener
 
+    # Announcements of this process. The parent of the processes passes them on.
     async def news(self) -> list[Announcement]:
-        """Wait for announcements of this process, and take them. The parent of the processes passes them on."""
         await self._has_news.wait()
         self._has_news.clear()
         found, self._outgoing = list(self._outgoing), deque(maxlen=NEWS_MAX)

@@ -55,8 +55,8 @@ class WantedLogs(NamedTuple):
     def may_be(self, line: bytes) -> bool:
         return not self.whose or json.dumps(self.whose)[1:-1].encode() in line
 
+    # A level of an author's own has the rank of the highest.
     def includes(self, record: Logged) -> bool:
-        """Whether it is one of them. A level of an author's own has the rank of the highest."""
         level = record["level"]
         rank = LOG_LEVELS.index(level) if level in LOG_LEVELS else len(LOG_LEVELS)
         if rank < LOG_LEVELS.index(self.level) or record["at_ms"] < self.since_ms:
@@ -226,7 +226,6 @@ class ClusterLogs:
         self._since_ms = 0.0
 
     async def newest(self, wanted: WantedLogs, most: int) -> list[Logged]:
-        """The newest records of all machines together."""
         self._since_ms = time.time() * 1000
         own = awaited(asyncio.to_thread(self._own.newest, wanted, most))
         machines, notices = await self._machines()
@@ -293,8 +292,8 @@ class ClusterLogs:
             known = problem
             await asyncio.sleep(MACHINES_S if problem else 0)
 
+    # The other machines by their keys, and a notice if it is not known which there are.
     async def _machines(self) -> tuple[dict[str, str], list[Logged]]:
-        """The other machines by their keys, and a notice if it is not known which there are."""
         told, problem = await self._asked(ANSWER_S, "log_machines") if self._ask is not None else ({}, "")
         machines = {key: name for key, name in (told or {}).items() if key != self._here}
         return machines, [_notice("", f"those of other machines: {problem}")] if problem else []
@@ -308,7 +307,7 @@ class ClusterLogs:
             return None, problem or str(told["missing"])
         return LogPage(*json.loads(told["page"])), ""
 
-    async def _asked(self, within_s: float, *question: Any) -> tuple[Any, str]:
+    async def _asked(self, within_s: float, *question: object) -> tuple[Any, str]:
         assert self._ask is not None, "others are known by the supervisor alone"
         try:
             async with asyncio.timeout(within_s):

@@ -115,16 +115,13 @@ class LoopTurns(Protocol):
         """How long the agent that is to be begun next has waited for that."""
 
 
+# A loop that no code occupies for long.
 class NoTurns:
-    """A loop that no code occupies for long."""
-
     is_free = True
     waited_ms = 0
 
 
 class Vitals(Protocol):
-    """What a process knows of its own body."""
-
     def pid(self) -> int: ...
 
     def node(self) -> str: ...
@@ -159,9 +156,9 @@ class PoolSpec(NamedTuple):
     runtime_env: str = ""
     labels: tuple[tuple[str, str], ...] = ()
 
+    # From lists, which JSON made of the tuples.
     @classmethod
     def of(cls, num_cpus: float, resources: Pairs, runtime_env: str, labels: Pairs = ()) -> Self:
-        """From lists, which JSON made of the tuples."""
         return cls(num_cpus, _pairs(resources), runtime_env, _pairs(labels))
 
 
@@ -206,7 +203,7 @@ class Fleet(Protocol):
     async def bare_nodes(self, hosts: Sequence[str]) -> dict[str, str]:
         """The nodes on which neither this process nor any of these hosts is: their names, by their ids."""
 
-    async def read_logs(self, place: str, asked: Sequence[Any]) -> bytes | None:
+    async def read_logs(self, place: str, asked: Sequence[object]) -> bytes | None:
         """Read the logs (`LogsOf`) of a node, named by its id or by a host there, without a host. None if that cannot be done."""
 
     async def pulse(self, host_id: str) -> Pulse | None:

@@ -114,8 +114,8 @@ def failure_or_itself(raised: BaseException, *, was_awaited: bool = False) -> Ba
     return raised if failure is None else failure
 
 
+# Code has cancelled the task in which it ran, though the runtime had not. The task, if it is this one, goes on.
 def self_cancelled() -> RuntimeError:
-    """The error of code that cancelled the task in which it ran, though the runtime had not. The task, if it is this one, goes on."""
     task = current_task()
     while task is not None and task.cancelling():
         task.uncancel()
@@ -173,8 +173,8 @@ OF_ATTEMPT: ContextVar[NotesTasks | None] = ContextVar("perdure_of_attempt", def
 """The attempt at a run whose code this is."""
 
 
+# Tell the attempt whose code has started a task. One that is started in a context of its own is ours.
 def note_task(task: asyncio.Task[T], context: Context | None) -> asyncio.Task[T]:
-    """Tell the attempt whose code has started a task. One that is started in a context of its own is ours."""
     attempt = OF_ATTEMPT.get()
     if attempt is not None and context is None:
         attempt.note_task(task)
@@ -185,8 +185,8 @@ OWNER: Final[ContextVar[str]] = ContextVar("perdure_owner", default="")
 """The agent whose code runs here: that of the life to which the task belongs, also in what the task starts by itself."""
 
 
+# Empty if a task belongs to no agent's life, like one that the author's code started.
 def agent_of(task: asyncio.Task[object] | None) -> str:
-    """The agent to whose life a task belongs; empty if it belongs to none, like a task that the author's code started."""
     name = task.get_name() if task is not None else ""
     return name.removeprefix(AGENT) if name.startswith(AGENT) else ""
 

@@ -44,14 +44,10 @@ class Crew:
         self._slots, self._name = slots, name
         self._lock = threading.Lock()  # guards what follows, and the slots of the jobs
         self._running = 0
-        self._left_behind = 0
+        self.left_behind = 0
         self._line: RankedQueue[_Job] = RankedQueue()
         self._returning: deque[tuple[_Slot, threading.Event]] = deque()
         self._resting: list[SimpleQueue[_Job | None]] = []
-
-    @property
-    def left_behind(self) -> int:
-        return self._left_behind
 
     @property
     def jobs(self) -> int:
@@ -142,7 +138,7 @@ class Crew:
         with self._lock:
             if not job.future.done():
                 job.slot.is_left_behind = job.slot.is_over = True
-                self._left_behind += 1
+                self.left_behind += 1
                 self._take(job.slot)
                 self._go_on()
 
@@ -151,7 +147,7 @@ class Crew:
             job.perform()
             with self._lock:
                 job.slot.is_over = True
-                self._left_behind -= job.slot.is_left_behind
+                self.left_behind -= job.slot.is_left_behind
                 self._take(job.slot)
                 self._resting.append(jobs)  # on top: if there is a next job, it is this thread's
                 self._go_on()
@@ -160,9 +156,8 @@ class Crew:
             del job  # what it holds must not wait for the next one
 
 
+# The slot of a job. `waits` counts its threads and loops that wait; one that is over, or was left behind, gets none any more.
 class _Slot:
-    """The slot of a job. `waits` counts its threads and loops that wait; one that is over, or was left behind, gets none any more."""
-
     __slots__ = ("crew", "is_held", "is_left_behind", "is_over", "waits")
 
     def __init__(self, crew: Crew) -> None:

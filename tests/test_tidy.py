@@ -112,7 +112,7 @@ BROAD_EXCEPTS = {
         1,
         "a story may raise whatever it likes: that is a finding, with the seed that shows it",
     ),
-    "actors/sim_world/strands.py": (1, "the edge of a simulated thread: its caller gets the error"),
+    "actors/sim_world/sim_ports.py": (1, "the edge of a simulated thread: its caller gets the error"),
     "actors/sim_world/process.py": (
         3,
         "one storage that will not close must not save another; what the dead say is nobody's business",

@@ -43,12 +43,9 @@ DOORS = frozenset(
         "perdure.actors.sim_world.simulation",
         "perdure.actors.supervisor.calls",
         "perdure.actors.supervisor.effect_executor",
-        "perdure.actors.supervisor.sweep_queue",
         "perdure.actors.supervisor.sessions",
-        "perdure.actors.supervisor.call_router",
-        "perdure.actors.ray_world.clocks",
         "perdure.actors.ray_world.os_processes",
-        "perdure.actors.ray_world.parent_death",
+        "perdure.actors.ray_world.system",
     }
 )
 

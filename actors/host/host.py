@@ -23,7 +23,7 @@ from perdure.actors.life.handlers import Letter
 from perdure.actors.life.host_services import HostServices
 from perdure.actors.life.results import RunInfo
 from perdure.actors.link.direct_calls import DirectCalls, DirectFrame, DirectReply, DirectRequest
-from perdure.actors.link.long_poll import Held
+from perdure.actors.link.link import Held
 from perdure.actors.link.messages import (
     CallAnswered,
     CallAstray,

@@ -12,10 +12,9 @@ ANSWERS_KEPT = 1000
 CALLS_KEPT = 100_000
 
 
+# `answer` is None while the call is under way, and when it was cut off or is not kept any more.
 @dataclass(slots=True)
 class LoggedCall:
-    """One call. `answer` is None while it is under way, and when it was cut off or is not kept any more."""
-
     is_over: bool = False
     answer: tuple[bool, object] | None = None
 
@@ -47,8 +46,8 @@ class CallLog:
             del self._kept[oldest]
             self._over[oldest].answer = None
 
+    # The call has begun and will not be answered. False if it was answered.
     def cut_off(self, ref: str) -> bool:
-        """Note that the call has begun and will not be answered. False if it was answered."""
         is_under_way = ref in self._under_way
         if is_under_way:
             self._end(ref, None)

@@ -26,7 +26,7 @@ from perdure.policies import Limits
 
 THROUGH: Final = "\0through"
 
-Home = Callable[[Any], HostNeeds]
+Home = Callable[[type], HostNeeds]
 
 
 class Address(NamedTuple):
@@ -42,8 +42,6 @@ class Address(NamedTuple):
 
 
 class TellContent(NamedTuple):
-    """What an agent is told: the method, its arguments, and what its class asks of its host."""
-
     recipient: str
     method: str
     body: bytes
@@ -72,13 +70,8 @@ class AgentCaller:
         ready: Callable[[Any], Awaitable[None]] | None = None,
         sender: str = "",
     ) -> None:
-        self.supervisor, self.dice, self.threads, self.limits, self.code_dir = (
-            supervisor,
-            dice,
-            threads,
-            limits,
-            code_dir,
-        )
+        self.supervisor, self.dice, self.threads = supervisor, dice, threads
+        self.limits, self.code_dir = limits, code_dir
         self._home, self._ready, self._sender = home, ready, sender
 
     async def call(self, to: Address, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
@@ -102,7 +95,7 @@ class AgentCaller:
 
     def followed(
         self, to: Address, method: str, args: tuple[object, ...], kwargs: dict[str, object]
-    ) -> Callable[[], AsyncGenerator[Any, None]] | None:
+    ) -> Callable[[], AsyncGenerator[object, None]] | None:
         """Begins what a method gives that is followed instead of called: that of a generator, and of a method that says how
         (`__perdure_followed__`). None for any other method. Raises `BadRequest` for arguments that a generator does not take."""
         function = getattr(to.agent_class, method, None)
@@ -114,7 +107,7 @@ class AgentCaller:
         body, given, _ = self.encoded(to.agent_class, method, args, kwargs)
         return partial(self._given, to, method, body, given)
 
-    async def _given(self, to: Address, method: str, body: bytes, given: Shape) -> AsyncGenerator[Any, None]:
+    async def _given(self, to: Address, method: str, body: bytes, given: Shape) -> AsyncGenerator[object, None]:
         # It goes on only when it is asked, and is closed when nothing more is wanted.
         stream_id = await self.call(to, "_perdure_begin_stream", (method, body), {})
         is_over = False
@@ -131,8 +124,8 @@ class AgentCaller:
             if not is_over:
                 await self.call(to, "_perdure_end_stream", (stream_id,), {})
 
+    # What `handle.method(…)` gives on this loop: an awaitable, or something to be iterated over.
     def reach(self, to: Address, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
-        """What `handle.method(…)` gives on this loop: an awaitable, or something to be iterated over."""
         begin = self.followed(to, method, args, kwargs)
         return self.call(to, method, args, kwargs) if begin is None else begin()
 
@@ -181,9 +174,7 @@ class AgentCaller:
         await self.supervisor.ask_when_free(Tell(mail_id, recipient, sender, method, body, home, epoch, standalone))
 
 
-@cache
-def _is_generator(function: Callable[..., object]) -> bool:
-    return gives_bit_by_bit(function)
+_is_generator: Final = cache(gives_bit_by_bit)
 
 
 def standalone_of(agent_class: Any) -> Standalone:
@@ -193,9 +184,8 @@ def standalone_of(agent_class: Any) -> Standalone:
     return Standalone.ALSO if agent_class.stands_alone else Standalone.NEVER
 
 
+# What a method with a part to do at the caller's side (`Agent` marks it by `__perdure_afar__`) is given to do it with.
 class CallerSide:
-    """What a method that has a part to do at the caller's side (`Agent` marks it by `__perdure_afar__`) is given to do it with."""
-
     def __init__(self, calling: AgentCaller, to: Address) -> None:
         self._caller, self._to = calling, to
         self.threads = calling.threads

@@ -46,16 +46,13 @@ MOMENT_S, PRESSURE_S = 0.001, 0.004
 """How long the next call waits after several answers, or many: who was answered asks again by then."""
 
 
+# A life of an agent on a host. An empty host stands for none.
 class DirectRoute(NamedTuple):
-    """A life of an agent on a host. An empty host stands for none."""
-
     host: str = ""
     incarnation: int = 0
 
 
 class DirectRequest(NamedTuple):
-    """A question for a life of an agent: a method, and its arguments and its place in a trace as those of a call."""
-
     agent_id: str
     incarnation: int
     method: str
@@ -63,9 +60,8 @@ class DirectRequest(NamedTuple):
     trace: str = ""
 
 
+# What a process asks a host in one call. Each question has a number.
 class DirectFrame(NamedTuple):
-    """What a process asks a host in one call: numbered questions."""
-
     asker: str
     call: int
     questions: Sequence[tuple[int, Sequence[Plain]]]

@@ -1,4 +1,4 @@
-"""One side of a conversation over a lossy road: numbered messages out, numbered messages in. No IO.
+"""One side of a conversation over a lossy road: numbered messages out, numbered messages in, and calls that are held open.
 
 Every message gets a number within its *session*. The other side acknowledges the highest number up to which it has everything; a
 supervisor acknowledges only what is durable, so **acknowledged means durable**. Lost frames are sent again, doubled ones are dropped
@@ -8,6 +8,7 @@ begins, and everything that was not acknowledged gets new numbers: it may arrive
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -18,10 +19,11 @@ N = TypeVar("N")  # what comes in
 
 FRAME_MAX: Final = 1_000  # messages in one frame: one side works on them while the other makes the next
 FRAME_BYTES_MAX: Final = 8 << 20  # of messages that are weighed, and one more
+HOLD_S: Final = 10.0
 
 
 class Link(Generic[M]):
-    """The numbering of one side. `received` is the highest number up to which everything has come in.
+    """The numbering of one side, without IO. `received` is the highest number up to which everything has come in.
 
     What goes out may stand for several messages, which have as many numbers, and go out and are let go together. `heard` is the highest
     number of them that the other side has acknowledged.
@@ -37,8 +39,8 @@ class Link(Generic[M]):
         self._sent = 0
         self._out = 0  # how many of those that are not let go are sent
 
+    # Queue what stands for `count` messages, and return the number of the last.
     def push(self, message: M, count: int = 1) -> int:
-        """Queue what stands for `count` messages, and return the number of the last."""
         self._unacked.append((message, count))
         self._last += count
         return self._last
@@ -46,10 +48,6 @@ class Link(Generic[M]):
     @property
     def unsent(self) -> int:
         return self._last - self._sent
-
-    @property
-    def has_unsent(self) -> bool:
-        return self._last > self._sent
 
     @property
     def pending(self) -> list[M]:
@@ -117,3 +115,24 @@ class Link(Generic[M]):
         self._last = sum(count for _, count in self._unacked)
         self._base = self._sent = self._out = self.received = self.heard = 0
         return stale
+
+
+# Holds at most one call of one peer open until there is something to answer.
+class Held:
+    def __init__(self) -> None:
+        self._waiting: asyncio.Future[None] | None = None
+
+    def release(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+        self._waiting = None
+
+    async def hold(self) -> None:
+        """Hold this call until it is released, a newer one takes its place, or `HOLD_S` is over."""
+        self.release()
+        waiting = self._waiting = asyncio.get_running_loop().create_future()
+        timer = asyncio.get_running_loop().call_later(HOLD_S, self.release)
+        try:
+            await waiting
+        finally:
+            timer.cancel()

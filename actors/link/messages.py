@@ -31,7 +31,6 @@ from perdure.ledger import (
     PromiseUndo,
     Released,
     Request,
-    Stimulus,
     Tell,
     Took,
     Undoing,
@@ -98,11 +97,9 @@ class Observe(NamedTuple):
 
 
 class CallAnswered(NamedTuple):
-    """A call was answered: with a value, or with an error in plain form."""
-
     ref: str
     ok: bool
-    value: Plain
+    value: object
 
 
 class CallCut(NamedTuple):
@@ -152,8 +149,6 @@ class Patches(NamedTuple):
 
 
 class LogsRead(NamedTuple):
-    """What a host has read in its machine's logs (`ReadLogs`), or why it could not."""
-
     ref: str
     page: bytes
     problem: str
@@ -187,8 +182,6 @@ class HoldStorage(NamedTuple):
 
 
 class Happened(NamedTuple):
-    """Something that happened: from a host to the supervisor, and from there to clients that observe."""
-
     channel: str
     type: str
     agent: str
@@ -207,7 +200,7 @@ class Start(NamedTuple):
     attempt: int
     input: bytes
     collect: bool
-    options: Fields
+    options: dict[str, object]
     reported: int = 0
     after: int = 0
     over_ms: float = 0
@@ -236,11 +229,9 @@ class Wake(NamedTuple):
 
 
 class Deliver(NamedTuple):
-    """Mails for an agent, in order."""
-
     agent_id: str
     incarnation: int
-    mails: list[MailForAgent]
+    mails: list[MailForAgent]  # in order
 
 
 class PauseRun(NamedTuple):
@@ -280,8 +271,6 @@ class MakeCall(NamedTuple):
 
 
 class Signal(NamedTuple):
-    """Progress of a child, for its parent's `on_progress`."""
-
     agent_id: str
     incarnation: int
     run: Fields
@@ -289,15 +278,11 @@ class Signal(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """Whether anybody observes, and whether anybody follows runs."""
-
     observed: bool
     followed: bool
 
 
 class Prepare(NamedTuple):
-    """Import the code of these agent types."""
-
     types: list[str]
 
 
@@ -325,10 +310,8 @@ class Ping(NamedTuple):
 
 
 class RunEnded(NamedTuple):
-    """How a run ended that was waited for."""
-
     run_id: str
-    outcome: Fields
+    outcome: dict[str, object]
 
 
 class RunsEnded(NamedTuple):
@@ -340,7 +323,6 @@ class RunsEnded(NamedTuple):
     summaries: list[str]
 
     def outcomes(self) -> Iterator[tuple[str, dict[str, object]]]:
-        """Each run with its outcome."""
         for run_id, output, summary in zip(self.run_ids, self.outputs, self.summaries, strict=True):
             yield (
                 run_id,
@@ -359,7 +341,7 @@ class Refused(NamedTuple):
 
     run_id: str
     error: list[Plain]
-    content: list[Plain]
+    content: list[object]
 
 
 class Exists(NamedTuple):
@@ -378,8 +360,6 @@ class Reply(NamedTuple):
 
 
 class RunEvent(NamedTuple):
-    """An event of a run that the client follows."""
-
     frame: Fields
 
 
@@ -489,8 +469,5 @@ TABLE: Final[dict[type[Message | Question], Direction]] = {
     CodeFiles: Direction.BETWEEN,
 }
 """Every kind of message, and who says it to whom. The position of a kind is its number on the wire."""
-
-STIMULI: Final = frozenset(get_args(Stimulus)) & frozenset(TABLE)
-"""The kinds that are stimuli, which the supervisor decides."""
 
 REPORTS: Final = frozenset(get_args(Report))

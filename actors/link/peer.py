@@ -108,8 +108,8 @@ class Peer:
         self._join_batch()
         self._say(piece)
 
+    # As `push`, for many things that one agent says, a frame at a time (`pieces_of`).
     def push_many(self, pieces: Iterable[Piece], agent_id: str) -> None:
-        """Say many things for one agent, as `push` does, a frame at a time (`pieces_of`)."""
         self._batch.extend((piece, None) for piece in pieces)
         self._batch_of.add(agent_id)
         self._wake.set()
@@ -143,8 +143,8 @@ class Peer:
         self._hurry.set()
         await future
 
+    # The future is done when the supervisor has made them durable.
     def durable_many(self, pieces: Sequence[Piece], agent_id: str) -> asyncio.Future[None]:
-        """Like `push_many`. The future is done when the supervisor has made them durable."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.push_many(pieces[:-1], agent_id)
         self._batch.append((pieces[-1], future))
@@ -152,13 +152,12 @@ class Peer:
         return future
 
     async def until_durable(self) -> None:
-        """Wait until all that was committed here is durable."""
         self.say_first()
         if not self.is_clear:
             await self.durable(Patches([]))
 
+    # Unless something that was said meanwhile took it along.
     def say_first(self) -> None:
-        """Say what was committed, unless something that was said meanwhile took it along."""
         for message in self.said_first():
             self._put(piece_of(message))
             self._wake.set()
@@ -198,7 +197,7 @@ class Peer:
         self._restart(again=False)
         while not self._tasks.has_ended:
             self._wake.clear()
-            has_more = self._link.has_unsent or bool(self._batch)
+            has_more = bool(self._link.unsent or self._batch)
             if (has_more and self._in_flight < IN_FLIGHT_MAX and not self._greeting) or (
                 self._in_flight == 0 and self._listens
             ):

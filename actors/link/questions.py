@@ -108,8 +108,6 @@ def _kept(body: bytes | None) -> ledger.Kept | None:
 
 
 class WhichExist(NamedTuple):
-    """Which of these runs exist?"""
-
     run_ids: list[str]
 
     def __call__(self, books: Books) -> list[str]:
@@ -117,8 +115,6 @@ class WhichExist(NamedTuple):
 
 
 class Inspect(NamedTuple):
-    """What is known of a run? None if there is none."""
-
     run_id: str
 
     def __call__(self, books: Books) -> Told | Later[Told] | None:
@@ -126,9 +122,8 @@ class Inspect(NamedTuple):
         return None if run is None else books.inspected(run)
 
 
+# Refused if there is no such run.
 class Show(NamedTuple):
-    """As `Inspect`, with the run's options. Refused if there is no such run."""
-
     run_id: str
 
     def __call__(self, books: Books) -> Told | Later[Told]:
@@ -147,9 +142,8 @@ class Receipt(NamedTuple):
         return ledger.receipt(books.view, books.run(self.run_id), self.mail_id)
 
 
+# Lines of text.
 class Explain(NamedTuple):
-    """Why does a run stand where it stands? Lines of text."""
-
     run_id: str
 
     def __call__(self, books: Books) -> list[str]:
@@ -158,8 +152,6 @@ class Explain(NamedTuple):
 
 
 class Frames(NamedTuple):
-    """The kept events of a run after a number."""
-
     run_id: str
     after: int
 
@@ -204,9 +196,8 @@ class KeptFrames(NamedTuple):
         return Later(read)
 
 
+# By the time of their requests.
 class ListRuns(NamedTuple):
-    """Runs by the time of their requests."""
-
     parent: str | None
     statuses: list[str] | None
     before_ms: float | None
@@ -221,7 +212,7 @@ class ListRuns(NamedTuple):
 class PageOfRuns(NamedTuple):
     """A page of runs, newest request first, and where the next one begins. `wanted` are the fields of a filter (`ledger.Wanted`)."""
 
-    wanted: Sequence[Any]
+    wanted: Sequence[object]
     limit: int
 
     def __call__(self, books: Books) -> Later[Told]:
@@ -240,7 +231,7 @@ class ChosenRuns(NamedTuple):
     first few (`told`), where the next page begins, and the ledger's time. Refused if no run of this type is known, and a similar one is."""
 
     verb: str
-    wanted: Sequence[Any]
+    wanted: Sequence[object]
     limit: int
     told: int
 
@@ -275,8 +266,6 @@ def _check_type(agent_type: str, runs: Mapping[str, Run], store: Store) -> None:
 
 
 class CountAtStake(NamedTuple):
-    """How much would be deleted with these runs, or with this agent?"""
-
     run_ids: list[str]
     agent_id: str = ""
 
@@ -311,9 +300,8 @@ class AsksBelow(NamedTuple):
         return ledger.asks_below(books.view, self.run_id)
 
 
+# Refused if there is none.
 class ShowAsk(NamedTuple):
-    """A question to people. Refused if there is none."""
-
     run_id: str
     number: int
 
@@ -353,7 +341,7 @@ class AnswersTo(NamedTuple):
         return [agent, view.home_of(agent)]
 
 
-def about_ask(ask_id: str) -> tuple[Any, ...]:
+def about_ask(ask_id: str) -> tuple[str, *tuple[object, ...]]:
     """By which question, with what, a question to people is shown. Raises `UnknownAsk` for what is no id of one."""
     return ("call_ask", ask_id) if is_call_ask(ask_id) else ("ask", *named_ask(ask_id))
 
@@ -362,8 +350,6 @@ def about_ask(ask_id: str) -> tuple[Any, ...]:
 
 
 class Overview(NamedTuple):
-    """Counts, processes, and live runs."""
-
     live_max: int = 200
 
     def __call__(self, books: Books) -> Told:
@@ -372,22 +358,17 @@ class Overview(NamedTuple):
 
 
 class Audit(NamedTuple):
-    """The audit equation, parked mail, and findings."""
-
     def __call__(self, books: Books) -> Told:
         return {**ledger.audit(books.view), "parked_mail": ledger.parked(books.view), "findings": books.findings}
 
 
 class ShowLimits(NamedTuple):
-    """The limits in force."""
-
     def __call__(self, books: Books) -> Told:
         return asdict(books.limits)
 
 
+# None if the ledger knows nothing of it.
 class ShowAgent(NamedTuple):
-    """What does the ledger know of an agent? None if nothing."""
-
     agent_id: str
 
     def __call__(self, books: Books) -> Told | None:
@@ -412,14 +393,14 @@ class WindDown(NamedTuple):
 
 
 class Keep(NamedTuple):
-    """A wish with its arguments: `storages`, `hold`, or `cut` (see `actors.supervisor.backup_service`)."""
+    """A wish with its arguments: `storages`, `hold`, or `cut` (see `actors.supervisor.queries`)."""
 
     wish: str
     arguments: list[object]
 
 
 class ChangedRuns(NamedTuple):
-    """Which runs have changed after a fact? See `actors.supervisor.changes`."""
+    """Which runs have changed after a fact? See `actors.supervisor.queries`."""
 
     after: int | None
     limit: int
@@ -531,8 +512,8 @@ def deleted_with(view: View, question: object) -> list[str]:
     return children if isinstance(question, Clear) or not question.agent_id else [*children, question.agent_id]
 
 
+# The runs in the snapshot that these agents and their families had asked for: with one look for all that are nobody's sub-agents.
 def requested_by(store: Store, agents: list[str], limit: int) -> list[Record]:
-    """The runs in the snapshot that these agents and their families had asked for: with one look for all that are nobody's sub-agents."""
     roots = [each for each in agents if not parent_of(each)]
     found = store.runs_of(roots, limit) if roots else []
     for agent in agents:

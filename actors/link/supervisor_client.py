@@ -15,7 +15,6 @@ from perdure.actors.link.direct_calls import DirectCalls
 from perdure.actors.link.messages import (
     Ask,
     Exists,
-    Fields,
     Message,
     Plain,
     Question,
@@ -119,7 +118,7 @@ class SupervisorClient:
             durable = self.peer.durable_many(said[1], detached[0].request.parent)
             self._tasks.start(self._accept(detached, durable))
 
-    def _abandon(self, wish: _Wish, _answer: asyncio.Future[Plain]) -> None:
+    def _abandon(self, wish: _Wish, _answer: object) -> None:
         wishes = self._wishes.get(wish.request.run_id, [])
         if wish in wishes:
             wishes.remove(wish)
@@ -145,8 +144,8 @@ class SupervisorClient:
         """Like `ask`, again and again while the agent that it is about is being deleted."""
         return await self.answer_when_free(self.question(question), question)
 
+    # Like `ask_when_free`, for a question that was asked already: the supervisor has heard it before whatever is said from now on.
     async def answer_when_free(self, answer: asyncio.Future[Plain], question: Question) -> Plain:
-        """Like `ask_when_free`, for a question that was asked already: the supervisor has heard it before whatever is said from now on."""
         tries = 1
         while True:
             try:
@@ -168,8 +167,8 @@ class SupervisorClient:
         future.add_done_callback(lambda _: self._asks.pop(ask.ref, None))
         return future
 
+    # False if it answers nothing here.
     def receive(self, message: Message) -> bool:
-        """Take a message of the supervisor, if it answers something here."""
         match message:
             case RunEnded(run_id, outcome):
                 self._ended(run_id, outcome)
@@ -186,12 +185,12 @@ class SupervisorClient:
                 return False
         return True
 
-    def _ended(self, run_id: str, outcome: Fields) -> None:
+    def _ended(self, run_id: str, outcome: dict[str, object]) -> None:
         for wish in list(self._wishes.get(run_id, ())):
             if wish.request.wait and not wish.answer.done():
                 wish.answer.set_result(outcome)
 
-    def _refused(self, run_id: str, problem: PerdureError, content: list[Plain]) -> None:
+    def _refused(self, run_id: str, problem: PerdureError, content: list[object]) -> None:
         # The last one that asked for this is refused. Those before it were answered in their turn, and others asked for
         # something else. Only that no host comes up is told to all that wait.
         if isinstance(problem, HostUnavailable):
@@ -236,8 +235,8 @@ class SupervisorClient:
         else:
             answer.set_exception(error_from_plain(reply.value))
 
+    # What a new supervisor life must be told again: every question without an answer, calls marked as asked before.
     def ask_again(self) -> list[Message]:
-        """What a new supervisor life must be told again: every question without an answer, calls marked as asked before."""
         again = [asked_again(ask) for ask, _ in self._asks.values()]
         waits = self.waits
         if waits:  # behind every request that is still under way, so what is unknown then is gone

@@ -96,7 +96,7 @@ def peer_frame(frame: bytes) -> PeerFrame:
     return PeerFrame(*said)
 
 
-def encode(message: Message) -> Sequence[Plain]:
+def encode(message: Message) -> Sequence[object]:
     if type(message) is Ask:
         return _ASK, message.ref, (_NUMBERS[type(message.question)],) + message.question  # noqa: RUF005 - twice as fast as unpacking
     return (_NUMBERS[type(message)],) + message  # noqa: RUF005 - as above
@@ -177,7 +177,7 @@ def _stretch(kind: type, alike: list[Message]) -> Piece:
         raise _refusal(alike[0], problem) from problem
 
 
-def _column(values: tuple[Plain, ...]) -> tuple[Plain, ...]:
+def _column(values: tuple[object, ...]) -> tuple[object, ...]:
     # A value that is equal but another object is sent as another: it may be of another type, as 1 and True are.
     first = values[0]
     return (first,) if values[-1] is first and all(map(is_, values, repeat(first))) else values
@@ -185,7 +185,7 @@ def _column(values: tuple[Plain, ...]) -> tuple[Plain, ...]:
 
 def _refusal(message: Message, problem: Exception) -> BadRequest:
     said: Any = message.question if isinstance(message, Ask) else message
-    fields: dict[str, Plain] = said._asdict()
+    fields: dict[str, object] = said._asdict()
     within = {name: each for value in fields.values() if isinstance(value, dict) for name, each in value.items()}
     bad = (text_of(name) for name, each in {**within, **fields}.items() if tried_now(partial(pack, each))[1])
     blamed = next(bad, type(said).__name__)
@@ -219,8 +219,8 @@ def read(frame: bytes, kind: type[PeerFrame | SupervisorFrame]) -> list[Plain]:
     return said
 
 
-def _spared(frame: bytes, unpacker: Unpacker, decode_one: Callable[[bytes], Plain]) -> list[Plain]:
-    spared: list[Plain] = []
+def _spared(frame: bytes, unpacker: Unpacker, decode_one: Callable[[bytes], object]) -> list[object]:
+    spared: list[object] = []
     for _ in range(unpacker.read_array_header()):
         begins = unpacker.tell()
         unpacker.skip()
@@ -258,7 +258,7 @@ def messages_in(bodies: Iterable[bytes]) -> list[Message]:
     return decode_all(map(unpack_opened, bodies))
 
 
-def content_of(request: Request) -> list[Plain]:
+def content_of(request: Request) -> list[object]:
     # So a refusal finds the one that asked: others may have asked for something else under the id of its run.
     return [request.agent_type, request.parent, request.digest, request.wait]
 
@@ -267,7 +267,7 @@ _EVERYWHERE: Final = ("perdure.ledger.", f"{__name__}")
 """Where errors are defined that every process knows."""
 
 
-def error_to_plain(problem: BaseException, trace_chars_max: int = 0) -> list[Plain]:
+def error_to_plain(problem: BaseException, trace_chars_max: int = 0) -> list[object]:
     """An error as plain data, whatever it is. One of ours: the name of its class, and its fields; if not every process loads the class,
     also the one that it is a kind of and every process has, and its words. An author's: the name of its class, its words, the traceback,
     the place of its class, the errors that it was raised from, and those that it holds."""
@@ -282,7 +282,7 @@ def error_to_plain(problem: BaseException, trace_chars_max: int = 0) -> list[Pla
     return [kind, [words], trace, place, [_summary(each) for each in _causes(raised)], members]
 
 
-def _fields(problem: BaseException) -> list[Plain] | None:
+def _fields(problem: BaseException) -> list[object] | None:
     # None if another process cannot make the error of its fields.
     fields = [text_of(each) if not _is_plain(each) else each for each in own(problem, "args")]
     made, _ = tried_now(lambda: type(problem)(*fields))
@@ -298,7 +298,7 @@ def _causes(problem: BaseException) -> Iterator[BaseException]:
         yield problem
 
 
-def _summary(problem: BaseException, members_max: int = MEMBERS_MAX) -> list[Plain]:
+def _summary(problem: BaseException, members_max: int = MEMBERS_MAX) -> list[object]:
     if isinstance(problem, RemoteError):
         told = [problem.kind, text_of(problem.words), problem.place]
     else:

@@ -15,8 +15,6 @@ from perdure.actors.ray_world.os_processes import ProcessId, kill, this_process
 
 
 class Echo:
-    """An actor that gives back what it gets."""
-
     async def echo(self, payload: bytes) -> bytes:
         return payload
 
@@ -44,9 +42,9 @@ class PlainRay:
         ray.get([self._actor.echo.remote(payload) for _ in range(count)])
         return count / (time.perf_counter() - begun_s)
 
+    # How many a second, and the numbers of their processes, which live meanwhile.
     @contextmanager
     def one_actor_each(self, payload: bytes, count: int) -> Iterator[tuple[float, list[int]]]:
-        """A new actor for each item: how many a second, and the numbers of their processes, which live meanwhile."""
         begun_s = time.perf_counter()
         actors = [_echo() for _ in range(count)]
         try:
@@ -57,8 +55,8 @@ class PlainRay:
             for actor in actors:
                 ray.kill(actor)
 
+    # From the `SIGKILL` of an actor until Ray has made it anew and it answers. What it was doing is lost.
     def restart_ms(self) -> float:
-        """From the `SIGKILL` of an actor until Ray has made it anew and it answers. What it was doing is lost."""
         actor = _echo(max_restarts=-1)
         victim: ProcessId = ray.get(actor.process.remote())
         begun_s = time.perf_counter()

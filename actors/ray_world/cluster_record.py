@@ -179,7 +179,6 @@ def read_record(data: Path) -> ClusterRecord | None:
 
 
 def ray_of(data: Path) -> ClusterRecord | None:
-    """The first of `rays_of`."""
     return next(rays_of(data), None)
 
 
@@ -211,7 +210,6 @@ def last_life_of(data: Path) -> tuple[Holder | None, bool]:
 
 
 def traces_of(holder: Holder) -> Traces:
-    """What this machine sees of a holder's Ray."""
     host, _, port = holder.address.rpartition(":")
     refuses = False
     try:
@@ -223,8 +221,8 @@ def traces_of(holder: Holder) -> Traces:
     return Traces(bool(with_command(holder.session)), refuses)
 
 
+# That nothing serves the directory as far as this machine knows, and where a bucket is served.
 def nothing_serves(data: Path) -> str:
-    """That nothing serves the directory as far as this machine knows, and where a bucket is served."""
     if not bucket_of(data):
         return f"nothing serves {data}"
     return f"nothing that is known on this machine serves {bucket_of(data)}; {where_to_ask(last_life_of(data))}"
@@ -247,8 +245,8 @@ def write_record(data: Path, address: str, starter: int = 0) -> None:
     _write(data, ClusterRecord(address, os.environ.get(AUTH, ""), starter))
 
 
+# Note where the supervisor of a bucket was found, for the next command of this machine.
 def remember(data: Path, address: str) -> None:
-    """Note where the supervisor of a bucket was found, for the next command of this machine."""
     if bucket_of(data) and read_record(data) is None:
         with contextlib.suppress(LedgerUnwritable):
             write_record(data, address)

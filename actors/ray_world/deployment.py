@@ -32,9 +32,8 @@ if TYPE_CHECKING:
 LOGS: Final = "logs"
 
 
+# The names of the classes that the processes run, so that a test may replace them.
 class Implementations(NamedTuple):
-    """The names of the classes that the processes run, so that a test may replace them."""
-
     supervisor: str = "perdure.actors.supervisor.supervisor:Supervisor"
     host: str = "perdure.actors.host.host:Host"
     store: str = "perdure.ledger.store.duckdb_store:DuckDBStore"
@@ -68,8 +67,8 @@ class Deployment(NamedTuple):
     bucket: str = ""
     claim: Claim = NOBODY
 
+    # The same on this machine.
     def here(self) -> Deployment:
-        """The same on this machine."""
         return self._replace(data=begin_cache(self.bucket)) if self.bucket else self
 
     @property
@@ -96,8 +95,8 @@ class Deployment(NamedTuple):
     def gateway(self, port: int, number: int) -> str:
         return f"{self._gateways}{port}-{number}"
 
+    # The ports of the directory's gateways, by the names of the actors that are their processes.
     def gateways_among(self, names: Iterable[str]) -> dict[str, str]:
-        """The ports of the directory's gateways, by the names of the actors that are their processes."""
         ours = (name for name in names if name.startswith(self._gateways))
         return {name: name.removeprefix(self._gateways).partition("-")[0] for name in ours}
 
@@ -113,9 +112,9 @@ class Deployment(NamedTuple):
     def code_dir(self) -> Path:
         return self.data / "code"
 
+    # The logs of this machine's processes, if other machines have their own.
     @property
     def own_logs(self) -> Path | None:
-        """The logs of this machine's processes, if other machines have their own."""
         return self.data / LOGS if self.bucket else None
 
     def last_words(self, host_id: str) -> Path:

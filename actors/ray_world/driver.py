@@ -120,7 +120,6 @@ class Driver:
         self.begin(is_forked=False)
 
     def begin(self, *, is_forked: bool) -> None:
-        """Be without threads and members."""
         self._is_forked = is_forked
         self._life: RayLife | None = None
         self._why = FORKED if is_forked else "this process is in no Ray"

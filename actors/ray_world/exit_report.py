@@ -22,8 +22,8 @@ THREADS: Final = ("Thread 0x", "Current thread 0x")  # begin what is left of SIG
 CHARS_MAX: Final = 4_000
 
 
+# From now on this process leaves them here. Not its children: those that were forked end without a word.
 def keep_exit_report(path: Path) -> None:
-    """From now on this process leaves them here. Not its children: those that were forked end without a word."""
     path.parent.mkdir(parents=True, exist_ok=True)
     file, pid = path.open("w", encoding="utf-8"), os.getpid()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from perdure.actors.code.author_call import tried
 from perdure.actors.ports import PoolSpec, Pulse
@@ -72,7 +72,7 @@ class Actors(Protocol[H]):
 
     def bare_nodes(self, hosts: Sequence[str]) -> dict[str, str]: ...
 
-    def read_logs(self, place: str, asked: Sequence[Any]) -> bytes | None: ...
+    def read_logs(self, place: str, asked: Sequence[object]) -> bytes | None: ...
 
     async def info(self, host_id: str, spec: PoolSpec, handle: H) -> ProcessInfo: ...
 
@@ -86,9 +86,8 @@ class Actors(Protocol[H]):
     async def start_ahead(self, *, again: bool) -> None: ...
 
 
+# One host. `end` is done when its process is gone, and says why.
 class _Watched(Generic[H]):
-    """One host. `end` is done when its process is gone, and says why."""
-
     def __init__(self, actors: Actors[H], handle: H, host_id: str, spec: PoolSpec) -> None:
         self._actors, self._handle, self._host_id, self._spec = actors, handle, host_id, spec
         self._near: list[ProcessId] = []  # its process, if that is on this machine
@@ -181,8 +180,8 @@ class ActorFleet(Generic[H]):
         await asyncio.sleep(pause_s)
         await self._actors.start_ahead(again=again)
 
+    # What it waits for is told at once; that it waits in vain, by its death.
     async def spawn(self, host_id: str, spec: PoolSpec) -> str:
-        """What it waits for is told at once; that it waits in vain, by its death."""
         waits_for = await asyncio.to_thread(self._actors.shortage, spec)
         handle = await asyncio.to_thread(self._actors.create, host_id, spec)
         self._hosts[host_id] = _Watched(self._actors, handle, host_id, spec)
@@ -226,7 +225,7 @@ class ActorFleet(Generic[H]):
     async def bare_nodes(self, hosts: Sequence[str]) -> dict[str, str]:
         return await asyncio.to_thread(self._actors.bare_nodes, hosts)
 
-    async def read_logs(self, place: str, asked: Sequence[Any]) -> bytes | None:
+    async def read_logs(self, place: str, asked: Sequence[object]) -> bytes | None:
         return await asyncio.to_thread(self._actors.read_logs, place, asked)
 
     async def pulse(self, host_id: str) -> Pulse | None:

@@ -24,10 +24,9 @@ from perdure.actors.ray_world.cluster_record import refuse_if_stopped
 from perdure.actors.ray_world.deployment import Deployment
 from perdure.actors.ray_world.driver import DRIVER
 from perdure.actors.ray_world.identity import refuse_elsewhere
-from perdure.actors.ray_world.killing import strike_processes
 from perdure.actors.ray_world.lifetime import on_own_thread
-from perdure.actors.ray_world.named_actors import Handle, Remote, call, create, kill
-from perdure.actors.ray_world.parent_death import die_with_parent
+from perdure.actors.ray_world.named_actors import Handle, Remote, call, create, kill, strike_processes
+from perdure.actors.ray_world.os_processes import die_with_parent
 from perdure.actors.ray_world.process_telemetry import take_variables
 from perdure.actors.ray_world.processes import RayProcess
 from perdure.actors.ray_world.ray_connection import cause_of
@@ -58,8 +57,8 @@ class Aloud(logging.Handler):
         self._lines: deque[str] = deque(maxlen=LINES_MAX)
         self._said_s: dict[str, float] = {}
 
+    # Called on any thread.
     def emit(self, record: logging.LogRecord) -> None:
-        """Take a line, on any thread."""
         problem = record.exc_info[1] if record.exc_info else None
         line = record.getMessage() + (f": {type(problem).__name__}: {problem}" if problem is not None else "")
         line = " ".join(line.split())[:LINE_CHARS_MAX]
@@ -101,8 +100,8 @@ class RayGateway(RayProcess):
         self._server.set_result(server)
         await server.serve()
 
+    # Raises what keeps it from serving.
     async def started(self) -> None:
-        """Wait until it serves. Raises what keeps it from that."""
         started = awaited(self._started())
         await asyncio.wait({started, self._life}, return_when=asyncio.FIRST_COMPLETED)
         started.cancel()
@@ -155,8 +154,8 @@ class Gateways:
         self._keeping: list[asyncio.Task[None]] = []
         self._wish: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
+    # Start them, and keep them from then on. Raises what keeps the first of them from serving.
     async def start(self) -> None:
-        """Start them, and keep them from then on. Raises what keeps the first of them from serving."""
         started = [awaited(self._begin(number)) for number in range(self._count)]
         try:
             for each in started:
@@ -170,12 +169,12 @@ class Gateways:
             raise
         self._keeping = [awaited(self._keep(number)) for number in range(self._count)]
 
+    # Wait for ever; raises if keeping them fails.
     async def kept(self) -> None:
-        """Wait for ever; raises if keeping them fails."""
         await asyncio.gather(*self._keeping)
 
+    # Wait until somebody asks one of them for the directory to be stopped, and tell how many ms work may go on before.
     async def stop_wish(self) -> int:
-        """Wait until somebody asks one of them for the directory to be stopped, and tell how many ms work may go on before."""
         return await asyncio.shield(self._wish)
 
     async def stop(self) -> None:
@@ -221,8 +220,8 @@ class Gateways:
                 each.cancel()
         return "it was stopped"
 
+    # Waits until somebody else has stopped the directory (`perdure stop`), and returns that in words.
     async def stopped(self) -> str:
-        """Wait until the directory was stopped by somebody else (`perdure stop`), and return that in words."""
         cluster = self._cluster
         while True:
             await asyncio.sleep(LOOK_S)

@@ -42,8 +42,8 @@ def identity_of(data: Path) -> str:
     return word_of(data, IDENTITY)
 
 
+# It is new, or what should be mounted there is not.
 def is_blank(data: Path) -> bool:
-    """Whether nothing of a directory of ours lies at this path: it is new, or what should be mounted there is not."""
     return not any((data / name).exists() for name in (IDENTITY, FORMAT_FILE, LEDGER, AGENTS))
 
 
@@ -63,9 +63,9 @@ def unlike(data: Path, identity: str) -> str:
     return "no directory of Perdure, perhaps because it is not mounted" if is_there else "no such directory"
 
 
-def elsewhere(data: Path, seen: str, node: str = "") -> DirectoryElsewhere:
+def elsewhere(data: Path, seen: str) -> DirectoryElsewhere:
     return DirectoryElsewhere(
-        str(data), f"{node or platform.node()} has {seen} at this path, and not the one that is meant", ADVICE
+        str(data), f"{platform.node()} has {seen} at this path, and not the one that is meant", ADVICE
     )
 
 

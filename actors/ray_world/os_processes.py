@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import platform
+import signal
 import sys
 import time
 from collections.abc import Iterable
@@ -16,6 +18,7 @@ import psutil
 from perdure.ledger import boot_id
 
 LOOK_S: Final = 0.01  # between two looks at processes that are waited for
+PR_SET_PDEATHSIG: Final = 1  # from <sys/prctl.h>
 
 
 class ProcessId(NamedTuple):
@@ -44,9 +47,9 @@ class ProcessInfo(NamedTuple):
     def node(self) -> str:
         return self.machine.partition(" ")[0]
 
+    # The process if it is within reach of this one, else nothing.
     @property
     def here(self) -> list[ProcessId]:
-        """The process if it is within reach of this one, else nothing."""
         return [self.process] if self.machine == machine() else []
 
 
@@ -148,8 +151,8 @@ def runs_here(mark: str) -> bool:
     return any(_space("pid", each.pid) in ("", here) for each in with_command(mark))
 
 
+# The value that a process was started with for a variable of its environment.
 def value_in(process: ProcessId, name: str) -> str:
-    """The value that a process was started with for a variable of its environment."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return _environment(psutil.Process(process.pid)).get(name, "")
     return ""
@@ -223,3 +226,8 @@ def have_standard_files() -> None:
             os.open(os.devnull, os.O_RDWR)  # which takes the lowest number that is free
     sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - for the life of the process
     sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - Ray does not start without
+
+
+def die_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

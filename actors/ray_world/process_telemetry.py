@@ -40,8 +40,8 @@ def take_variables(deployment: Deployment) -> None:
         strike(secret)
 
 
+# If the environment turns it on. What is wrong with it is logged, and it is off then.
 def begin_telemetry(deployment: Deployment, name: str) -> tuple[Telemetry, Metrics]:
-    """Telemetry of this process, if the environment turns it on. What is wrong with it is logged, and it is off then."""
     take_variables(deployment)
     settings = TelemetrySettings.of(os.environ)
     if settings.unfit:

@@ -69,8 +69,8 @@ class LoopWatch:
         self._task: asyncio.Task[object] | None = None
         self._step = 0
 
+    # To be awaited on another loop, by one at a time.
     async def pulse(self) -> Pulse:
-        """How the loop is. To be awaited on another loop, by one at a time."""
         if self._sign is None:
             self._sign, self._task = Future(), None
             self._step += 1
@@ -157,8 +157,8 @@ class ProcessLog:
         self._is_torn = written < len(body)
         self._lost = 1 if self._is_torn else 0
 
+    # Another file if this one is full or was deleted. A thread that is about to write does so in either.
     def _begin(self) -> None:
-        """Open the file: another one if this one is full or was deleted. A thread that is about to write does so in either."""
         with self._beginning:
             if self._file is not None and self._size < self._most and os.fstat(self._file).st_nlink:
                 return  # another thread was faster
@@ -187,10 +187,10 @@ class ProcessLog:
             path.unlink(missing_ok=True)
             total -= size
 
+    # `about` are agents whom it concerns besides. Where telemetry is on, the record names its trace and span.
     def record(
         self, at_s: float, level: str, logger: str, text: str, who: Whose | None = None, about: Sequence[str] = ()
     ) -> str:
-        """One record as a line. `about` are agents whom it concerns besides. Where telemetry is on, it names its trace and span."""
         agent, run, work, behalf = who or Whose()
         told = {"at_ms": int(at_s * 1000), "level": level, "logger": logger, "host": self.name}
         told |= {"agent": agent, "run": run, "work": work} if agent else {}
@@ -211,8 +211,8 @@ class LoggedStream:
         self._stream, self._log, self._name, self._level = stream, log, name, level
         self._unfinished: dict[Whose, str] = {}
 
+    # Lines that end here are kept.
     def write(self, text: str) -> int:
-        """Write it, and keep the lines that end here."""
         who = whose()
         *lines, rest = (self._unfinished.pop(who, "") + text).split("\n")
         for line in lines:
@@ -249,9 +249,8 @@ class LoggedStream:
         return getattr(self._stream, name)
 
 
+# Whose a record is, it says itself (`agent_id`, `run_id`, `host_id`, `about`); or else it is whose code runs.
 class RecordFormatter(logging.Formatter):
-    """Makes lines of what is logged. Whose it is says the record (`agent_id`, `run_id`, `host_id`, `about`), or else whose code runs."""
-
     def __init__(self, log: ProcessLog) -> None:
         super().__init__()
         self._log = log
@@ -393,13 +392,13 @@ class SupervisorProcess(RayProcess):
         if self._proven or not isinstance(error, LedgerError):
             _leave(self._began_s + BREATH_S - asyncio.get_running_loop().time(), 1)
 
+    # Which directory it serves, and whether it could not begin because its machine does not see that, or another Ray serves it.
     async def home(self) -> tuple[str, bool]:
-        """Which directory it serves, and whether it could not begin because its machine does not see that, or another Ray serves it."""
         has_failed = self._life.done() and isinstance(_error_of(self._life), DirectoryElsewhere | ServedElsewhere)
         return self._deployment.identity, has_failed
 
+    # Until this life has answered its first call, its end is an answer too.
     async def exchange(self, frame: bytes) -> bytes:
-        """Pass a frame on. Until this life has answered its first call, its end is an answer too."""
         if self._proven:
             answer: bytes = await self._supervisor.exchange(frame)
             return answer

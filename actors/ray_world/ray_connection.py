@@ -52,9 +52,8 @@ _MARGIN: Final = " |+-"  # of a group of errors in a traceback
 STOPPED: Final = 143  # the exit code of a process that SIGTERM ended
 
 
+# The address of its GCS, and its session, which stands in the command lines of its processes.
 class RayConnection(NamedTuple):
-    """The Ray of this process: the address of its GCS, and its session, which stands in the command lines of its processes."""
-
     address: str
     session: str
 
@@ -66,8 +65,8 @@ def connection() -> RayConnection | None:
     return RayConnection(context.gcs_address, context.get_session_name())
 
 
+# Start a Ray of our own, for a second time if Ray gives its own processes up as too slow. Returns True: it is our own.
 def start(num_cpus: int | None) -> bool:
-    """Start a Ray of our own, for a second time if Ray gives its own processes up as too slow. Returns True: it is our own."""
     options = {"address": "local", "num_cpus": num_cpus, "object_store_memory": STORE_BYTES, "include_dashboard": False}
     try:
         _init(**options)
@@ -78,8 +77,8 @@ def start(num_cpus: int | None) -> bool:
     return True
 
 
+# Returns whether there was one.
 def join(data: Path, address: str | None) -> bool:
-    """Join the Ray at this address, or the one that serves the directory. Returns whether there was one."""
     if address not in (None, "local"):
         _join_named(str(address))
         return True
@@ -112,8 +111,8 @@ def join_recorded(data: Path) -> bool:
     raise refused or ValueError(f"there is no Ray for {given_as(data)}")
 
 
+# Join again. Returns False: it is not our own. Raises `SupervisorUnreachable` if that Ray has ended.
 def join_again(data: Path, address: str | None) -> bool:
-    """Join again. Returns False: it is not our own. Raises `SupervisorUnreachable` if that Ray has ended."""
     if not join(data, address):
         raise SupervisorUnreachable(
             f"the Ray that served {given_as(data)} has ended. Open it anew to start one from here"
@@ -152,8 +151,8 @@ def _init(**options: Any) -> None:
         silence_worker_logs()
 
 
+# The line of Ray's long message that tells the cause.
 def cause_of(error: BaseException) -> str:
-    """The line of Ray's long message that tells the cause."""
     lines = [line.strip(_MARGIN) for line in str(error).splitlines() if line.strip(_MARGIN)] or [type(error).__name__]
     _, mark, detail = lines[-1].rpartition(EXIT_DETAIL)
     return (detail.partition(EXIT_ADVICE)[0] if mark else lines[-1])[:300]

@@ -229,13 +229,13 @@ def read_settings() -> None:
     READ_SETTINGS.find()("")
 
 
+# By the ids of the nodes, when each ends, by the wall clock in milliseconds; 0 if that is not said.
 def draining_nodes() -> dict[str, int]:
-    """The ids of the nodes that drain, and when each ends, by the wall clock in milliseconds; 0 if that is not said."""
     return dict(getattr(GLOBAL_STATE.find(), DRAINING_NODES.method)())
 
 
+# By the ids of the nodes, what Ray has not given away.
 def free_cpus() -> dict[str, float]:
-    """How many CPUs of each node, by its id, Ray has not given away."""
     free: dict[str, dict[str, float]] = getattr(GLOBAL_STATE.find(), FREE_RESOURCES.method)()
     return {node: resources.get("CPU", 0.0) for node, resources in free.items()}
 
@@ -298,8 +298,8 @@ def only_what_we_use() -> Iterator[None]:
         yield
 
 
+# Without a folder at its top: of packages that Ray has itself it strips none. Returns its URI.
 def upload_package(name: str, contents: Mapping[str, bytes]) -> str:
-    """Give a package to Ray, without a folder at its top: of those that it has itself it strips none. Returns its URI."""
     body = io.BytesIO()
     with zipfile.ZipFile(body, "w", zipfile.ZIP_DEFLATED) as archive:
         for path, content in contents.items():

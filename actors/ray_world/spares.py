@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import importlib
 import time
-from typing import Any, Final
+from typing import Final
 
 import ray
 from ray.exceptions import RayError
@@ -39,15 +39,15 @@ PAUSE_S: Final = 10.0  # until one that did not last is started again, for the f
 PAUSE_MAX_S: Final = 1_000.0
 
 
+# What Ray calls in a process of ours, before it gives it work.
 def preload() -> None:
-    """What Ray calls in a process of ours, before it gives it work."""
     for module in PRELOADED:
         with contextlib.suppress(ImportError):  # whoever needs it is told
             importlib.import_module(module)
 
 
-def prepared_environment() -> dict[str, Any]:
-    """The runtime environment of our processes in a cluster that was joined. A hook of the program's own stays."""
+# Of our processes in a cluster that was joined. A hook of the program's own stays.
+def prepared_environment() -> dict[str, dict[str, str]]:
     hooked = SETUP_HOOK in ray.get_runtime_context().runtime_env.get("env_vars", {})
     hook = {} if hooked else {SETUP_HOOK: f"{preload.__module__}.{preload.__name__}"}
     return {"env_vars": {**QUICK, **hook}}
@@ -64,8 +64,8 @@ class Spare:
         self._own = own
         self._not_before_s, self._pause_s = 0.0, PAUSE_S
 
+    # With `again` it is only looked after, and was not used by us.
     async def keep(self, *, again: bool) -> None:
-        """Have one started if there is none. `again`: it is only looked after, and was not used by us."""
         raylet = parent_process()
         if raylet is None or (self._own and again):  # nobody else uses those of a Ray of our own
             return

@@ -26,8 +26,7 @@ from perdure.actors.ray_world.fleet import ActorFleet
 from perdure.actors.ray_world.hosts import RayActors
 from perdure.actors.ray_world.identity import elsewhere, is_blank, note_mount, refuse_elsewhere, refuse_unmounted
 from perdure.actors.ray_world.named_actors import Handle, control, create, kill
-from perdure.actors.ray_world.os_processes import home, with_command
-from perdure.actors.ray_world.parent_death import die_with_parent
+from perdure.actors.ray_world.os_processes import die_with_parent, home, with_command
 from perdure.actors.ray_world.process_telemetry import begin_telemetry, several
 from perdure.actors.ray_world.processes import SUPERVISOR, SupervisorProcess
 from perdure.actors.ray_world.ray_internals import GCS
@@ -55,9 +54,8 @@ ANSWER_S = 2.0  # for it to say which directory it serves
 BOUNDARIES_MS: Final[list[float]] = [1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000, 100_000]
 
 
+# Each is created when it is first used, with the tags that it has then.
 class RayMetrics:
-    """Counters, gauges and histograms. Each is created when it is first used, with the tags that it has then."""
-
     def __init__(self) -> None:
         self._counters: dict[str, Counter] = {}
         self._gauges: dict[str, Gauge] = {}
@@ -81,8 +79,6 @@ class RayMetrics:
 
 
 class RaySupervisor(SupervisorProcess):
-    """The supervisor's actor."""
-
     def __init__(self, deployment: Deployment) -> None:
         die_with_parent()  # or it would hold the ledger for a while after its raylet has died
         deployment = deployment.here()
@@ -145,8 +141,8 @@ class Opening:
         keep_replica(data, replica)
 
 
+# Where the directory says that it is followed to; None if that cannot be read.
 def _followed_to(data: Path) -> ReplicaSettings | None:
-    """Where the directory says that it is followed to; None if that cannot be read."""
     with contextlib.suppress(LedgerDamaged):
         return replica_of(data) or ReplicaSettings("")
     return None
@@ -217,8 +213,8 @@ def find_again(deployment: Deployment) -> Handle:
     return ensure_supervisor(deployment)
 
 
+# Find the supervisor for one who only looks. Raises `NoLongerServed` if Ray has lost it.
 def find_served(deployment: Deployment) -> Handle:
-    """Find the supervisor for one who only looks. Raises `NoLongerServed` if Ray has lost it."""
     try:
         return find_supervisor(deployment)
     except ValueError as problem:

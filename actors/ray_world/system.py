@@ -1,12 +1,14 @@
-"""The ports of a real process, except for Ray and clocks: dice, threads, kill points and vitals."""
+"""The ports of a real process, except for Ray: clock, dice, threads, kill points and vitals."""
 
 from __future__ import annotations
 
 import asyncio
+import mmap
 import os
 import platform
 import random
 import signal
+import struct
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +18,6 @@ from typing import Final, TypeVar
 
 from perdure.actors.events.observability import Metrics, NoMetrics
 from perdure.actors.ports import BUCKET_POINTS, Faults, KillPoint, World
-from perdure.actors.ray_world.clocks import CLOCK, clock_from
 from perdure.actors.ray_world.os_processes import resident_mb
 from perdure.actors.telemetry.telemetry import OFF, Telemetry
 from perdure.actors.threads import Crew
@@ -30,11 +31,51 @@ QUICK_S: Final = 0.001  # a commit that takes less is done on the loop: to a thr
 SLOW_S: Final = 0.01  # what a commit is taken to need before one was seen
 KEPT: Final = 0.5  # of the time of a slow commit, with each that follows
 KILL: Final = "PERDURE_KILL"
+CLOCK: Final = "PERDURE_CLOCK"
+SHIFT: Final = struct.Struct("<q")
+
+
+class SystemClock:
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    # Without the time in which the machine slept.
+    def steady_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
+
+# A drill may not set a clock that others use. So `PERDURE_CLOCK` names a file that says by how many milliseconds the clocks of the
+# processes with that environment are off. They all look at the same memory, so they jump at once.
+class ShiftedClock:
+    def __init__(self, file: Path) -> None:
+        self._machine = SystemClock()
+        with file.open("r+b") as opened:
+            self._shift = mmap.mmap(opened.fileno(), SHIFT.size)
+
+    def now_ms(self) -> int:
+        return self._machine.now_ms() + int(SHIFT.unpack_from(self._shift)[0])
+
+    def steady_ms(self) -> int:
+        return self._machine.steady_ms()
+
+
+def clock_from(file: str) -> SystemClock | ShiftedClock:
+    """The machine's clock, or one that is off by what this file says. Raises `BadRequest` if that cannot be read."""
+    try:
+        return ShiftedClock(Path(file)) if file else SystemClock()
+    except (OSError, ValueError) as problem:
+        raise BadRequest(CLOCK, f"{file!r} does not say how far the clock is off: {problem}") from problem
+
+
+# Have the clocks that look at this file be off by this much from now on. The file is made if it is not there.
+def shift_clocks(file: Path, by_ms: int) -> None:
+    if not file.exists():
+        file.write_bytes(SHIFT.pack(0))
+    with file.open("r+b") as opened, mmap.mmap(opened.fileno(), SHIFT.size) as shift:
+        SHIFT.pack_into(shift, 0, by_ms)
 
 
 class SystemDice:
-    """The operating system's randomness."""
-
     def __init__(self) -> None:
         self._source = random.SystemRandom()
 
@@ -96,14 +137,11 @@ class LoopThreads:
 
 
 class NoFaults:
-    """Production: nothing happens at a kill point."""
-
     def at(self, point: KillPoint, detail: str = "") -> None: ...
 
 
+# With a `once` file, only the first process that gets there is killed.
 class KillOrder:
-    """Kills the process at the nth visit of one kill point; with a `once` file, only the first process that gets there."""
-
     def __init__(self, point: KillPoint, visits: int = 1, once: Path | None = None) -> None:
         self._point, self._left, self._once = point, visits, once
 
@@ -136,8 +174,6 @@ def faults_from(order: str) -> Faults:
 
 
 class SystemVitals:
-    """The process as the operating system sees it."""
-
     def pid(self) -> int:
         return os.getpid()
 

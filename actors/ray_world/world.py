@@ -18,9 +18,19 @@ from perdure.actors.code.naming import refuse_while_loading
 from perdure.actors.ray_world.cluster_record import read_record
 from perdure.actors.ray_world.deployment import Deployment, Implementations
 from perdure.actors.ray_world.driver import DRIVER, OpenDirectory, RayLife
-from perdure.actors.ray_world.killing import SUPERVISOR, EndedProcess, gateways_of, processes_of, strike_processes
 from perdure.actors.ray_world.lifetime import on_own_thread
-from perdure.actors.ray_world.named_actors import call, infos, kill, names, wait_for
+from perdure.actors.ray_world.named_actors import (
+    SUPERVISOR,
+    EndedProcess,
+    call,
+    gateways_of,
+    infos,
+    kill,
+    names,
+    processes_of,
+    strike_processes,
+    wait_for,
+)
 from perdure.actors.ray_world.os_processes import ProcessId, ProcessInfo, wait_until_gone, with_command
 from perdure.actors.ray_world.os_processes import kill as kill_processes
 from perdure.actors.ray_world.process_telemetry import traced_program
@@ -46,9 +56,9 @@ class RayCluster:
         self.deployment, self.own, self._member = deployment, deployment.own, member
         self._closed = False
 
+    # This program, or the one whose Ray it has joined, has started that Ray for this directory, on this machine.
     @property
     def is_local(self) -> bool:
-        """Whether a program of this machine started its Ray for this directory: this one, or the one that it has joined."""
         record = read_record(self.deployment.data)
         return self.own or (record is not None and record.starter > 0 and record.address == self.address)
 
@@ -106,8 +116,8 @@ class RayCluster:
     def session(self) -> str:
         return DRIVER.living().session
 
+    # For one event loop of this driver.
     def transport(self) -> RayTransport:
-        """A way to the supervisor for one event loop of this driver."""
         if self._member.may_start:
             return RayTransport(functools.partial(find_again, self.deployment), DRIVER.living, replaces=True)
         return RayTransport(functools.partial(find_served, self.deployment), self._life_served)
@@ -153,8 +163,8 @@ class RayCluster:
         found = {name: of_ray & set(with_command(mark)) for name, mark in (("gcs", GCS), ("raylet", RAYLET))}
         return {name: min(processes) for name, processes in found.items() if processes}
 
+    # Leave. In a Ray of our own the supervisor and the hosts put everything away first, and the last one to leave ends it.
     def close(self) -> None:
-        """Leave. In a Ray of our own the supervisor and the hosts put everything away first, and the last one to leave ends it."""
         if self._closed:
             return
         self._closed = True
@@ -190,8 +200,8 @@ class RayCluster:
         wait_until_gone(left, DEATH_S)
         return {key: known.get(key) for key in handles}
 
+    # The names of actors in this Ray that serve other directories.
     def neighbours(self) -> list[str]:
-        """The names of actors in this Ray that serve other directories."""
         known, ours = _within_life(names, STOP_S), self.deployment
         own = {ours.supervisor, *ours.gateways_among(known)}
         return [name for name in known if name not in own and not ours.hosts_among([name])]

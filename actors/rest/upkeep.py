@@ -18,7 +18,7 @@ from perdure.actors.gateway.problems import NotNow
 from perdure.actors.gateway.refusals import Forbidden
 from perdure.actors.gateway.security import Scope
 from perdure.actors.rest.table import ApiRequest, Handlers, Operation, Taken
-from perdure.actors.runtime.tending import Asking, ServedSteward, served_findings
+from perdure.actors.runtime.directory_files import Asking, ServedSteward, served_findings
 from perdure.actors.tasks import awaited
 from perdure.ledger import LedgerError, bucket_of
 from perdure.ledger.maintenance.backup import Backup, BackupSummary, prune

@@ -23,8 +23,7 @@ PAGE: Final = "chosen"
 COUNTED: Final = 5_000
 """Runs that are looked at with one question, to be counted."""
 
-Asked: TypeAlias = tuple[Any, ...]
-AnyClass: TypeAlias = type[Any]
+Asked: TypeAlias = tuple[str, *tuple[object, ...]]
 
 
 class RunFilter(TypedDict, total=False):
@@ -44,7 +43,7 @@ class RunFilter(TypedDict, total=False):
     """
 
     status: str | Sequence[str]
-    type: str | AnyClass
+    type: str | type
     parent: object
     words: str
     prefix: str
@@ -158,13 +157,12 @@ class BulkPass:
         if self.wanted.run_ids is not None:  # each place is looked at, so what was not found is not there
             self.report.gone += len(set(self.wanted.run_ids)) - self.report.found
 
+    # Whether this question begins a page: what was asked for before is done.
     @staticmethod
     def is_at_page(asked: Asked) -> bool:
-        """Whether this question begins a page: what was asked for before is done."""
-        return bool(asked[0] == PAGE)
+        return asked[0] == PAGE
 
     def made_by(self, ask: Callable[..., Any]) -> BulkReport:
-        """Make the pass by what answers at once."""
         questions, answer = self.questions(), None
         while True:
             try:

@@ -305,7 +305,7 @@ class Client:
     async def _end(self, agent_class: type, request: Request) -> RunResult:
         return result_of(agent_class, request.run_id, await self.supervisor.begin(request))
 
-    async def ask(self, name: str, *args: Plain) -> Plain:
+    async def ask(self, name: str, *args: object) -> Plain:
         """Ask the supervisor a question by its name (`link.questions`)."""
         return await self.supervisor.ask(question_of(name, *args))
 

@@ -72,8 +72,8 @@ def _check_kind(path: Path) -> None:
         raise BadRequest(FIELD, f"{str(path)!r}{below} is no directory")
 
 
+# Raise `BadRequest` if Ray could not start processes where this program is.
 def check_program() -> None:
-    """Raise `BadRequest` if Ray could not start processes where this program is."""
     try:
         here = os.getcwd()  # noqa: PTH109 - Ray asks the same
     except FileNotFoundError:

@@ -1,5 +1,5 @@
 """Every file that a data directory holds, in one table: what it is, who writes it and how durably, and what it means when it is missing
-or damaged. A test plays each row.
+or damaged. A test plays each row. What is to be said of a directory that is served is asked of its supervisor.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from perdure.actors.code.known_types import damaged_lines, known_types, mistakable
 from perdure.actors.code.naming import ROOTS, cell_file, is_cell_whole
@@ -16,19 +16,29 @@ from perdure.actors.code.pinned import noted_places
 from perdure.actors.ray_world.cluster_record import RECORD, record_in
 from perdure.actors.ray_world.identity import IDENTITY, identity_of
 from perdure.ledger import (
+    AGENTS,
     CODE,
     FORMAT_FILE,
     LEDGER,
     REPLICA,
     TYPES,
+    KnownAgent,
+    KnownAgents,
     LedgerError,
+    bucket_of,
     check_format,
+    given_as,
     numbered_lines,
     replica_of,
 )
-from perdure.ledger.store.integrity import Finding
+from perdure.ledger.maintenance.examination import examine_storages
+from perdure.ledger.store.integrity import Finding, lock_of
 
 SCENARIO: Final = "scenario.json"
+PAGE: Final = 20_000  # storages that a supervisor is asked for at once
+ADVICE: Final = "mount the directory's storage there, at the same path, or take the node out of the cluster; it is asked again by itself"
+
+Asking = Callable[..., Any]  # asks a supervisor, as `Runtime.ask` does; it blocks
 
 Fate = Literal[
     "nothing",  # nothing is lost, and nothing need be done
@@ -347,3 +357,50 @@ def _of_json(data: Path) -> Iterator[Finding]:
             continue
         except (OSError, ValueError, TypeError) as problem:
             yield Finding("warning", f"{data / name} cannot be read: {problem}", advice)
+
+
+# ---------------------------------------------------------------- a directory that is served
+
+
+# The supervisor of a directory keeps its ledger as a backup needs it.
+class ServedSteward:
+    def __init__(self, ask: Asking) -> None:
+        self._ask = ask
+
+    def hold(self) -> object:
+        return self._ask("keep", "hold", [])
+
+    def cut(self) -> object:
+        return self._ask("keep", "cut", [])
+
+
+def served_findings(ask: Asking, data: Path, *, deep: bool = False) -> list[Finding]:
+    """What is to be said of a directory that is served: all but the ledger's files, which its supervisor has verified at its start."""
+    told = ask("ps", 0)
+    served = told["supervisor"]
+    who = f"process {served['pid']} on {served['node']}"
+    what = f"{given_as(data)} is served by {who}, which has verified the ledger when it started"
+    findings = [Finding("ok", what, "stop it to look again")]
+    advice = "mend the cause; hosts are tried again by themselves, and what waits for one goes on then"
+    findings += [Finding("damage", each["told"], advice) for each in told["unstartable"]]
+    findings += [Finding("warning", each["told"], ADVICE) for each in told["elsewhere"]]
+    if url := bucket_of(data):  # what is here is a cache
+        advice = f"`perdure doctor --deep --data {url}` does"
+        return [*findings, Finding("ok", "what is in the bucket was not verified again here", advice)]
+    if not lock_of(data / LEDGER).exists():
+        what = f"the lock of the ledger was deleted while {who} serves it, so another process could begin to write beside it"
+        findings.append(Finding("damage", what, "stop what serves it with `perdure stop`, and start it again"))
+    found = examine_storages(data / AGENTS, KnownAgents(standing_by(ask)), deep=deep)
+    if any(each.severity == "damage" for each in found):  # an agent may have been deleted since
+        found = examine_storages(data / AGENTS, KnownAgents(standing_by(ask)), deep=deep)
+    return findings + found + findings_in(data)
+
+
+def standing_by(ask: Asking) -> dict[str, KnownAgent]:
+    known: dict[str, KnownAgent] = {}
+    after: str | None = ""
+    while after is not None:
+        told = ask("keep", "storages", [after, PAGE])
+        known |= {agent: KnownAgent(*standing) for agent, *standing in told["agents"]}
+        after = told["next"]
+    return known

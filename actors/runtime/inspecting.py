@@ -38,8 +38,8 @@ def version_in(found: Looked) -> int:
     return FIRST if kept is None else int(unpack(kept))
 
 
+# Its fibers, as its author sees them in this life; `NOT_AWAKE` if there is none.
 def fibers_in(found: Looked, life: int) -> list[Told]:
-    """Its fibers, as its author sees them in this life; `NOT_AWAKE` if there is none."""
     rows = [Fiber.load(body) for body in found.records[FIBER].values()]
     failed = (FiberStatus.ERROR, FiberStatus.INTERRUPTED)
     return [
@@ -54,8 +54,8 @@ def fibers_in(found: Looked, life: int) -> list[Told]:
     ]
 
 
+# Its schedules, and the items of its queue.
 def schedules_in(found: Looked, _life: int) -> list[Told]:
-    """Its schedules, and the items of its queue."""
     rows = [CallbackRow.load(body) for kind in (SCHEDULE, QUEUED) for body in found.records[kind].values()]
     failing = (CallbackStatus.RETRYING, CallbackStatus.PARKED)
     return [
@@ -78,7 +78,6 @@ def schedules_in(found: Looked, _life: int) -> list[Told]:
 
 
 def turns_in(found: Looked, _life: int) -> list[Told]:
-    """The turns of its chat."""
     rows = [Turn.load(body) for body in found.records[TURN].values()]
     return [
         {

@@ -121,8 +121,8 @@ def needed_here(name: str, code_dir: Path, *, sources_only: bool) -> dict[str, P
     }
 
 
+# The files that this class needs and that are not installed, by their paths in the package.
 def files_for(name: str, code_dir: Path) -> dict[str, Path]:
-    """The files that this class needs and that are not installed, by their paths in the package."""
     origin = name.rpartition(":")[0]
     kind, _, place = origin.partition(":")
     files: dict[str, Path] = {}

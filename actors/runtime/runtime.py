@@ -103,7 +103,7 @@ class AsyncRuntime(Protocol):
         self, agent_class: Child[Input, object], input: Input, **options: Unpack[ClientOptions]
     ) -> Awaitable[RunHandle]: ...
 
-    def ask(self, name: str, *args: Plain) -> Awaitable[Plain]: ...
+    def ask(self, name: str, *args: object) -> Awaitable[Plain]: ...
     def ps(self) -> Awaitable[Fields]: ...
     def audit(self) -> Awaitable[Fields]: ...
     def inspect(self, run_id: str) -> Awaitable[Fields | None]: ...
@@ -156,8 +156,8 @@ class AsyncRuntime(Protocol):
 ASYNC: Final = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 
 
+# Whether our caller, directly or indirectly, is async code.
 def can_await() -> bool:
-    """Whether our caller, directly or indirectly, is async code."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -502,7 +502,7 @@ class Runtime:
 
     # looking and steering
 
-    def ask(self, name: str, *args: Plain) -> Plain:
+    def ask(self, name: str, *args: object) -> Plain:
         """Ask the supervisor: `ps`, `show`, `explain`, `list`, `frames`, `audit`, `limits`."""
         return self._settle(self.client.ask(name, *args))
 

@@ -22,7 +22,7 @@ from typing import Final, Literal, NamedTuple
 
 from perdure.actors.link.messages import Fields
 from perdure.actors.ray_world.cluster_record import ADDRESS, LOCK, mark_stopped, ray_of, read_record, startup_lock
-from perdure.actors.ray_world.killing import SUPERVISOR
+from perdure.actors.ray_world.named_actors import SUPERVISOR
 from perdure.actors.ray_world.os_processes import ProcessInfo, children, kill, process_of, wait_until_gone, with_command
 from perdure.actors.ray_world.ray_internals import RAYLET, workers_of
 from perdure.actors.ray_world.ray_transport import RayTransport

@@ -63,8 +63,8 @@ class ExchangeWire:
             del self._held[call.number]
             self._fail(call, f"the {listener.kind} died", self._nature.draw_ms(self._nature.weather.death_seen_ms))
 
+    # Send a call to the supervisor, or to a host; the future is the caller's answer.
     def post(self, caller: SimProcess, to: str, frame: bytes) -> asyncio.Future[bytes]:
-        """Send a call to the supervisor, or to a host; the future is the caller's answer."""
         self._count += 1
         call = _Call(self._count, caller, to, frame)
         nature, weather = self._nature, self._nature.weather
@@ -172,8 +172,6 @@ class ExchangeWire:
 
 
 class SimTransport:
-    """A host's or client's ways to the supervisor and to hosts."""
-
     def __init__(self, process: SimProcess, wire: ExchangeWire) -> None:
         self._process = process
         self._wire = wire

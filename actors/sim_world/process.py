@@ -36,16 +36,13 @@ T = TypeVar("T")
 
 
 class ChronicleEntry(NamedTuple):
-    """One line of the chronicle."""
-
     at_ms: float
     process: str
     what: str
 
 
+# `error` is None if it was not an exception's doing, or a mere end.
 class SimFailure(NamedTuple):
-    """Something that went wrong in a process, or the end of one. `error` is None if it was not an exception's doing."""
-
     at_ms: float
     process: str
     cause: str
@@ -91,8 +88,8 @@ class SimContext:
         self.trace.append(event)
         self._digest.update(f"{event.at_ms!r} {process} {what}\n".encode())
 
+    # Report something that should not have happened, unless it is a consequence of what the weather did.
     def blame(self, process: str, cause: str, error: BaseException | None) -> None:
-        """Report something that should not have happened, unless it is a consequence of what the weather did."""
         if error is not None and self.excuses(error):
             return
         self.note(process, f"error: {cause}" + (f": {type(error).__name__}" if error else ""))
@@ -151,8 +148,8 @@ class SimProcess:
     def on_death(self, callback: Callable[[], object]) -> None:
         self._on_death.append(callback)
 
+    # Dies, or (`clean`) returns. False if it was dead already.
     def end(self, cause: str, error: BaseException | None = None, *, clean: bool = False) -> bool:
-        """Die, or (`clean`) return. False if it was dead already."""
         if not self.alive:
             return False
         self.alive = self.running = False
@@ -253,7 +250,6 @@ class Gate(Coroutine[object, object, object]):
             self._task.cancel()
 
     def send(self, _value: object) -> object:
-        """Let the coroutine run to its next await, unless the process hangs or is dead."""
         if not self.process.running:
             return self._refuse(None)
         if self._held is not None:
@@ -267,8 +263,8 @@ class Gate(Coroutine[object, object, object]):
                 raise contained(ended)  # noqa: B904 - what stands for it has it as its cause
         raise asyncio.CancelledError  # what ended a dead coroutine does not matter, and is not kept as the cause of this
 
+    # In practice a cancellation.
     def throw(self, error: BaseException | type[BaseException], *_rest: object) -> object:
-        """The same, with an exception (in practice: a cancellation)."""
         if not self.process.running:
             return self._refuse(error)
         try:
@@ -303,8 +299,8 @@ class Gate(Coroutine[object, object, object]):
         self.process.gates.pop(self._number, None)
 
 
+# None for the world itself.
 def current_process() -> SimProcess | None:
-    """The process whose code is running, None for the world itself."""
     return _current.get()
 
 

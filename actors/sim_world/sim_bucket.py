@@ -19,12 +19,11 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Final, NamedTuple, TypeVar, cast
 
 from perdure.actors.ports import KillPoint, World
 from perdure.actors.sim_world.process import current_process
-from perdure.actors.sim_world.sim_ports import SimThreads
-from perdure.actors.sim_world.strands import Outcome, Wake, current_strand
+from perdure.actors.sim_world.sim_ports import Outcome, SimThreads, Wake, current_strand
 from perdure.actors.sim_world.weather import Span, Weather
 from perdure.actors.tasks import Killed
 from perdure.ledger.slots import ROOTS, Answer, Create, Delete, Get, Names, Newest, NoReply, Request
@@ -35,9 +34,8 @@ T = TypeVar("T")
 URL: Final = "memory:///simulated"
 
 
+# Until when something is out of order, as long as the weather lasts.
 class Outage(NamedTuple):
-    """Until when something is out of order, as long as the weather lasts."""
-
     weather: Weather
     until_s: float
 
@@ -56,8 +54,8 @@ class SimObjects:
         self.standstill: Outage | None = None
         self._listed: dict[str, str] = {}
 
+    # At once. A list that is stale is an earlier one.
     def do(self, request: Request, *, is_stale: bool = False) -> Answer:
-        """Let a request take effect, at once. A list that is stale is an earlier one."""
         match request:
             case Create(key, body):
                 is_new = key not in self.held
@@ -78,9 +76,8 @@ class SimObjects:
                 return None
 
 
+# A way to the objects without any weather, for those who look from outside of the simulated world.
 class CalmBucket(Bucket):
-    """A way to the objects without any weather, for those who look from outside of the simulated world."""
-
     def __init__(
         self,
         objects: SimObjects,
@@ -119,8 +116,8 @@ class SimBucket(CalmBucket):
         outcomes: dict[int, Outcome] = {}
 
         def see_to(wake: Wake) -> None:
-            def done(number: int, *outcome: Any) -> None:
-                outcomes[number] = outcome
+            def done(number: int, result: object, raised: BaseException | None) -> None:
+                outcomes[number] = result, raised
                 if len(outcomes) == len(jobs):
                     self._nature.later(0, wake, None)
 
@@ -187,8 +184,8 @@ class SimBucket(CalmBucket):
     def _left_s(self, outage: Outage) -> float:
         return outage.until_s - self._nature.loop.time()
 
+    # Whether the store stands still. Then this happens when it goes on.
     def _is_put_off(self, what: Callable[[], None]) -> bool:
-        """Whether the store stands still. Then this happens when it goes on."""
         standstill = self.objects.standstill
         if standstill is None or not self._lasts(standstill):
             return False

@@ -12,17 +12,21 @@ import asyncio
 import contextvars
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
+from contextvars import copy_context
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from threading import Semaphore, Thread, current_thread
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from perdure.actors.ports import KillPoint, World
 from perdure.actors.sim_world.process import SimProcess
-from perdure.actors.sim_world.strands import Strand, outcome_of
 from perdure.actors.sim_world.weather import DiskFault
-from perdure.actors.tasks import as_failure, to_the_end
+from perdure.actors.tasks import Killed, as_failure, to_the_end
 from perdure.policies import Rank, RankedQueue
 
 T = TypeVar("T")
+Wake: TypeAlias = Callable[[object], None]  # lets what waits go on with an answer; the loop calls it, once
+Outcome: TypeAlias = tuple[object, BaseException | None]  # what some code has returned, or raised
 
 EPOCH_MS: Final = 1_750_000_000_000  # wall time at the start of every simulation
 TOKEN_BITS: Final = 80
@@ -65,8 +69,6 @@ class KillPlan:
 
 
 class SimFaults:
-    """Where death may strike."""
-
     def __init__(self, process: SimProcess, plan: KillPlan) -> None:
         self._process = process
         self._plan = plan
@@ -77,8 +79,6 @@ class SimFaults:
 
 
 class SimDice:
-    """The process's share in the one die."""
-
     def __init__(self, process: SimProcess) -> None:
         self._process = process
 
@@ -103,8 +103,8 @@ class SimClock:
         self._off_ms = process.nature.die.uniform(-skew_ms, skew_ms) if skew_ms else 0.0
         self._jump_at_ms: float | None = None
 
+    # Wall time; may run backwards.
     def now_ms(self) -> int:
-        """Wall time; may run backwards."""
         self._process.check()
         nature = self._process.nature
         now_ms = nature.now_ms()
@@ -122,6 +122,82 @@ class SimClock:
     def steady_ms(self) -> int:
         self._process.check()
         return int(self._process.nature.now_ms())
+
+
+def outcome_of(work: Callable[[], object]) -> Outcome:
+    try:
+        return work(), None
+    except BaseException as raised:
+        return None, raised
+
+
+# At most one thread runs: the loop stands still while a strand runs, and a strand stands still while the loop does. So everything happens
+# in one order, which is the same each time. A strand runs until it has ended, or until it waits: then the loop sees to what it waits for,
+# and lets it go on later.
+class Strand(Thread):
+    """One piece of blocking work of a simulated process, which waits in virtual time.
+
+    Args:
+        work: is done on this thread, in the caller's context.
+        done: is called on the loop with what came of it, unless the process died before.
+    """
+
+    def __init__(self, work: Callable[[], object], done: Callable[[object, BaseException | None], None]) -> None:
+        super().__init__(daemon=True)
+        self.has_ended = False
+        self._work, self._done, self._context = work, done, copy_context()
+        self._may_go, self._has_stopped = Semaphore(0), Semaphore(0)
+        self._outcome: Outcome = None, None
+        self._waits_for: Callable[[Wake], None] | None = None
+        self._answer: object = None
+        self._killed: Killed | None = None
+
+    def run(self) -> None:
+        self._outcome = self._context.run(outcome_of, self._work)
+        self.has_ended = True
+        self._has_stopped.release()
+
+    # On the loop: let it run until it waits, or ends.
+    def begin(self) -> None:
+        self.start()
+        self._until_it_stops()
+
+    # On this thread: wait for what the loop sees to. Raises `Killed` when the process dies meanwhile.
+    def wait(self, see_to: Callable[[Wake], None]) -> Any:
+        if self._killed is None:
+            self._waits_for = see_to
+            self._has_stopped.release()
+            self._may_go.acquire()
+        if self._killed is not None:
+            raise self._killed
+        return self._answer
+
+    # The process is dead: the work is unwound from where it stands, and no caller is told what came of it.
+    def end(self, cause: str) -> None:
+        if self.has_ended or self is current_thread():
+            return
+        self._killed = Killed(cause)
+        self._may_go.release()
+        self._has_stopped.acquire()
+
+    def _go_on(self, answer: object) -> None:
+        if not self.has_ended:
+            self._answer = answer
+            self._may_go.release()
+            self._until_it_stops()
+
+    def _until_it_stops(self) -> None:
+        self._has_stopped.acquire()
+        if self.has_ended:
+            self._done(*self._outcome)
+        elif self._waits_for is not None:
+            with suppress(Killed):  # a request may be the last thing that the process does
+                self._waits_for(self._go_on)
+
+
+def current_strand() -> Strand | None:
+    thread = current_thread()
+    return thread if isinstance(thread, Strand) else None
 
 
 class _Job(NamedTuple):
@@ -147,13 +223,13 @@ class SimThreads:
         self._ledger, self._archive, self._reads, self._writes = _Line(), _Line(), _Line(), _Writes()
         self._strands: list[Strand] | None = None  # that have not ended; None if no job waits in the middle
 
+    # From now on jobs may wait (`Strand.wait`).
     def wait_in_strands(self) -> None:
-        """From now on jobs may wait (`Strand.wait`)."""
         self._strands = []
         self._process.on_death(self._unwind)
 
+    # The work may wait. The dead begin nothing.
     def begin_strand(self, work: Callable[[], object], done: Callable[[object, BaseException | None], None]) -> None:
-        """Do some work, which may wait, on a thread of its own. The dead begin nothing."""
         if not self._process.alive:
             return
         strand = Strand(work, done)
@@ -280,9 +356,8 @@ class SimThreads:
         then()
 
 
+# Bodies do not matter in the simulation, and must not tell two runs of it apart.
 class SimVitals:
-    """Bodies do not matter in the simulation, and must not tell two runs of it apart."""
-
     def pid(self) -> int:
         return 0
 

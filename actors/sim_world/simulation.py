@@ -81,8 +81,6 @@ CLIENT: Final = "client"
 
 
 class SupervisorLike(Protocol):
-    """What the simulation needs of a supervisor."""
-
     async def serve(self) -> str | None:
         """Boot and run. Raising is a crash, returning `MOVED` asks for a life on another node, and returning anything else is a stop."""
 
@@ -90,8 +88,6 @@ class SupervisorLike(Protocol):
 
 
 class HostLike(Protocol):
-    """What the simulation needs of a host."""
-
     async def serve(self) -> str:
         """Run until retired, orphaned or stopped, and say why it ended."""
 
@@ -103,8 +99,6 @@ MakeHost = Callable[[World, Transport, str], HostLike]
 
 
 class NodeGrowth(NamedTuple):
-    """What a host waits for, in words, and for how long."""
-
     waits_for: str = ""
     after_ms: float = 0
 
@@ -112,13 +106,10 @@ class NodeGrowth(NamedTuple):
 NOTHING_LACKS: Final = NodeGrowth()
 
 
-class Machine:
-    """A host as Ray knows it, dead or alive."""
-
-    def __init__(self, process: SimProcess, spec: PoolSpec, death: asyncio.Future[str]) -> None:
-        self.process = process
-        self.spec = spec
-        self.death = death
+class Machine(NamedTuple):
+    process: SimProcess
+    spec: PoolSpec
+    death: asyncio.Future[str]
 
 
 class Cluster:
@@ -244,8 +235,8 @@ class SimFleet:
         self._nature = cluster.nature
         self.elsewhere, self.draining = cluster.elsewhere, cluster.draining
 
+    # Ask for a host, which lives later. If this life dies meanwhile, the next one finds the host by `survivors`.
     async def spawn(self, host_id: str, spec: PoolSpec) -> str:
-        """Ask for a host, which lives later. If this life dies meanwhile, the next one finds the host by `survivors`."""
         self._process.check()
         if lack := self._cluster.lack(spec):
             raise NoSuchNode(lack)
@@ -280,7 +271,7 @@ class SimFleet:
     async def bare_nodes(self, _hosts: Sequence[str]) -> dict[str, str]:
         return {}
 
-    async def read_logs(self, _place: str, _asked: Sequence[Any]) -> None:
+    async def read_logs(self, _place: str, _asked: Sequence[object]) -> None:
         return None
 
     async def kill(self, host_id: str) -> None:
@@ -362,9 +353,9 @@ class Simulation:
     def restarts(self) -> int:
         return self._cluster.restarts
 
+    # How many visits there were: `kill_at` from 1 to here are the places to die.
     @property
     def visit_count(self) -> int:
-        """How many visits there were: `kill_at` from 1 to here are the places to die."""
         return self._plan.visit_count
 
     @property

@@ -140,9 +140,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Part of `BaseEventLoop`'s contract: nobody sleeps, so nobody needs to be woken."""
 
 
+# All that `BaseEventLoop` asks of a selector. It has no files, and passes time instead of waiting.
 class _Jump:
-    """All that `BaseEventLoop` asks of a selector. It has no files, and passes time instead of waiting."""
-
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
 

@@ -28,9 +28,8 @@ class Span(NamedTuple):
     high: float
 
 
+# The commit that the weather refused. The ledger cannot know whether it took effect.
 class DiskFault(OSError):
-    """The commit that the weather refused. The ledger cannot know whether it took effect."""
-
     def __init__(self, *, took_effect: bool) -> None:
         super().__init__(errno.EIO, "simulated disk fault " + ("after" if took_effect else "before") + " the commit")
         self.took_effect = took_effect

@@ -8,12 +8,12 @@ each would be dear, and most calls only ask.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from perdure.actors.link.messages import Call, MakeCall, Plain, Reply
+from perdure.actors.link.caller import THROUGH
+from perdure.actors.link.messages import Call, HostNeeds, MakeCall, Reply
 from perdure.actors.link.wire import error_to_plain
-from perdure.actors.supervisor.call_router import CallRouter
 from perdure.actors.supervisor.sessions import PeerSession, Sessions
 from perdure.ledger import (
     AgentAborted,
@@ -22,12 +22,42 @@ from perdure.ledger import (
     HostUnavailable,
     OutcomeUnknown,
     PerdureError,
+    Standalone,
+    Tell,
     View,
     is_cleared,
     is_within,
     last_end,
+    pack,
     pool_key,
+    route,
 )
+
+
+class CallRouter:
+    """The ways that calls and mail take in one supervisor life (`ledger.addressing`): put into each message before anything is done for it.
+    `has_storage` tells whether an agent has ever written anything."""
+
+    def __init__(self, view: View, has_storage: Callable[[str], bool]) -> None:
+        self._view, self._has_storage = view, has_storage
+
+    def of_call(self, asked: Call) -> Call:
+        """The call as it goes to the first agent on its way. Raises `AgentUnreachable`."""
+        agent, way = route(self._view.runs, asked.agent_id, asked.sender, Standalone(asked.standalone), self._exists)
+        if not way:
+            return asked._replace(agent_id=agent)
+        hop = pack([[list(step) for step in way], asked.method, asked.body, asked.repeatable])
+        return asked._replace(agent_id=agent, method=THROUGH, body=hop, home=None)
+
+    def of_mail(self, asked: Tell) -> Tell:
+        """The mail for the agent that it means. Raises `AgentUnreachable`."""
+        agent, way = route(self._view.runs, asked.recipient, asked.sender, Standalone(asked.standalone), self._exists)
+        if way:
+            raise AgentUnreachable(asked.recipient, "only its relatives may tell it something; call it instead")
+        return asked._replace(recipient=agent)
+
+    def _exists(self, agent: str) -> bool:
+        return agent in self._view.agents or agent in self._view.asleep or self._has_storage(agent)
 
 
 @dataclass(slots=True)
@@ -45,16 +75,16 @@ class OpenCall:
     body: bytes
     repeatable: bool
     sender: str = ""
-    home: list[Plain] | None = None
+    home: HostNeeds = None
     trace: str = ""
     is_doubtful: bool = False
     suspect: int = 0
     host_id: str = ""
     incarnation: int = 0
 
+    # A life other than the one that has it now may have begun it.
     @property
     def may_be_lost(self) -> bool:
-        """Whether a life other than the one that has it now may have begun it."""
         return self.is_doubtful or self.suspect not in (0, self.incarnation)
 
 
@@ -69,8 +99,8 @@ class Calls:
         self._due: dict[str, None] = {}  # agents whose calls may perhaps be handed over now
         self._is_held_up = False  # by a deletion
 
+    # A peer may ask for the same call again.
     def begin(self, session: PeerSession, ref: str, asked: Call) -> None:
-        """A peer asks for a call, perhaps again."""
         known = self._calls.get(ref)
         if known is not None:
             known.peer_id = session.peer_id
@@ -92,8 +122,8 @@ class Calls:
             call.suspect = activation.incarnation if activation is not None and activation.host_id else 0
         self._wait(ref, call)
 
+    # The agent is to be deleted. Only calls that have not reached it yet: later ones are for the next agent of that name.
     def refuse(self, agent: str) -> None:
-        """An agent is to be deleted: refuse the calls that have not reached it yet. Later calls are for the next agent of that name."""
         for ref, call in list(self._calls.items()):
             if not call.host_id and is_within(call.agent_id, agent):
                 self.answered(ref, False, error_to_plain(AgentBeingDeleted(call.agent_id)))
@@ -123,8 +153,8 @@ class Calls:
             if is_within(call.agent_id, agent) and call.agent_id in self._view.agents:
                 self.answered(ref, False, error_to_plain(AgentAborted(call.agent_id, reason)))
 
+    # The call came too late for the life that it was meant for, and did nothing there.
     def astray(self, ref: str) -> None:
-        """A call came too late for the life that it was meant for, and did nothing there. Hand it to the next one."""
         call = self._calls.get(ref)
         if call is not None:
             call.suspect = 0 if call.suspect == call.incarnation else call.suspect
@@ -148,8 +178,8 @@ class Calls:
         if refs is not None and refs.pop(ref, 0) is None and not refs:
             del index[key]
 
+    # The call had begun, or it is unknown whether it had, and will not be answered.
     def cut_off(self, ref: str) -> None:
-        """A call had begun, or it is unknown whether it had, and will not be answered."""
         call = self._calls.get(ref)
         if call is not None and is_cleared(self._view.runs, call.agent_id):  # no repetition may bring the child back
             self.answered(ref, False, error_to_plain(AgentUnreachable(call.agent_id, "its run was cleared")))
@@ -160,7 +190,7 @@ class Calls:
             cause = activation.cause if activation is not None else ""
             self.answered(ref, False, error_to_plain(OutcomeUnknown(call.agent_id, call.method, cause)))
 
-    def answered(self, ref: str, ok: bool, value: Plain) -> None:
+    def answered(self, ref: str, ok: bool, value: object) -> None:
         call = self._calls.pop(ref, None)
         if call is not None:
             self._leave(ref, call)
@@ -179,7 +209,6 @@ class Calls:
         self._due.update((agent, None) for agent in agents if agent in self._waiting)
 
     def hand_over(self) -> None:
-        """Hand the calls over whose agents are awake."""
         is_held_up = bool(self._view.doomed)
         if is_held_up or self._is_held_up:
             self.seen(list(self._waiting))

@@ -1,4 +1,4 @@
-"""Checkpoints: the snapshot follows the facts, and cleared runs go, without a turn waiting for it.
+"""Checkpoints: the snapshot follows the facts, and cleared runs go, without a turn waiting for it. Ended runs that are old are cleared.
 
 A checkpoint has four steps, and turns go on during the first and the third:
 
@@ -14,6 +14,7 @@ Ended runs that are not asked for are let go of afterwards, a few between each t
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
@@ -23,19 +24,26 @@ from perdure.actors.supervisor.snapshot_loader import SnapshotLoader
 from perdure.actors.supervisor.storage_carrier import StorageCarrier
 from perdure.actors.tasks import Tasks
 from perdure.ledger import (
+    HARD,
     Activation,
     AgentForgotten,
+    ExpireRuns,
     Fact,
+    Record,
+    Stimulus,
     Store,
     View,
+    activation_from,
+    counts,
     dirty_records,
     leave_out_passers,
     meta_of,
     prepare_rows,
     rows_to_make,
+    run_from,
 )
 from perdure.ledger.storage.agent_storages import AgentStorages
-from perdure.policies import Limits, snapshot_age_max_ms
+from perdure.policies import Due, Limits, is_retention_on, retention_due, snapshot_age_max_ms
 
 _ROWS_AT_ONCE = 50  # made in half a millisecond; a turn goes on in between
 _ROWS_AT_ONCE_MAX = 1_600  # more than a turn has messages, by default
@@ -43,6 +51,11 @@ _LET_GO_AT_ONCE = 500  # runs that leave memory, in some two milliseconds
 _FEW = 500  # rows that the cut makes itself
 _PASSES_MAX = 12  # each finds what has changed since the one before
 _SUSPENDED_S = 30.0  # for so long the wish of a backup holds
+_SLICE = 100  # runs that one sweep clears
+_SCAN = 2_000  # candidates that are read at once
+_PAUSE_S = 30.0  # before the oldest are looked at again, when all were looked at
+_FAMILIES_MAX = 10_000
+_BEGINNING = (-1, "")
 _FOLLOWS_FROM = 1_000  # facts that the archive lacks before it follows; fewer wait for a question or a checkpoint
 
 
@@ -74,13 +87,8 @@ class Checkpoints:
         replication: Replication | None,
     ) -> None:
         self.forgetting: list[str] = []  # runs that were cleared, and agents that were deleted
-        self._world, self._tasks, self._view, self._store, self._agent_storages = (
-            world,
-            tasks,
-            view,
-            store,
-            agent_storages,
-        )
+        self._world, self._tasks, self._view = world, tasks, view
+        self._store, self._agent_storages = store, agent_storages
         self._limits, self._snapshot_loader, self._append, self._wake = limits, snapshot_loader, append, wake
         self._carrier, self._replication = carrier, replication
         self._facts, self._unfollowed = behind, 0
@@ -100,18 +108,18 @@ class Checkpoints:
             self._unfollowed = 0
             self._tasks.start(self._world.threads.archive(self._store.follow))
 
+    # How many checkpoints this life has taken; None while one is under way.
     @property
     def quiet(self) -> int | None:
-        """How many checkpoints this life has taken; None while one is under way."""
         return self._taken if self._at_rest.is_set() else None
 
+    # How many checkpoints this life had taken, if none is taken now.
     @property
     def suspended(self) -> int | None:
-        """How many checkpoints this life had taken, if none is taken now."""
         return self.quiet if asyncio.get_running_loop().time() < self._suspended_until_s else None
 
+    # Let the snapshot be as it is for a while, once the checkpoint under way is done. Returns how many this life has taken.
     async def suspend(self) -> int:
-        """Let the snapshot be as it is for a while, once the checkpoint under way is done. Returns how many this life has taken."""
         self._suspended_until_s = asyncio.get_running_loop().time() + _SUSPENDED_S
         await self._at_rest.wait()
         await self._world.threads.archive(lambda: None)  # the archive may have begun to follow before
@@ -134,7 +142,6 @@ class Checkpoints:
         return self._due and self._at_rest.is_set() and self.suspended is None
 
     async def between_turns(self) -> None:
-        """Take the next step, if one is due."""
         if self._next is not None:
             step, self._next = self._next, None
             await step()
@@ -238,3 +245,71 @@ class Checkpoints:
         self._keeps_more = gone == _LET_GO_AT_ONCE
         if self._keeps_more:
             self._wake()
+
+
+# Candidates come from the snapshot, oldest end first. Which of them are still needed is decided in the next turn (`ledger.protocol`), and
+# these are looked at again only after all others. Nothing of this is durable but the tombstones: a death costs a look.
+class RunExpiry:
+    """Clears ended runs that are old, or too many: a few at each sweep, while nothing waits for it."""
+
+    def __init__(
+        self, world: World, view: View, store: Store, limits: Limits, snapshot_loader: SnapshotLoader, checkpoints: Checkpoints,
+        now_ms: Callable[[], int], report: Callable[[Stimulus], None],
+    ) -> None:  # fmt: skip
+        self._world, self._view, self._store, self._limits = world, view, store, limits
+        self._snapshot_loader, self._checkpoints = snapshot_loader, checkpoints
+        self._now_ms, self._report = now_ms, report
+        self._candidates: deque[Record] = deque()
+        self._after = _BEGINNING
+        self._not_before_s = float("-inf")
+
+    async def sweep(self) -> None:
+        taken = self._checkpoints.quiet
+        if not is_retention_on(self._limits) or self._view.cleared or taken is None:
+            return
+        tally = counts(self._view)
+        due = retention_due(self._now_ms(), sum(tally[status] for status in HARD), self._limits)
+        if not due.any or asyncio.get_running_loop().time() < self._not_before_s:
+            return
+        if not self._candidates:
+            search = partial(self._store.settled_before, float("inf"), self._after, _SCAN)
+            self._candidates.extend(await self._world.threads.archive(search))
+            if not self._candidates:
+                self._begin_anew()
+        slice_ = self._next(due)
+        families = await self._families(slice_)
+        called = await self._called(families)
+        if slice_ and self._checkpoints.quiet == taken:  # else some of them may have been deleted meanwhile
+            self._snapshot_loader.remember(families)
+            self._report(ExpireRuns([record.key for record in slice_], called))
+
+    def _next(self, due: Due) -> list[Record]:
+        # If the next candidate is not due, none after it is.
+        chosen: list[Record] = []
+        while self._candidates and len(chosen) < _SLICE:
+            record = self._candidates[0]
+            ended_at_ms = run_from(record).ended_at_ms
+            if not due.has(ended_at_ms, len(chosen)):
+                self._begin_anew()
+                break
+            chosen.append(self._candidates.popleft())
+            self._after = (ended_at_ms, record.key)
+        return chosen
+
+    def _begin_anew(self) -> None:
+        self._candidates.clear()
+        self._after = _BEGINNING
+        self._not_before_s = asyncio.get_running_loop().time() + _PAUSE_S
+
+    async def _families(self, records: list[Record]) -> list[Record]:
+        found = due = records
+        while due and len(found) < _FAMILIES_MAX:
+            children = [run_from(record).child for record in due]
+            due = await self._world.threads.archive(partial(self._store.runs_of, children, _FAMILIES_MAX))
+            found = [*found, *due]
+        return found
+
+    async def _called(self, records: list[Record]) -> list[str]:
+        children = [run_from(record).child for record in records]
+        rows = await self._world.threads.archive(partial(self._store.records, "agents", children)) if children else []
+        return [row.key for row in rows if row.body and activation_from(row).called]

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import compress, takewhile
-from typing import Any
+from typing import Any, Final
 
 from perdure.actors.link.messages import (
     Deliver,
@@ -48,7 +48,9 @@ from perdure.ledger import (
     View,
     WakeAgent,
     agent_id,
+    everything,
     in_parts,
+    keys_of,
     letter,
     outcome_of,
     type_of,
@@ -58,6 +60,7 @@ from perdure.policies import Limits
 log = logging.getLogger("perdure.supervisor")
 Command = StartAttempt | StartBatch | WakeAgent | DeliverMail | DeliverEvents | PauseAttempt | StopAgent
 EVENTS_AGAIN_MS = 30_000  # the link brings them there for certain, so this is for what nobody thought of
+ROUND_MAX: Final = 500  # agents that are awake, and come round at one sweep
 Part = tuple[str, str]  # of a run: its input, or its output
 
 
@@ -126,8 +129,8 @@ class EffectExecutor:
             session.say(HoldStorage(agent, number, each, more=True))
         session.say(HoldStorage(agent, number, last, base=base))
 
+    # The agents whose lives this effect begins, each with its host.
     def _beginning(self, effect: Effect) -> Iterator[tuple[PeerSession, str]]:
-        """The agents whose lives this effect begins, each with its host."""
         agents: list[str] = []
         if isinstance(effect, StartAttempt | WakeAgent):
             agents = [effect.agent_id]
@@ -256,7 +259,7 @@ class EffectExecutor:
         self._stopped_s[life] = now
         return True
 
-    def _outcome(self, run_id: str) -> Fields:
+    def _outcome(self, run_id: str) -> dict[str, object]:
         run = self._view.runs[run_id]
         outcome = outcome_of(run)
         if run.large_output:
@@ -301,3 +304,27 @@ class EffectExecutor:
 
 def _is_large(given: object) -> bool:
     return isinstance(given, dict) and bool(given.get("large"))
+
+
+# What the sweeps of one supervisor life look at: what was outstanding lately, and some of the rest in turn.
+# Nothing becomes outstanding for a record unless it is touched, and what is touched is looked at in the same turn. So a sweep has to look
+# again only where something was left to do. Should we ever miss a touch, the record comes round in time, however many there are.
+class SweepQueue:
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._left: dict[str, None] = {}
+        self._next = 0
+
+    def seen(self, effects: Iterable[Effect]) -> None:
+        # What was outstanding may still be so at the next look.
+        for effect in effects:
+            for key in keys_of(effect):
+                self._left[key] = None
+
+    def next_keys(self) -> Iterable[str]:
+        left, self._left = self._left, {}
+        left.update(dict.fromkeys(everything(self._view, self._next, ROUND_MAX)))
+        self._next += ROUND_MAX
+        if self._next >= len(self._view.awake):
+            self._next = 0
+        return left

@@ -36,32 +36,22 @@ from perdure.actors.link.messages import (
 )
 from perdure.actors.link.questions import Query
 from perdure.actors.link.wire import content_of, error_to_plain
-from perdure.actors.supervisor.call_router import CallRouter
-from perdure.actors.supervisor.calls import Calls
+from perdure.actors.supervisor.calls import CallRouter, Calls
 from perdure.actors.supervisor.publisher import Publisher
 from perdure.actors.supervisor.queries import Queries
 from perdure.actors.supervisor.sessions import Arrived, PeerSession, Sessions
 from perdure.ledger import (
     Adopt,
     AgentUnreachable,
-    AnswerAsk,
-    Cancel,
-    Clear,
     Ended,
     Forget,
     HostUp,
-    OpenAsk,
-    Pause,
-    PromiseUndo,
     Request,
-    Retry,
-    Send,
     Steer,
     Stimulus,
     StopLives,
     Tell,
     View,
-    WithdrawAsk,
     WorldError,
     are_alike,
     is_plain_end,
@@ -207,41 +197,26 @@ class Intake:
 
     def asked(self, session: PeerSession, asked: Ask) -> Stimulus | Steer | CopyStorage | None:
         """Take in a question. What must be decided first is handed back; anything else is answered after the turn."""
-        match asked.question:
-            case (
-                Cancel()
-                | Clear()
-                | Retry()
-                | Pause()
-                | Send()
-                | Steer()
-                | PromiseUndo()
-                | OpenAsk()
-                | WithdrawAsk()
-                | AnswerAsk()
-                | CopyStorage() as wish
-            ):
-                return wish
-            case Tell() as mail:
-                return self._mailed(session, asked.ref, mail)
-            case Forget(agent_id) as wish:
-                self._calls.refuse(agent_id)
-                return wish
+        question = asked.question
+        match question:
+            case Call():
+                self._calls.begin(session, asked.ref, question)
+                return None
+            case Tell():
+                try:
+                    return self._router.of_mail(question)
+                except AgentUnreachable as refusal:
+                    session.say(Reply(asked.ref, ok=False, value=error_to_plain(refusal)))
+                    return None
             case Abort(agent_id, reason):
                 self._calls.abort(agent_id, reason)
                 return StopLives(agent_id)
-            case Call() as call:
-                self._calls.begin(session, asked.ref, call)
-            case query:
-                self._queries.add(session, asked.ref, query)
-        return None
-
-    def _mailed(self, session: PeerSession, ref: str, mail: Tell) -> Tell | None:
-        try:
-            return self._router.of_mail(mail)
-        except AgentUnreachable as refusal:
-            session.say(Reply(ref, ok=False, value=error_to_plain(refusal)))
+            case Forget(agent_id):
+                self._calls.refuse(agent_id)
+        if isinstance(question, Query):
+            self._queries.add(session, asked.ref, question)
             return None
+        return question
 
     def tell_settled(self) -> None:
         """Tell lives of agents which of the mail that they have handled may be forgotten: what is settled, durably.

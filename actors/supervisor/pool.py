@@ -1,4 +1,4 @@
-"""The hosts: started ahead of demand, watched for death, ended when they are beyond help, retired when they are worn.
+"""The hosts: started ahead of demand, watched for death, ended when they are beyond help, retired when they are worn or their node drains.
 
 The pool sees hosts and reports what it sees as stimuli; whom a host's death concerns is decided by the ledger.
 """
@@ -13,9 +13,9 @@ from itertools import islice
 from typing import Final
 
 from perdure.actors.events.observability import Channel, EventType
-from perdure.actors.link.messages import Ping, Plain, Refused, RetireHost
+from perdure.actors.link.messages import HostNeeds, Passivate, Ping, Refused, RetireHost
 from perdure.actors.link.wire import error_to_plain
-from perdure.actors.ports import Fleet, PoolSpec, Pulse, World
+from perdure.actors.ports import Clock, Fleet, PoolSpec, Pulse, World
 from perdure.actors.supervisor.publisher import Publisher
 from perdure.actors.supervisor.sessions import Sessions
 from perdure.actors.tasks import Pending, Tasks
@@ -40,15 +40,25 @@ from perdure.ledger import (
 from perdure.policies import (
     COMING,
     MUTE,
+    DrainStep,
     Limits,
     Silence,
     backoff_ms,
+    drain_step,
     is_noteworthy,
     is_unbearable,
+    moves_at_ms,
     silence_after,
     spare_hosts,
     was_late,
 )
+
+COMING_MAX = 2
+AGAIN_S: Final = 2.0  # until hosts that do not come up are tried again for what has come to wait since
+LOOK_MAX: Final = 1_000  # of what waits for such hosts
+UNWANTED = "nothing waited for it any more"
+WHILE_UNSERVED = "it ended while no supervisor served the directory"
+log = logging.getLogger("perdure.supervisor")
 
 # ---------------------------------------------------------------- heartbeat
 # The heartbeat: which hosts are silent, why, and which of them must be ended for it (`policies.liveness`).
@@ -83,7 +93,6 @@ class Heartbeat:
         self._due_s = math.inf  # when the loop must have come round again
 
     async def serve(self) -> None:
-        """Look at all hosts, again and again."""
         loop = asyncio.get_running_loop()
         period_s = self._limits.heartbeat_ms / 1000
         while True:
@@ -103,8 +112,8 @@ class Heartbeat:
         if self.lost(late_ms):
             self._due_s = now_s
 
+    # The supervisor lost this time, to its loop or to the disk. True if it is so much that no silence until now counts.
     def lost(self, late_ms: float) -> bool:
-        """The supervisor lost this time, to its loop or to the disk. Returns whether that is so much that no silence until now counts."""
         if not was_late(late_ms, self._limits):
             return False
         log.info("the supervisor was %.1f s late; nobody's silence until now counts", late_ms / 1000)
@@ -175,22 +184,14 @@ def _cause(host: HostView, silence: Silence, limits: Limits) -> str:
     return f"{host.blocked}, and had not turned for {limits.blocked_max_ms} ms"
 
 
-COMING_MAX = 2
-AGAIN_S: Final = 2.0  # until hosts that do not come up are tried again for what has come to wait since
-LOOK_MAX: Final = 1_000  # of what waits for such hosts
-UNWANTED = "nothing waited for it any more"
-WHILE_UNSERVED = "it ended while no supervisor served the directory"
-log = logging.getLogger("perdure.supervisor")
-
-
 # ---------------------------------------------------------------- pool
 
 
-def spec_of(plain: Plain) -> PoolSpec:
+def spec_of(plain: HostNeeds) -> PoolSpec:
     return PoolSpec() if plain is None else PoolSpec.of(*plain[:3], *plain[4:])
 
 
-def plain_spec(spec: PoolSpec) -> Plain:
+def plain_spec(spec: PoolSpec) -> HostNeeds:
     if spec == PoolSpec():
         return None
     num_cpus, resources, runtime_env, labels = spec
@@ -225,8 +226,8 @@ class Pool:
         self._idle_since_s: dict[str, float] = {}
         self._ended: dict[str, str] = {}  # why we ended a host
 
+    # What was placed on a host that is no survivor is lost.
     async def adopt(self) -> None:
-        """Take over the hosts that an earlier life left; what was placed on any other host is lost."""
         survivors = await self._fleet.survivors()
         for activation in self._view.agents.values():
             if activation.host_id:
@@ -242,8 +243,8 @@ class Pool:
             if host_id not in survivors:
                 self._lost(host_id, WHILE_UNSERVED, is_usual=not survivors)
 
+    # Start the hosts that are wanted now, a few at a time. A pool whose hosts do not come up is tried ever more seldom.
     def ensure(self) -> None:
-        """Start the hosts that are wanted now, a few at a time. A pool whose hosts do not come up is tried ever more seldom."""
         self._tell_hindered()
         self._withdraw()
         now_s = asyncio.get_running_loop().time()
@@ -275,7 +276,7 @@ class Pool:
             if not demand:
                 self._view.troubles.pop(key, None)
 
-    async def _start(self, host_id: str, spec: Plain) -> None:
+    async def _start(self, host_id: str, spec: HostNeeds) -> None:
         try:
             waits_for = await self._fleet.spawn(host_id, spec_of(spec))
         except HostUnavailable as problem:
@@ -304,7 +305,7 @@ class Pool:
 
     # hosts that do not come up
 
-    def _failed(self, host_id: str, spec: Plain, cause: str, *, is_lack: bool = False) -> None:
+    def _failed(self, host_id: str, spec: HostNeeds, cause: str, *, is_lack: bool = False) -> None:
         key, cause = pool_key(spec), cause.replace(host_id, "it").rstrip(".")
         before = self._view.troubles.get(key)
         starts, since_ms = (before.starts, before.since_at_ms) if before is not None else (0, self._publisher.now_ms())
@@ -319,7 +320,7 @@ class Pool:
         asyncio.get_running_loop().call_later(pause_ms / 1000, self._sessions.arrived.set)  # no turn may come by itself
         self._report(Unhosted(key))
 
-    def _doubt(self, spec: Plain, trouble: PoolTrouble) -> None:
+    def _doubt(self, spec: HostNeeds, trouble: PoolTrouble) -> None:
         key = pool_key(spec)
         self._view.troubles[key] = trouble
         if trouble.is_plain and self._warned.get(key) != trouble.cause:
@@ -383,8 +384,8 @@ class Pool:
         self._ended[host_id] = cause
         await self._fleet.kill(host_id)
 
+    # Have a host end by itself, with what is at work there.
     def give_up(self, host_id: str, cause: str) -> None:
-        """Have a host end by itself, with what is at work there."""
         self._ended[host_id] = cause
         self._sessions.by_peer[host_id].say(RetireHost())
 
@@ -415,3 +416,63 @@ class Pool:
             if worn and host.up and not host.draining and not host.tenants and session is not None:
                 host.draining = True
                 session.say(RetireHost())
+
+
+# ---------------------------------------------------------------- nodes that drain
+# Nothing of it is durable: what a life has not done its next one does, and what is done twice does no harm. A node that ends sooner than
+# it said takes its hosts with it, as every death of a node does.
+
+
+class NodeDrains:
+    """Leaves the nodes of a cluster that drain, step by step (`policies.nodes`).
+
+    Args:
+        give_up: ends a host with what is at work there, given the cause.
+        move: ends this life, so that the next one begins on another node.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        view: View,
+        sessions: Sessions,
+        clock: Clock,
+        give_up: Callable[[str, str], None],
+        move: Callable[[], None],
+    ) -> None:
+        view.draining = fleet.draining
+        self._fleet, self._view, self._sessions, self._clock = fleet, view, sessions, clock
+        self._give_up, self._move = give_up, move
+        self._moves_at_ms: dict[tuple[str, int], float] = {}
+        self._said: dict[str, DrainStep] = {}  # the last step with each host
+
+    # The supervisor leaves its own node when its hosts have been told.
+    def look(self) -> None:
+        now_ms, draining = self._clock.now_ms(), dict(self._fleet.draining)
+        for node, drain in draining.items():
+            key = node, drain.until_ms
+            if key not in self._moves_at_ms:
+                self._moves_at_ms[key] = moves_at_ms(now_ms, drain.until_ms)
+                log.info("node %s drains: %d hosts leave it", node, len(drain.hosts))
+            for host in [self._view.hosts[each] for each in drain.hosts if each in self._view.hosts]:
+                self._leave(host, node, is_late=now_ms >= self._moves_at_ms[key])
+        self._sessions.flush()
+        if any(drain.is_here for drain in draining.values()):
+            self._move()
+
+    def _leave(self, host: HostView, node: str, *, is_late: bool) -> None:
+        host.draining = True
+        session, said = self._sessions.by_peer.get(host.host_id), self._said.get(host.host_id)
+        if session is None:  # it is told when it has come up
+            return
+        step = drain_step(is_up=host.up, is_told=said is not None, has_tenants=bool(host.tenants), is_late=is_late)
+        if step in (DrainStep.WAIT, said):
+            return
+        self._said[host.host_id] = step
+        match step:
+            case DrainStep.LEAVE:
+                session.say(Passivate(list(host.tenants)))
+            case DrainStep.RETIRE:
+                session.say(RetireHost())
+            case DrainStep.MOVE:
+                self._give_up(host.host_id, f"node {node} is about to end")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from perdure.actors.events.observability import Channel, EventType, Metrics, happening_of
-from perdure.actors.link.messages import Fields, FromSupervisor, Happened, Observed, Plain, RunEvent, Signal
+from perdure.actors.link.messages import FromSupervisor, Happened, Observed, RunEvent, Signal
 from perdure.actors.supervisor.sessions import PeerSession, Sessions
 from perdure.ledger import (
     FactRow,
@@ -44,12 +44,12 @@ class Publisher:
         self._view, self._sessions, self.now_ms = view, sessions, now_ms
         self.followers: dict[str, dict[str, None]] = {}
         self.observers: dict[str, None] = {}
-        self.booted: Fields = {}
+        self.booted: dict[str, object] = {}
         self._ended: Counter[Status] = Counter()
         self._recoveries = 0
 
+    # The topic is a run, or the address of a parent for all of its runs.
     def follow(self, peer_id: str, topic: str) -> None:
-        """Send this peer the events of a run, or of all runs of a parent (`topic` is its address), from now on."""
         is_first = not self.followers
         self.followers.setdefault(topic, {})[peer_id] = None
         if is_first:
@@ -86,7 +86,7 @@ class Publisher:
             self.unfollow(peer_id, topic)
 
     def happened(
-        self, channel: str, type: str, agent: str, payload: Mapping[str, Plain], at_ms: int | None = None
+        self, channel: str, type: str, agent: str, payload: Mapping[str, object], at_ms: int | None = None
     ) -> None:
         if self.observers:
             self.pass_on(Happened(channel, type, agent, payload, self.now_ms() if at_ms is None else at_ms))
@@ -96,7 +96,6 @@ class Publisher:
             self._say(peer_id, said)
 
     def measure(self, metrics: Metrics) -> None:
-        """Hand the numbers of this moment to what collects them."""
         view = self._view
         metrics.gauge("runs_live", view.live)
         metrics.gauge("runs_waiting", len(view.queues))
@@ -113,8 +112,8 @@ class Publisher:
             metrics.count("recoveries", self._recoveries)
         self._ended, self._recoveries = Counter(), 0
 
+    # These rows are durable.
     def publish(self, rows: list[Row]) -> None:
-        """Tell followers, parents and observers what these rows say. They are durable."""
         for row in rows:
             if row.kind in ENDS:
                 self._ended[ENDS[row.kind]] += count_of([row])
@@ -149,17 +148,12 @@ class Publisher:
             return
         activation = self._view.agents.get(run.parent)
         if activation is not None and activation.host_id:
-            told = about(run), snapshot_of(row)
-            self._say(activation.host_id, Signal(run.parent, activation.incarnation, *told))
+            fact: Any = decode(row.kind, row.body)
+            named = {"milestone": fact.name, "sequence": fact.number} if isinstance(fact, MilestoneReached) else {}
+            snapshot = {**unpack(fact.body), **named, "at_ms": row.at_ms}
+            self._say(activation.host_id, Signal(run.parent, activation.incarnation, about(run), snapshot))
 
     def _say(self, peer_id: str, message: FromSupervisor) -> None:
         session = self._sessions.by_peer.get(peer_id)
         if session is not None:
             session.say(message)
-
-
-def snapshot_of(row: FactRow) -> Fields:
-    fact: Any = decode(row.kind, row.body)
-    if isinstance(fact, MilestoneReached):
-        return {**unpack(fact.body), "milestone": fact.name, "sequence": fact.number, "at_ms": row.at_ms}
-    return {**unpack(fact.body), "at_ms": row.at_ms}

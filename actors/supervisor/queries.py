@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
-from typing import Final
+from functools import partial
+from itertools import takewhile
+from pathlib import Path
+from typing import Final, cast
 
-from perdure.actors.link.messages import Fields, LogsRead, Plain, ReadLogs, Reply
+from perdure.actors.link.messages import LogsRead, Passivate, ReadLogs, Reply
 from perdure.actors.link.questions import (
     Books,
     ChangedRuns,
@@ -21,17 +26,33 @@ from perdure.actors.link.questions import (
 from perdure.actors.link.wire import error_to_plain
 from perdure.actors.log_files import folder_key, read_logs
 from perdure.actors.ports import Fleet, World
-from perdure.actors.supervisor.backup_service import BackupService
-from perdure.actors.supervisor.changes import Changes
-from perdure.actors.supervisor.drain import Drain
+from perdure.actors.supervisor.checkpoints import Checkpoints
 from perdure.actors.supervisor.replication import Replication
 from perdure.actors.supervisor.sessions import PeerSession, Sessions
 from perdure.actors.tasks import Tasks, report_error
-from perdure.ledger import PerdureError, older_awake
+from perdure.ledger import (
+    BadRequest,
+    BatchRow,
+    CarryingStore,
+    LedgerError,
+    PerdureError,
+    Row,
+    RunCleared,
+    StorageError,
+    Store,
+    View,
+    batch_of,
+    line,
+    older_awake,
+    standing_of,
+)
+from perdure.ledger.maintenance.cut import STAGE, read_known, stage_cut
+from perdure.ledger.storage.agent_storages import stored_below
 
-WITHIN_S: Final = 5.0
-"""How long the hosts of a machine are waited for together, besides what they may wait themselves."""
+CHANGED_MAX: Final = 20_000  # changed runs that are remembered
+WITHIN_S: Final = 5.0  # for the hosts of a machine together, besides what they may wait themselves
 HOSTS_ASKED: Final = 2
+WISH_S: Final = 5.0  # for so long the wish to wind down holds
 
 
 @dataclass
@@ -42,6 +63,162 @@ class Work:
     commits: int = 0
     commit_ms: float = 0.0
     longest_turn_ms: float = 0.0
+
+
+# Nothing is kept for those that ask: the number of a fact is all that they remember. It holds across lives of the supervisor, so a client
+# that was away asks for what came after it, of whichever life. What happened too long ago, or in an earlier life, is told as a reset: read
+# everything again.
+class Changes:
+    """Which runs have changed since a fact, so that a display of runs asks for those alone."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._last: OrderedDict[str, int] = OrderedDict()  # runs with the fact that changed them last, in their order
+        self._cleared: dict[str, None] = {}  # those of them whose last fact is that they were cleared
+        self._begin = self._upto = view.seq
+
+    # These facts are durable.
+    def note(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            if isinstance(row, BatchRow):
+                self._changed_together(batch_of(row).run_ids, row.seq)
+                continue
+            self._upto = row.seq
+            if row.subject in self._view.runs:
+                self._changed(row.subject, is_cleared=row.kind == RunCleared.__name__)
+        while len(self._last) > CHANGED_MAX:
+            run_id, self._begin = self._last.popitem(last=False)
+            self._cleared.pop(run_id, None)
+
+    def _changed(self, run_id: str, *, is_cleared: bool) -> None:
+        self._last[run_id] = self._upto
+        self._last.move_to_end(run_id)
+        self._cleared.pop(run_id, None)
+        if is_cleared:
+            self._cleared[run_id] = None
+
+    def _changed_together(self, run_ids: list[str], seq: int) -> None:
+        for run_id in run_ids if self._cleared else ():
+            self._cleared.pop(run_id, None)
+        last, behind = self._last, self._last.move_to_end
+        for self._upto, run_id in enumerate(run_ids, seq):
+            last[run_id] = self._upto
+            behind(run_id)
+
+    def since(self, after: int | None, limit: int) -> dict[str, object]:
+        """The runs that have changed after a fact, as lines, in the order of their changes, and the ids of those that are gone.
+
+        `upto` is the fact to ask from the next time, and `more` says that there are more already. Without a fact, after one that is not
+        remembered, or when a run has changed and left memory since, it is a `reset`, and nothing is told but `upto`.
+        """
+        if after is None or not self._begin <= after <= self._upto:
+            return self._reset()
+        newest_first = takewhile(lambda item: item[1] > after, reversed(self._last.items()))
+        changed = list(newest_first)[::-1]
+        told = changed[:limit]
+        runs = [self._view.runs.get(run_id) for run_id, _ in told]
+        if any(run is None and run_id not in self._cleared for (run_id, _), run in zip(told, runs, strict=True)):
+            return self._reset()
+        return {
+            "reset": False,
+            "upto": told[-1][1] if len(changed) > limit else self._upto,
+            "more": len(changed) > limit,
+            "runs": [line(run) for run in runs if run is not None and not run.cleared],
+            "gone": [run_id for (run_id, _), run in zip(told, runs, strict=True) if run is None or run.cleared],
+        }
+
+    def _reset(self) -> dict[str, object]:
+        return {"reset": True, "upto": self._upto, "more": False, "runs": [], "gone": []}
+
+
+# A backup asks again and again that the ledger's snapshot be left as it is (`hold`). At the end it asks for the cut
+# (`ledger.maintenance.cut`), which is made between two turns. If the backup dies, checkpoints go on after a while. If the supervisor dies,
+# its next life knows nothing of this, and the backup begins again.
+class BackupService:
+    """What the supervisor does for those who look after the directory's files: `perdure doctor` and `perdure backup`.
+
+    Args:
+        storages: the folder of the agents' storages; None in a world without files.
+        lost: tells how many ms were lost; silences in them do not count.
+        wake: lets the next turn begin.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        view: View,
+        store: Store,
+        checkpoints: Checkpoints,
+        storages: Path | None,
+        *,
+        lost: Callable[[float], object],
+        wake: Callable[[], None],
+    ) -> None:
+        self._world, self._view, self._store, self._checkpoints = world, view, store, checkpoints
+        self._storages, self._lost, self._wake = storages, lost, wake
+        self._wanted: asyncio.Future[None] | None = None
+        self._cut: Callable[[], None] | None = None
+
+    def stored_below(self, agent_id: str) -> int:
+        if self._store.carries_storages:
+            return sum(each != agent_id for each in cast("CarryingStore", self._store).storages_of(agent_id))
+        return 0 if self._storages is None else stored_below(self._storages, agent_id)
+
+    # Raises `BadRequest` for any other wish.
+    async def answer(self, asked: Keep) -> object:
+        match asked:
+            case Keep("storages", [str(after), int(limit)]):
+                return await self._page(after, limit)
+            case Keep("hold", []):
+                # A later answer differs if the snapshot was not left alone in between.
+                return [self._view.epoch, await self._checkpoints.suspend()]
+            case Keep("cut", []):
+                return await self._staged()
+        raise BadRequest("wish", f"{asked.wish!r} is not one that a supervisor knows, or has other arguments")
+
+    async def between_turns(self) -> None:
+        wanted, cut = self._wanted, self._cut
+        self._wanted = self._cut = None
+        if wanted is None or cut is None:
+            return
+        began_s = asyncio.get_running_loop().time()
+        try:
+            await self._world.threads.commit(cut)
+        except (StorageError, OSError) as problem:
+            wanted.set_exception(self._failed(problem))
+        else:
+            wanted.set_result(None)
+        self._lost((asyncio.get_running_loop().time() - began_s) * 1000)
+
+    async def _page(self, after: str, limit: int) -> dict[str, object]:
+        rows = await self._world.threads.archive(partial(self._store.agents, after, limit))
+        last = rows[-1].key if len(rows) == limit else None
+        known = standing_of(self._view, ((row.key, row.body) for row in rows))
+        page = sorted(agent for agent in known if agent > after and (last is None or agent <= last))
+        return {"agents": [[agent, *known[agent]] for agent in page], "next": last}
+
+    async def _staged(self) -> list[int] | None:
+        if self._storages is None:
+            raise BadRequest("data", "there are no files in this world")
+        data = self._storages.parent
+        try:
+            known = await self._world.threads.archive(lambda: read_known(data / STAGE))
+        except OSError as problem:
+            raise self._failed(problem) from problem
+        self._wanted = asyncio.get_running_loop().create_future()
+        self._cut = lambda: stage_cut(
+            data, known, self._view.seq, [(agent, each.reported) for agent, each in standing_of(self._view, ()).items()]
+        )
+        self._wake()
+        held = self._checkpoints.suspended
+        await self._wanted
+        # None tells the backup that the snapshot was not held to the end, so the cut does not go with its copy.
+        return [self._view.epoch, held] if held is not None and held == self._checkpoints.suspended else None
+
+    def _failed(self, problem: Exception) -> LedgerError:
+        return LedgerError(
+            str(self._storages), f"the cut of a backup could not be made: {problem}", "make the backup again"
+        )
 
 
 class MachineLogs:
@@ -57,8 +234,8 @@ class MachineLogs:
         known = [each for each in self._sessions.by_peer.values() if each.logs and key in ("", each.logs)]
         return sorted(known, key=lambda each: each.seen_s, reverse=True)
 
+    # The names of the machines, by keys.
     async def machines(self) -> dict[str, str]:
-        """The names of the machines, by keys."""
         if self._world.logs is None:
             return {}
         here = folder_key(self._world.logs)
@@ -72,8 +249,8 @@ class MachineLogs:
         if answer is not None and not answer.done():
             answer.set_result(said)
 
-    async def read(self, asked: LogsOf) -> Fields:
-        """A page of a machine's logs, or why it is missing."""
+    # A page of a machine's logs, or why it is missing.
+    async def read(self, asked: LogsOf) -> dict[str, object]:
         hosts = self._hosts(asked.machine)[:HOSTS_ASKED]
         said, folder = await self._read_by(hosts, asked), self._world.logs
         if said is not None and said.problem:
@@ -116,19 +293,17 @@ class Queries:
         tasks: Tasks,
         sessions: Sessions,
         books: Books,
-        *,
-        drain: Drain,
+        fleet: Fleet,
         backup_service: BackupService,
-        changes: Changes,
         replication: Replication | None,
-        machine_logs: MachineLogs,
     ) -> None:
         self._world, self._tasks, self._sessions = world, tasks, sessions
-        self._drain, self._backup_service, self._changes = drain, backup_service, changes
-        self._replication, self.machine_logs = replication, machine_logs
+        self._backup_service, self._replication = backup_service, replication
+        self.changes, self.machine_logs = Changes(books.view), MachineLogs(world, sessions, fleet)
         self._books = replace(books, supervisor=self._about)
         self.work = Work()
         self._open: list[tuple[PeerSession, str, Query]] = []
+        self._rests_until_s = float("-inf")
 
     def add(self, session: PeerSession, ref: str, query: Query) -> None:
         self._open.append((session, ref, query))
@@ -153,10 +328,10 @@ class Queries:
             session.say(Reply(ref, ok=True, value=answer))
         self._sessions.flush()
 
-    async def _answer_to(self, query: Query) -> Plain:
+    async def _answer_to(self, query: Query) -> object:
         match query:
             case ChangedRuns(after, limit):
-                return self._changes.since(after, limit)
+                return self.changes.since(after, limit)
             case LogMachines():
                 return await self.machine_logs.machines()
             case LogsOf():
@@ -164,12 +339,31 @@ class Queries:
             case Keep():
                 return await self._backup_service.answer(query)
             case WindDown():
-                is_behind = self._replication is not None and self._replication.is_behind
-                return {**self._drain.ask(), **({"replica_behind": True} if is_behind else {})}
+                return self._wind_down()
         answer = query(self._books)
         if isinstance(query, Upgrade) and query.now:
             self._sessions.let_go(older_awake(self._books.view, query.agent_type))
         return await self._world.threads.read(answer.read) if isinstance(answer, Later) else answer
+
+    @property
+    def is_winding_down(self) -> bool:
+        return asyncio.get_running_loop().time() < self._rests_until_s
+
+    # So a supervisor comes to rest before it is stopped on purpose: nothing new begins, and idle agents leave at once. What is at work goes
+    # on meanwhile, and what is cut off in the end goes on in its next attempt. Nothing of this is durable: the wish is said again and
+    # again, so a supervisor goes on as before if the one that wanted to stop it has changed its mind, or died.
+    def _wind_down(self) -> dict[str, object]:
+        self._rests_until_s = asyncio.get_running_loop().time() + WISH_S
+        for session in self._sessions.by_peer.values():
+            if session.is_host:
+                session.say(Passivate(begin_nothing_s=WISH_S))
+        view = self._books.view
+        here = [agent for host in view.hosts.values() for agent in host.tenants]
+        waiting = sum(bool(view.awaiting.get(agent)) for agent in here)
+        told: dict[str, object] = {"at_work": len(here) - waiting, "waiting": waiting}
+        if self._replication is not None and self._replication.is_behind:
+            told["replica_behind"] = True
+        return told
 
     def _about(self) -> dict[str, object]:
         about = {"pid": self._world.vitals.pid(), "node": self._world.vitals.node(), **asdict(self.work)}

@@ -57,8 +57,8 @@ class Replication:
         self._problem = self._untidy = ""  # why the last round has failed, and the last root
         self.is_filled = False
 
+    # What cannot be read together now is tried again.
     async def serve(self) -> None:
-        """Follow until this is cancelled. What cannot be read together now is tried again."""
         await self._follow(None)
         while True:
             with suppress(TimeoutError):
@@ -67,8 +67,8 @@ class Replication:
             self._wanted.clear()
             await self._follow(self._candidates() if self.is_filled else None)
 
+    # These runs and agents have changed, or were deleted.
     def touch(self, keys: Iterable[str]) -> None:
-        """These runs and agents have changed, or were deleted."""
         runs = self._view.runs
         self._touched.update((runs[key].child if key in runs else key, None) for key in keys)
 
@@ -76,13 +76,13 @@ class Replication:
     def is_late(self) -> bool:
         return self.is_filled and self._store.behind_ms() > self.settings.lag_max_ms
 
+    # Whether the bucket lacks anything that is known of here.
     @property
     def is_behind(self) -> bool:
-        """Whether the bucket lacks anything that is known of here."""
         return not self.is_filled or bool(self._touched) or self._store.has_news or self._store.behind_ms() > 0
 
+    # Wait until the bucket is no further behind than it may be. The ledger decides nothing meanwhile.
     async def caught_up(self) -> None:
-        """Wait until the bucket is no further behind than it may be. The ledger decides nothing meanwhile."""
         while self.is_late:
             self._advanced.clear()
             self._wanted.set()
@@ -91,7 +91,6 @@ class Replication:
                 await self._advanced.wait()
 
     async def between_turns(self) -> None:
-        """Make the cut, if one is due."""
         cutting, self._cutting = self._cutting, None
         if cutting is None:
             return
@@ -107,7 +106,6 @@ class Replication:
         self._lost((asyncio.get_running_loop().time() - began_s) * 1000)
 
     def told(self) -> dict[str, object]:
-        """What an operator is told."""
         return {
             **self.settings._asdict(),
             "behind_ms": round(self._store.behind_ms()),
@@ -115,8 +113,8 @@ class Replication:
             "trouble": str(self._store.unreachable() or self._problem or self._untidy or self._store.unreadable),
         }
 
+    # Why answers wait for the bucket. None while it may still take what they wait for.
     def unreachable(self) -> BucketUnreachable | None:
-        """Why answers wait for the bucket; None while it may still take what they wait for."""
         behind_s = self._store.behind_ms() / 1000
         if not self._problem or behind_s < self.settings.lag_max_ms / 1000 + UNREACHABLE_S:
             return self._store.unreachable()

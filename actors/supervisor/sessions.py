@@ -14,18 +14,16 @@ from contextlib import contextmanager
 from itertools import count, repeat
 from typing import NamedTuple
 
-from perdure.actors.link.link import Link
-from perdure.actors.link.long_poll import Held
-from perdure.actors.link.messages import Fields, FromSupervisor, Message, Passivate, Reply, RunEnded, RunsEnded
+from perdure.actors.link.link import Held, Link
+from perdure.actors.link.messages import FromSupervisor, Message, Passivate, Reply, RunEnded, RunsEnded
 from perdure.actors.link.wire import SupervisorFrame, body_of, decode_all, error_to_plain, frame_of, peer_frame
 from perdure.ledger import Activation, BadRequest, Run, pack
 
 log = logging.getLogger("perdure.link")
 
 
+# Holds what is said while the ledger decides, in order, until that is durable: what is said then may speak of it.
 class OutputGate:
-    """Holds what is said while the ledger decides, in order, until that is durable: what is said then may speak of it."""
-
     def __init__(self) -> None:
         self.is_closed = False
         self.held: list[tuple[PeerSession, FromSupervisor]] = []
@@ -47,24 +45,22 @@ class PeerSession:
         self._commit: asyncio.Future[None] | None = None
 
     def commit(self, number: int) -> None:
-        """The peer's messages up to this number are durable now."""
         self.durable = max(self.durable, number)
 
+    # Exchanges wait until their messages are durable.
     def committed(self) -> None:
-        """Answer the exchanges that wait until their messages are durable."""
         if self._commit is not None and not self._commit.done():
             self._commit.set_result(None)
         self._commit = None
 
     async def commit_of(self, number: int) -> None:
-        """Wait until the peer's messages up to this number are durable."""
         while self.durable < min(number, self.link.received):
             if self._commit is None:
                 self._commit = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._commit)
 
+    # While the ledger decides, it is held.
     def say(self, message: FromSupervisor) -> None:
-        """Queue a message for the peer; while the ledger decides, it is held."""
         if self._gate.is_closed:
             self._gate.held.append((self, message))
             return
@@ -80,9 +76,8 @@ class PeerSession:
         self.link.push(body)
 
 
+# A message that waits for the next turn.
 class Arrived(NamedTuple):
-    """A message that waits for the next turn."""
-
     session: PeerSession
     number: int
     message: Message
@@ -124,7 +119,7 @@ class Sessions:
         if self._take_in(session, said.first, heard_now):
             heard = (self.epoch, link.session, session.durable, link.next_number)
             return pack(SupervisorFrame(*heard, [], missed=True, seq=self.seq))
-        if said.hold and not link.has_unsent:
+        if said.hold and not link.unsent:
             await session.held.hold()
         elif heard_now:
             await session.commit_of(said.first + len(heard_now) - 1)
@@ -132,8 +127,8 @@ class Sessions:
         heard = (self.epoch, link.session, session.durable, first)
         return frame_of(SupervisorFrame(*heard, (), missed=False, seq=self.seq), bodies)
 
+    # True if earlier messages are missing, so that these must come again after them.
     def _take_in(self, session: PeerSession, first: int, messages: Sequence[object]) -> bool:
-        """Take new messages in; returns whether earlier ones are missing, so that these must come again after them."""
         number = session.link.received
         fresh, gap = session.link.receive(first, messages)
         if fresh:
@@ -142,17 +137,17 @@ class Sessions:
             self.arrived.set()
         return gap
 
+    # Inside, nothing is said to anybody: it is when `made_durable` follows.
     @contextmanager
     def deciding(self) -> Iterator[None]:
-        """Inside, nothing is said to anybody: it is when `made_durable` follows."""
         self._gate.is_closed = True
         try:
             yield
         finally:
             self._gate.is_closed = False
 
+    # What these messages led to is durable now, so what was said meanwhile may leave.
     def made_durable(self, arrived: Iterable[Arrived]) -> None:
-        """What these messages led to is durable now, so what was said meanwhile may leave."""
         for session, number in {each.session: each.number for each in arrived}.items():  # the last number of each
             session.commit(number)
         held, self._gate.held = self._gate.held, []
@@ -161,7 +156,6 @@ class Sessions:
 
     @property
     def waiting(self) -> int:
-        """How many messages wait for a turn."""
         return sum(map(len, self.inbox.values()))
 
     def take(self, most: float) -> list[Arrived]:
@@ -185,14 +179,14 @@ class Sessions:
 
     def flush(self) -> None:
         for session in self.by_peer.values():
-            if session.link.has_unsent:
+            if session.link.unsent:
                 session.held.release()
 
     def wait(self, session: PeerSession, run_id: str) -> None:
         self.waiters.setdefault(run_id, {})[session.peer_id] = None
 
+    # The runs are of one type, and have completed.
     def tell_ends(self, agent_type: str, run_ids: Sequence[str], runs: Mapping[str, Run]) -> None:
-        """Tell all peers that wait for these runs of one type that they have completed."""
         by_peer: dict[str, list[str]] = {}
         for run_id in run_ids:
             for peer_id in self.waiters.pop(run_id, ()):
@@ -204,7 +198,7 @@ class Sessions:
                 outputs, summaries = [run.output for run in ended], [run.summary for run in ended]
                 session.say(RunsEnded(agent_type, theirs, outputs, summaries))
 
-    def tell_end(self, run_id: str, outcome: Fields) -> None:
+    def tell_end(self, run_id: str, outcome: dict[str, object]) -> None:
         for peer_id in self.waiters.pop(run_id, ()):
             session = self.by_peer.get(peer_id)
             if session is not None:

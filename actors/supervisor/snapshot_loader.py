@@ -52,8 +52,8 @@ class SnapshotLoader:
         self.has_archive = self.has_snapshot = has_snapshot
         self.posted: set[str] = set()
 
+    # Bring runs that are no longer in memory back, if a message speaks of them.
     async def recall(self, arrived: list[Arrived]) -> None:
-        """Bring runs that are no longer in memory back, if a message speaks of them."""
         await self._recall_tells(arrived)
         if not self.has_archive:
             return
@@ -75,8 +75,8 @@ class SnapshotLoader:
             self.remember(await self._world.threads.commit(lambda: self._store.records("runs", kept)))
         return any(key in self._view.runs for key in kept)
 
+    # Bring back the runs for which these wait, or whose results they are given.
     async def recall_sources(self, runs: Iterable[Run]) -> None:
-        """Bring back the runs for which these wait, or whose results they are given."""
         sources = dict.fromkeys(source for run in runs if "after" in run.options for source in run.sources)
         if missing := [key for key in sources if key not in self._view.runs]:
             await self._recall_runs(missing)
@@ -109,8 +109,8 @@ class SnapshotLoader:
                 self._view.recall(run_from(record))
         return [record.key for record in records]
 
+    # Learn from the snapshot what agents had reported before they slept.
     async def look_up_reports(self, keys: Iterable[str]) -> None:
-        """Learn from the snapshot what agents had reported before they slept."""
         known = ((key, self._view.agents.get(key)) for key in keys)
         unknown = {key: found for key, found in known if found is not None and found.reported is None}
         asked = [key for key in unknown if not self._view.is_begun_anew(key)] if self.has_snapshot else []
@@ -123,8 +123,8 @@ class SnapshotLoader:
             activation.reported = activation.reported or 0
 
 
+# The runs that a message speaks of. They are brought back into memory before it is taken in.
 def _runs_of(message: Message) -> Sequence[str]:
-    """The runs that a message speaks of. They are brought back into memory before it is taken in."""
     if isinstance(message, Request):
         after = message.options.get("after")
         return [message.run_id, *(runs_of(condition_from(after)) if after is not None else ())]

@@ -14,7 +14,6 @@ from perdure.ledger import (
     PACKAGE,
     AgentBeingDeleted,
     BadRequest,
-    BucketUnreachable,
     CarryingStore,
     Patch,
     Payload,
@@ -40,21 +39,21 @@ class StorageCarrier:
     """
 
     def __init__(self, view: View, store: CarryingStore) -> None:
-        self._view, self._store = view, store
+        self._view, self.store = view, store
         self._numbers: dict[str, int] = {}  # of agents that are awake
         self._due: list[Patch] = []
         self._code: dict[str, str] = {}  # digests
         self._texts: dict[str, bytes] = {}  # of what is no package: Ray brings these to hosts
         self._new: list[tuple[PeerSession, dict[str, bytes]]] = []
 
+    # Take up the code that is durable. It reads the store.
     def begin(self) -> None:
-        """Take up the code that is durable. It reads the store."""
-        image = self._store.storage(CODE)
+        image = self.store.storage(CODE)
         if image is not None:
             self._keep_code(image.files)
 
+    # It becomes durable with the facts of this turn.
     def take(self, host_id: str, packed: Iterable[bytes]) -> None:
-        """Take in what a host has committed. It becomes durable with the facts of this turn."""
         for each in packed:
             patch = patch_of(each)
             life = self._view.agents.get(patch.agent_id)
@@ -87,16 +86,16 @@ class StorageCarrier:
         self._due.append(Patch(target, 0, asked.number, [whole(MAIN, asked.content)]))
         view.touched[target] = None  # what is known of it here is let go of after the commit
 
+    # Files of a peer's code directory. They become durable with the facts of this turn.
     def take_code(self, session: PeerSession, files: Mapping[str, bytes]) -> None:
-        """Take in files of a peer's code directory. They become durable with the facts of this turn."""
         new = {name: content for name, content in files.items() if self._code.get(name) != digest_of(content)}
         if new:
             number = self._numbers[CODE] = self._known(CODE) + 1
             self._due.append(Patch(CODE, 0, number, [whole(name, content) for name, content in new.items()]))
             self._new.append((session, new))
 
+    # Tell the others what is durable by now.
     def pass_on_code(self, sessions: Iterable[PeerSession]) -> None:
-        """Tell the others what is durable by now."""
         for sender, files in self._new:
             texts = {name: content for name, content in files.items() if not name.endswith(PACKAGE)}
             self._texts |= texts
@@ -109,9 +108,9 @@ class StorageCarrier:
         if self._texts:
             session.say(CodeFiles(self._texts))
 
+    # Make these durable, and write the code among them into this machine's code directory.
     def append(self, rows: Sequence[Row], payloads: list[Payload], patches: Sequence[Patch]) -> None:
-        """Make these durable, and write the code among them into this machine's code directory."""
-        self._store.append(rows, payloads, patches)
+        self.store.append(rows, payloads, patches)
         for patch in patches:
             if patch.agent_id == CODE:
                 self._keep_code({part.file: bytes(part.content) for part in patch.parts})
@@ -119,36 +118,29 @@ class StorageCarrier:
     def _keep_code(self, files: Mapping[str, bytes]) -> None:
         self._code |= {name: digest_of(content) for name, content in files.items()}
         self._texts |= {name: content for name, content in files.items() if not name.endswith(PACKAGE)}
-        if self._store.cache_dir:
-            put_code(Path(self._store.cache_dir) / CODE, files)
+        if self.store.cache_dir:
+            put_code(Path(self.store.cache_dir) / CODE, files)
 
     def due(self) -> Sequence[Patch]:
-        """What is to become durable now."""
         due, self._due = self._due, []
         return due
 
     def exists(self, agent_id: str) -> bool:
         return self._known(agent_id) > 0
 
+    # As `exists`, from memory: False is sure.
     def may_exist(self, agent_id: str) -> bool:
-        """The same, from memory: False is sure."""
-        return agent_id in self._numbers or self._store.may_have_storage(agent_id)
+        return agent_id in self._numbers or self.store.may_have_storage(agent_id)
 
-    def attend(self) -> None:
-        self._store.attend()
-
-    def unreachable(self) -> BucketUnreachable | None:
-        return self._store.unreachable()
-
+    # What a life begins with. It reads the store, on the thread that does so.
     def begins(self, agent_id: str, inline_max: float) -> StorageImage | SignedStorage | None:
-        """What a life begins with. It reads the store, on the thread that does so."""
-        found = self._store.storage_for_host(agent_id, inline_max)
+        found = self.store.storage_for_host(agent_id, inline_max)
         self._numbers[agent_id] = 0 if found is None else found.number
         return found
 
+    # Delete the storages of an agent and its descendants, with what becomes durable next. None of them lives.
     def delete(self, agent_id: str) -> None:
-        """Delete the storages of an agent and its descendants, with what becomes durable next. None of them lives."""
-        for each in self._store.storages_of(agent_id):
+        for each in self.store.storages_of(agent_id):
             self._numbers.pop(each, None)
             self._due.append(Patch(each, 0, 0))
 
@@ -161,5 +153,5 @@ class StorageCarrier:
     def _known(self, agent_id: str) -> int:
         known = self._numbers.get(agent_id)
         if known is None:
-            return self._store.patches_of(agent_id) if self._store.may_have_storage(agent_id) else 0
+            return self.store.patches_of(agent_id) if self.store.may_have_storage(agent_id) else 0
         return known

@@ -29,7 +29,6 @@ from perdure.actors.link.messages import (
     HostHello,
     Message,
     Patches,
-    Plain,
     Refused,
     Reply,
     Report,
@@ -38,24 +37,17 @@ from perdure.actors.link.messages import (
 from perdure.actors.link.questions import Books
 from perdure.actors.link.wire import content_of, error_to_plain
 from perdure.actors.ports import MOVED, Clock, Fleet, KillPoint, World
-from perdure.actors.supervisor.backup_service import BackupService
-from perdure.actors.supervisor.call_router import CallRouter
-from perdure.actors.supervisor.calls import Calls
-from perdure.actors.supervisor.changes import Changes
-from perdure.actors.supervisor.checkpoints import Checkpoints
-from perdure.actors.supervisor.drain import Drain
-from perdure.actors.supervisor.effect_executor import EffectExecutor
-from perdure.actors.supervisor.expiry import RunExpiry
+from perdure.actors.supervisor.calls import CallRouter, Calls
+from perdure.actors.supervisor.checkpoints import Checkpoints, RunExpiry
+from perdure.actors.supervisor.effect_executor import EffectExecutor, SweepQueue
 from perdure.actors.supervisor.intake import Intake, batch_alike
-from perdure.actors.supervisor.node_drains import NodeDrains
-from perdure.actors.supervisor.pool import Pool
+from perdure.actors.supervisor.pool import NodeDrains, Pool
 from perdure.actors.supervisor.publisher import Publisher
-from perdure.actors.supervisor.queries import MachineLogs, Queries
+from perdure.actors.supervisor.queries import BackupService, Queries
 from perdure.actors.supervisor.replication import Replication
 from perdure.actors.supervisor.sessions import Arrived, PeerSession, Sessions
 from perdure.actors.supervisor.snapshot_loader import SnapshotLoader
 from perdure.actors.supervisor.storage_carrier import StorageCarrier
-from perdure.actors.supervisor.sweep_queue import SweepQueue
 from perdure.actors.tasks import Tasks, awaited
 from perdure.actors.telemetry.run_spans import RunSpans
 from perdure.ledger import (
@@ -138,8 +130,8 @@ class LedgerClock:
         wall_ms = self._clock.now_ms()
         return Tick(self.now_ms() - wall_ms)
 
+    # The ledger's time when the next timer or alarm is due; infinity if there is none.
     def due_ms(self) -> float:
-        """The ledger's time when the next timer or alarm is due; infinity if there is none."""
         return min(self._view.timers.next_at_ms, self._view.alarms.next_at_ms + self.tick().behind_ms)
 
 
@@ -199,9 +191,8 @@ class Supervisor:
         self.view.code_due_ms = self.clock.began_ms + CODE_WAIT_MS
         self.run_spans = RunSpans(self.view, self.world.telemetry)
         self.run_spans.take_up(boot.rows)
-        self.publisher = Publisher(self.view, self.sessions, self.now_ms)
+        self.publisher = Publisher(self.view, self.sessions, self.clock.now_ms)
         world, view, sessions, store = self.world, self.view, self.sessions, self.store
-        self.drain = Drain(view, sessions)
         self.sweep_queue = SweepQueue(view)
         self.effect_executor = EffectExecutor(world, view, sessions, self.store, self.limits, self._carrier)
         self.pool = Pool(world, self._tasks, self._fleet, view, sessions, self.limits, self.report, self.publisher)
@@ -213,18 +204,14 @@ class Supervisor:
             replication=self._replication,
         )  # fmt: skip
         self.expiry = RunExpiry(
-            world, view, self.store, self.limits, self.snapshot_loader, self.checkpoints, self.now_ms, self.report
+            world, view, self.store, self.limits, self.snapshot_loader, self.checkpoints, self.clock.now_ms, self.report
         )
         self.backup_service = BackupService(
             world, view, self.store, self.checkpoints, self._agent_storages.disk.directory, lost=self.pool.heartbeat.lost,
             wake=sessions.arrived.set,
         )  # fmt: skip
-        self.changes = Changes(view)
-        self.queries = Queries(
-            world, self._tasks, sessions, Books(view, store, self.limits, self.findings, self.now_ms, self.backup_service.stored_below),
-            drain=self.drain, backup_service=self.backup_service, changes=self.changes, replication=self._replication,
-            machine_logs=MachineLogs(world, sessions, self._fleet),
-        )  # fmt: skip
+        books = Books(view, store, self.limits, self.findings, self.clock.now_ms, self.backup_service.stored_below)
+        self.queries = Queries(world, self._tasks, sessions, books, self._fleet, self.backup_service, self._replication)
         ways = CallRouter(view, self._agent_storages.exists if self._carrier is None else self._carrier.exists)
         self.calls = Calls(view, sessions, ways)
         self.pool.refuse_calls, self.pool.awaits_call = self.calls.refuse_unhosted, self.calls.awaits
@@ -235,7 +222,7 @@ class Supervisor:
         self.publisher.booted = {
             "epoch": self.view.epoch,
             "live_runs": self.view.live,
-            "elapsed_ms": self.now_ms() - self.clock.began_ms,
+            "elapsed_ms": self.clock.now_ms() - self.clock.began_ms,
             "findings": self.findings,
         }
         self._stimuli.append(self.clock.tick())
@@ -248,9 +235,6 @@ class Supervisor:
         if self.store.is_followed:
             followed, wake = cast("ReplicatedStore", self.store), self.sessions.arrived.set
             self._replication = Replication(self.world, self._tasks, self.view, followed, lost=self._lost, wake=wake)
-
-    def now_ms(self) -> int:
-        return self.clock.now_ms()
 
     def _lost(self, for_ms: float) -> None:
         self.pool.heartbeat.lost(for_ms)
@@ -302,14 +286,14 @@ class Supervisor:
         arrived = self.sessions.take(self._turn_size)
         seen, self._stimuli = self._stimuli, []
         await self.snapshot_loader.recall(arrived)
-        at_ms, began_s = self.now_ms(), asyncio.get_running_loop().time()
+        at_ms, began_s = self.clock.now_ms(), asyncio.get_running_loop().time()
         rows: list[Row] = []
         payloads: list[Payload] = []
         with self.sessions.deciding():
             for stimulus in seen:
                 self._decide(stimulus, at_ms, rows, payloads)
             self._receive_all(arrived, at_ms, rows, payloads)
-            if not self.drain.is_on:
+            if not self.queries.is_winding_down:
                 rows += apply_fact(self.view, assign_hosts(self.view, at_ms, self.limits), at_ms)
         touched = list(self.view.touched)
         self.view.touched.clear()
@@ -332,11 +316,11 @@ class Supervisor:
         took_ms = (asyncio.get_running_loop().time() - began_s) * 1000 - commit_ms
         self._turn_size = turn_size_after(self._turn_size, len(arrived), took_ms, self.limits)
 
+    # The order matters where a comment says so.
     def _after_commit(self, rows: list[Row], touched: list[str]) -> None:
-        """Let each part act on what is durable by now. The order matters where a comment says so."""
-        may_begin = not self.drain.is_on
+        may_begin = not self.queries.is_winding_down
         self.publisher.publish(rows)
-        self.changes.note(rows)  # before questions are answered: one of them asks for the changes
+        self.queries.changes.note(rows)  # before questions are answered: one of them asks for the changes
         if self.world.telemetry.is_on:
             self.run_spans.see(expand_rows(rows))
         self.calls.hosts_changed()  # before calls are handed over: what a lost host had, and may be repeated, goes with them
@@ -386,8 +370,8 @@ class Supervisor:
                 if isinstance(seen, Adopt) and len(rows) > count:  # an agent at rest wakes with what came
                     self.sessions.let_go(older_awake(self.view, None))
 
+    # Returns whether they were decided.
     def _receive_together(self, session: PeerSession, messages: list[Message], at_ms: int, rows: list[Row]) -> bool:
-        """Messages that may be a batch. Returns whether they were decided."""
         if isinstance(messages[0], Ended):
             rows += apply_fact(self.view, end_together(self.view, cast("list[Ended]", messages), self.limits), at_ms)
             return True
@@ -422,7 +406,7 @@ class Supervisor:
         if isinstance(wish, Tell | Send) and wish.mail_id in self.snapshot_loader.posted:
             session.say(Reply(ref, ok=True, value=None))
             return
-        told: Plain = None
+        told: object = None
         try:
             if isinstance(wish, Steer):
                 told = steer(self.view, wish, partial(self._decided, at_ms, rows))._asdict()
@@ -466,7 +450,7 @@ class Supervisor:
             await self.world.threads.commit(partial(self.store.append, rows, payloads), is_brief=is_brief)
         else:
             append = partial(self._carrier.append, rows, payloads, patches)
-            await self._meanwhile(self.world.threads.commit(append), self._carrier.unreachable)
+            await self._meanwhile(self.world.threads.commit(append), self._carrier.store.unreachable)
         if self._replication is not None and self._replication.is_late:
             await self._meanwhile(self._replication.caught_up(), self._replication.unreachable)
         took_ms = (asyncio.get_running_loop().time() - began_s) * 1000
@@ -478,10 +462,10 @@ class Supervisor:
         self.checkpoints.committed(count + len(patches))
         return took_ms
 
+    # Wait until a commit is in the bucket. When that does not answer, what clients ask for is refused, and questions are answered.
     async def _meanwhile(
         self, commit: Coroutine[object, object, None], unreachable: Callable[[], BucketUnreachable | None]
     ) -> None:
-        """Wait until a commit is in the bucket. When that does not answer, what clients ask for is refused, and questions are answered."""
         committing, findings = awaited(commit), list(self.findings)
         try:
             while not (await asyncio.wait({committing}, timeout=LOOK_MS / 1000))[0]:
@@ -497,13 +481,13 @@ class Supervisor:
         committing.result()
 
     async def _record(self, facts: Sequence[Fact]) -> None:
-        await self._append([record_fact(self.view, fact, self.now_ms()) for fact in facts], [])
+        await self._append([record_fact(self.view, fact, self.clock.now_ms()) for fact in facts], [])
 
     async def _perform(self, keys: list[str]) -> None:
         # A child's first attempt has nothing to be compared with, so nothing is looked up for it.
         agents = self.view.agents
         await self.snapshot_loader.look_up_reports(key for key in keys if key in agents and not self.view.is_new(key))
-        at_ms = self.now_ms()
+        at_ms = self.clock.now_ms()
         effects = list(outstanding(self.view, keys, at_ms))
         if effects or self.effect_executor.unread:
             self.world.faults.at(KillPoint.BEFORE_EFFECT)
@@ -517,7 +501,7 @@ class Supervisor:
         while True:
             self._sooner.clear()
             self.clock.follow()
-            now_ms, next_at_ms = self.now_ms(), self.clock.due_ms()
+            now_ms, next_at_ms = self.clock.now_ms(), self.clock.due_ms()
             if next_at_ms <= now_ms:
                 self._looks_at_ms = math.inf  # the next turn lets them fire
                 self.report(self.clock.tick())
@@ -533,7 +517,7 @@ class Supervisor:
     async def _attend(self, carrier: StorageCarrier) -> None:
         while True:
             await asyncio.sleep(ATTEND_S)
-            await self.world.threads.run(carrier.attend)
+            await self.world.threads.run(carrier.store.attend)
 
     async def _sweeps(self) -> None:
         loop = asyncio.get_running_loop()

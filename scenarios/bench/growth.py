@@ -22,11 +22,9 @@ from typing import Final
 
 from perdure.actors.link.messages import Call, Deliver, Start, Starts, Wake
 from perdure.actors.link.wire import messages_in
-from perdure.actors.supervisor.call_router import CallRouter
-from perdure.actors.supervisor.calls import Calls
-from perdure.actors.supervisor.effect_executor import EffectExecutor
+from perdure.actors.supervisor.calls import CallRouter, Calls
+from perdure.actors.supervisor.effect_executor import EffectExecutor, SweepQueue
 from perdure.actors.supervisor.sessions import PeerSession, Sessions
-from perdure.actors.supervisor.sweep_queue import SweepQueue
 from perdure.ledger import (
     Awake,
     Clear,

@@ -24,7 +24,7 @@ import psutil
 import typer
 
 from perdure import actors
-from perdure.actors.ray_world.clocks import CLOCK, shift_clocks
+from perdure.actors.ray_world.system import CLOCK, shift_clocks
 from perdure.ledger import PerdureError
 from perdure.ledger.maintenance.storage_sources import DirectorySource
 from perdure.policies import in_turns

@@ -24,7 +24,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 
 from perdure.actors import BUCKET_POINTS, Client, KillPoint
-from perdure.actors.ray_world.parent_death import die_with_parent
+from perdure.actors.ray_world.os_processes import die_with_parent
 from perdure.actors.sim_world.simulation import Span
 from perdure.ledger import BucketUnreachable
 from perdure.policies import Limits

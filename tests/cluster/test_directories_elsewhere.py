@@ -23,7 +23,7 @@ from perdure.actors.ray_world.hosts import RayHost
 from perdure.actors.ray_world.named_actors import control, create, kill
 from perdure.actors.ray_world.ray_internals import read_settings
 from perdure.actors.ray_world.supervisors import RaySupervisor
-from perdure.actors.runtime.tending import served_findings
+from perdure.actors.runtime.directory_files import served_findings
 from perdure.ledger import NoSuchNode
 from perdure.policies import Limits
 from perdure.scenarios.cli import app

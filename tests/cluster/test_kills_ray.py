@@ -21,8 +21,7 @@ import pytest
 from typer.testing import CliRunner
 
 from perdure.actors import Agent, Detached, RunContext, RunInfo, RunResult, Runtime, exposed
-from perdure.actors.ray_world.killing import StrikeKind, strike_actor
-from perdure.actors.ray_world.named_actors import Handle, find
+from perdure.actors.ray_world.named_actors import Handle, StrikeKind, find, strike_actor
 from perdure.actors.ray_world.os_processes import ProcessInfo, descendants, is_alive, kill, process_of, wait_until_gone
 from perdure.ledger import BadRequest, UnknownRun
 from perdure.scenarios.cli import app

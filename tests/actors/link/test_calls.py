@@ -16,8 +16,7 @@ from perdure.actors.link.call_log import ANSWERS_KEPT, CallLog
 from perdure.actors.link.messages import Call, MakeCall, Reply
 from perdure.actors.link.wire import PeerFrame, decode_all, messages_in
 from perdure.actors.sim_world.simulation import Weather
-from perdure.actors.supervisor.call_router import CallRouter
-from perdure.actors.supervisor.calls import Calls
+from perdure.actors.supervisor.calls import CallRouter, Calls
 from perdure.actors.supervisor.sessions import PeerSession, Sessions
 from perdure.ledger import OutcomeUnknown, View, last_end, restore, unpack
 from perdure.ledger.activation import LIVES_KEPT

@@ -155,10 +155,10 @@ def test_a_frame_carries_so_many_messages_and_the_next_one_the_rest() -> None:
     for number in range(1, FRAME_MAX + 4):
         link.push(number)
     assert link.take() == (1, list(range(1, FRAME_MAX + 1)))
-    assert link.has_unsent
+    assert link.unsent
     assert link.acknowledge(2) == 2
     assert link.take() == (FRAME_MAX + 1, [FRAME_MAX + 1, FRAME_MAX + 2, FRAME_MAX + 3])
-    assert not link.has_unsent
+    assert not link.unsent
     link.rewind()
     assert link.take(2) == (3, [3, 4])
 

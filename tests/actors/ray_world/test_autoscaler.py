@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from perdure.actors.ports import PoolSpec
-from perdure.actors.ray_world.autoscaler import outlook_of, wish_of
+from perdure.actors.ray_world.cluster_nodes import outlook_of, wish_of
 from perdure.actors.ray_world.ray_internals import AUTOSCALER_MESSAGES
 from perdure.policies import NodeOffer
 

@@ -15,9 +15,9 @@ import pytest
 
 from perdure.actors.ports import PoolSpec
 from perdure.actors.ray_world import identity, supervisors
+from perdure.actors.ray_world.cluster_nodes import Node, Nodes, among, apart_from, lack
 from perdure.actors.ray_world.cluster_record import begin_directory, startup_lock
 from perdure.actors.ray_world.deployment import Deployment
-from perdure.actors.ray_world.hosts import Node, Nodes, among, apart_from, lack
 from perdure.actors.ray_world.identity import (
     IDENTITY,
     identity_of,
@@ -273,7 +273,7 @@ def test_a_node_is_asked_again_when_a_host_has_found_no_directory_there_or_when_
     ring.nodes.doubt()
     assert ring.seeing() == ["own"]
     ring.instead["near"] = ""
-    monkeypatch.setattr("perdure.actors.ray_world.hosts.SOON_S", 0.0)
+    monkeypatch.setattr("perdure.actors.ray_world.cluster_nodes.SOON_S", 0.0)
     ring.nodes.doubt()
     ring.instead["near"] = "another directory"
     assert ring.seeing() == ["own"]

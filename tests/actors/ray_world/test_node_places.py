@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure.actors.ports import PoolSpec
-from perdure.actors.ray_world.node_places import Places
+from perdure.actors.ray_world.cluster_nodes import Places
 from perdure.policies import NodeDrain
 
 PLAIN, LARGE = PoolSpec(), PoolSpec(num_cpus=2)

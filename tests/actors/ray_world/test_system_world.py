@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from perdure.actors.ports import KillPoint
-from perdure.actors.ray_world.clocks import clock_from, shift_clocks
 from perdure.actors.ray_world.os_processes import (
     ProcessId,
     children,
@@ -29,7 +28,15 @@ from perdure.actors.ray_world.os_processes import (
     with_command,
     with_environment,
 )
-from perdure.actors.ray_world.system import STORAGE_THREADS, LoopThreads, NoFaults, faults_from, system_world
+from perdure.actors.ray_world.system import (
+    STORAGE_THREADS,
+    LoopThreads,
+    NoFaults,
+    clock_from,
+    faults_from,
+    shift_clocks,
+    system_world,
+)
 from perdure.ledger import BadRequest
 from perdure.policies import Rank
 from tests.tidy import IMPORT_PATH
@@ -233,8 +240,7 @@ def test_a_process_knows_itself_and_its_parent_and_is_within_its_own_reach() -> 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can do that")
 def test_a_process_can_be_made_to_die_with_its_parent() -> None:
     child = """
-from perdure.actors.ray_world.os_processes import this_process
-from perdure.actors.ray_world.parent_death import die_with_parent
+from perdure.actors.ray_world.os_processes import die_with_parent, this_process
 import time
 die_with_parent()
 print(*this_process(), flush=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.actors.supervisor.changes import Changes
+from perdure.actors.supervisor.queries import Changes
 from perdure.ledger import Clear, expand_rows
 from tests.ledger.test_batches import fan_out
 
