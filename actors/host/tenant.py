@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from perdure.actors.code.author_call import overrides, tried
+from perdure.actors.code.author_call import in_time, overrides, tried
 from perdure.actors.code.naming import load_type
 from perdure.actors.code.signatures import exposed_call
 from perdure.actors.jobs.fibers import Fibers
@@ -188,14 +188,7 @@ class Tenant(Life):
         # as long as its thread goes on its host counts as worn.
         ACTIVITY.set(Activity(f"{self.agent_id}/{self.incarnation}"))
         timeout_ms = self.limits.on_start_timeout_ms
-        bound = asyncio.timeout(timeout_ms / 1000)
-        try:
-            async with bound:
-                await self.call(self.agent.on_start)
-        except TimeoutError:
-            if not bound.expired():
-                raise  # its own
-            raise StartTimedOut(self.agent_id, timeout_ms) from None
+        await in_time(self.call(self.agent.on_start), timeout_ms, StartTimedOut(self.agent_id, timeout_ms))
 
     def _read_storage(self) -> None:
         self.storage.records()  # the property opens it, beside the loop

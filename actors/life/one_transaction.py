@@ -10,7 +10,6 @@ within `handler_timeout_ms` has.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import math
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import NamedTuple
 
-from perdure.actors.code.author_call import in_words, is_async, staying, tried
+from perdure.actors.code.author_call import in_time, in_words, is_async, staying, tried
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.life import Life
 from perdure.actors.life.outbox import Outbox
@@ -81,7 +80,8 @@ async def _once(life: Life, outbox: Outbox, piece: WorkPiece) -> Exception | Non
 async def _transact(life: Life, outbox: Outbox, piece: WorkPiece) -> None:
     transaction = life.storage.begin()
     try:
-        await _in_time(life, transaction, piece)
+        most_ms = min(piece.timeout_ms, life.limits.handler_timeout_ms)
+        await in_time(_call(life, transaction, piece), most_ms, _TookTooLong())
         life.faults.at(KillPoint.MID_HANDLER, piece.name)
         with transaction.active():
             piece.seal(transaction)
@@ -91,17 +91,6 @@ async def _transact(life: Life, outbox: Outbox, piece: WorkPiece) -> None:
         transaction.rollback()
         raise
     life.faults.at(KillPoint.AFTER_HANDLER_COMMIT, piece.name)
-
-
-async def _in_time(life: Life, transaction: Transaction, piece: WorkPiece) -> None:
-    bound = asyncio.timeout(min(piece.timeout_ms, life.limits.handler_timeout_ms) / 1000)
-    try:
-        async with bound:  # `wait_for` may lose a cancellation (3.11)
-            await _call(life, transaction, piece)
-    except TimeoutError:
-        if not bound.expired():
-            raise  # its own
-        raise _TookTooLong from None
 
 
 async def _call(life: Life, transaction: Transaction, piece: WorkPiece) -> None:
