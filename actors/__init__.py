@@ -12,8 +12,7 @@ from perdure.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from perdure.actors.agent.agent import Agent
-    from perdure.actors.agent.blocking import awaiting, blocking
-    from perdure.actors.agent.exposing import exposed
+    from perdure.actors.agent.exposing import awaiting, blocking, exposed
     from perdure.actors.chat.callback import Interrupted, StreamCallback, TurnOptions
     from perdure.actors.chat.chat_agent import ChatAgent
     from perdure.actors.chat.delegated_tools import agent_tool, client_tool

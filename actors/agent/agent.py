@@ -24,6 +24,7 @@ from typing import Any, ClassVar, Literal, TypeVar, Unpack, cast, overload
 from perdure.actors.agent.exposing import verb
 from perdure.actors.agent.groups import (
     FiberGroup,
+    Hosted,
     OwnStorage,
     QueueGroup,
     ScheduleGroup,
@@ -31,7 +32,6 @@ from perdure.actors.agent.groups import (
     shown_item,
     shown_schedule,
 )
-from perdure.actors.agent.hosted import Hosted
 from perdure.actors.code.author_call import hook
 from perdure.actors.code.known_types import claim
 from perdure.actors.code.schema import in_short
@@ -44,7 +44,7 @@ from perdure.actors.jobs.schedule_requests import CallbackOptions, every, instan
 from perdure.actors.life.activity import ACTIVITY, CALL
 from perdure.actors.life.asks import Answer, AskOptions
 from perdure.actors.life.child_types import AsyncChild, AsyncInputless, Child, Inputless, RunOptions
-from perdure.actors.life.class_checks import BOUNDS, check_made
+from perdure.actors.life.class_options import BOUNDS, check_made
 from perdure.actors.life.host_options import Checks
 from perdure.actors.life.results import Detached, RunHandle, RunHandles, RunInfo, RunResult, statuses_of
 from perdure.actors.life.run_context import RunContext

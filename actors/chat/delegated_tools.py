@@ -13,7 +13,7 @@ from perdure.actors.chat.plain_data import checked
 from perdure.actors.chat.tool_schema import intake_of_schema, intake_of_type, is_object
 from perdure.actors.chat.tools import Approval, Hook, Tool, check_description, check_hook, check_name
 from perdure.actors.code.signatures import run_shapes
-from perdure.actors.life.class_checks import check_class
+from perdure.actors.life.class_options import check_class
 from perdure.actors.life.results import Detached
 from perdure.ledger import BadRequest
 from perdure.policies import JsonObject

@@ -7,7 +7,7 @@
 
 Nothing is pickled. A script with an `if __name__ == "__main__"` block is named as when it is imported; any other, and all in directories
 of before, by its path. Such a script is loaded under a stable module name, so its block does not run; of one without a block, only the
-classes and what they need are executed. Of a notebook, only what the class needs is kept (`excerpt`), so its name does not depend on other
+classes and what they need are executed. Of a notebook, only what the class needs is kept (`program`), so its name does not depend on other
 cells.
 """
 
@@ -27,11 +27,11 @@ from typing import cast
 
 from perdure.actors.code.author_call import in_words
 from perdure.actors.code.carried_code import keep_code
-from perdure.actors.code.excerpt import SourceText
 from perdure.actors.code.import_path import file_of, is_importable, is_installed, refuse_archive, root_of, spec_on_path
 from perdure.actors.code.known_types import NAMED, claimant, claimed, places_of, remember_type
+from perdure.actors.code.packages import keep_text, pin, sent
 from perdure.actors.code.permanent_names import is_ours, module_of, permanent
-from perdure.actors.code.pinned import keep_text, pin, sent
+from perdure.actors.code.program import SourceText
 from perdure.actors.code.typed_texts import not_in_text, typed_texts
 from perdure.actors.tasks import as_failure
 from perdure.ledger import BadRequest, UnknownAgentType, UnknownTool, add_line, lines_of

@@ -19,8 +19,8 @@ from perdure.actors.code.naming import load_type
 from perdure.actors.events.observability import Channel, ObservedEvent, subscribe
 from perdure.actors.host.arriving_storages import ArrivingStorages
 from perdure.actors.host.tenant import Tenant
-from perdure.actors.life.handlers import Letter
 from perdure.actors.life.host_services import HostServices
+from perdure.actors.life.mailbox import Letter
 from perdure.actors.life.results import RunInfo
 from perdure.actors.link.direct_calls import DirectCalls, DirectFrame, DirectReply, DirectRequest
 from perdure.actors.link.long_poll import Held

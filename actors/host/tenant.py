@@ -22,16 +22,14 @@ from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.alarm_clock import AlarmClock
 from perdure.actors.life.asking import Asking
 from perdure.actors.life.attempt import carry
-from perdure.actors.life.cached_once import cached_once
 from perdure.actors.life.call_streams import CallStreams
-from perdure.actors.life.class_checks import check_class
+from perdure.actors.life.class_options import check_class
 from perdure.actors.life.dispatch import Dispatch
 from perdure.actors.life.family import FORGET, Family
-from perdure.actors.life.handlers import Letter
 from perdure.actors.life.host_services import HostServices
-from perdure.actors.life.life import Life
-from perdure.actors.life.mailbox import Mailbox
-from perdure.actors.life.migration import FIRST, bring_up_to_date
+from perdure.actors.life.life import Life, cached_once
+from perdure.actors.life.mailbox import Letter, Mailbox
+from perdure.actors.life.one_transaction import FIRST, bring_up_to_date
 from perdure.actors.life.outbox import Outbox
 from perdure.actors.life.results import RunInfo
 from perdure.actors.life.run_context import RunContext

@@ -26,9 +26,8 @@ from perdure.actors.code.author_call import in_words, is_async, tried, tried_now
 from perdure.actors.code.signatures import NOTHING, Arguments, fiber_shape
 from perdure.actors.jobs.fiber import Fiber
 from perdure.actors.jobs.fiber_context import CURRENT, FiberContext, FiberRecovery
-from perdure.actors.jobs.fiber_records import FiberRecords
 from perdure.actors.jobs.fiber_requests import FiberRequests, FiberWaiters, checked_result
-from perdure.actors.jobs.fiber_store import FiberStore, GroupCommit
+from perdure.actors.jobs.fiber_store import READ_AT_ONCE, FiberRecords, FiberStore, GroupCommit
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.alarm_clock import STORAGE_RETRY_MS, AlarmClock
 from perdure.actors.life.asks import ANSWER_TO
@@ -53,9 +52,6 @@ from perdure.policies import (
     recovery_pause_after,
     take_up,
 )
-
-READ_AT_ONCE = 100  # rows between two turns of the loop
-
 
 # ---------------------------------------------------------------- fiber agenda
 # Which fibers are entered or recovered, when, and how many at once.

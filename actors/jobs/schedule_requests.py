@@ -14,7 +14,7 @@ from perdure.actors.code.author_call import name_of_method
 from perdure.actors.code.schema import Shape
 from perdure.actors.code.signatures import check_takes
 from perdure.actors.jobs.callback_rows import CallbackRow, RowKind
-from perdure.actors.life.class_checks import as_retries
+from perdure.actors.life.class_options import as_retries
 from perdure.actors.life.life import Life
 from perdure.actors.telemetry.telemetry import carried_text
 from perdure.ledger import BadRequest, check_id, check_number, check_word, checked, digest_of, pack

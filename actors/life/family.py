@@ -21,7 +21,7 @@ from typing import NamedTuple
 from perdure.actors.code.author_call import text_of
 from perdure.actors.code.naming import load_type, type_name
 from perdure.actors.life.activity import ACTIVITY
-from perdure.actors.life.class_checks import check_class
+from perdure.actors.life.class_options import check_class
 from perdure.actors.life.dispatch import Dispatch
 from perdure.actors.life.handle import Handle
 from perdure.actors.life.host_options import pool_spec

@@ -9,12 +9,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Sized
 from concurrent.futures import Future
+from contextvars import Context
 from pathlib import Path
 from typing import TypeVar
 
 from perdure.actors.code.author_call import text_of, traced
 from perdure.actors.code.carried_code import CarriedCode
-from perdure.actors.life.commit_batcher import CommitBatcher
 from perdure.actors.link.call_log import CallLog
 from perdure.actors.link.messages import CallAnswered, CodeFiles, HostRests, Message, Patches, Plain
 from perdure.actors.link.peer import LATER_S, Peer
@@ -24,8 +24,8 @@ from perdure.actors.ports import World
 from perdure.actors.tasks import Pending, Tasks
 from perdure.actors.telemetry.telemetry import HeldTelemetry
 from perdure.actors.threads import beside
-from perdure.ledger import BadRequest, CarriedDisk, Up, type_of
-from perdure.ledger.storage.agent_storages import AgentStorages, unbound
+from perdure.ledger import BadRequest, CarriedDisk, StorageError, Up, type_of
+from perdure.ledger.storage.agent_storages import AgentStorages, CommitPart, Disk, unbound
 from perdure.policies import Limits
 
 T = TypeVar("T")
@@ -54,6 +54,64 @@ class Paces:
 
     def is_quick(self, agent_id: str, callback: str) -> bool:
         return self._pace_ms.get((type_of(agent_id), callback), QUICK_MS) < QUICK_MS  # unknown ones are not quick
+
+
+class DueWrite:
+    """A write that is due. `failed` is called with the reason if it cannot be made durable."""
+
+    def __init__(self, write: Callable[[], None], failed: Callable[[StorageError], None], context: Context) -> None:
+        self._write, self._failed, self._context = write, failed, context
+        self._is_cancelled = False
+
+    def cancel(self) -> None:
+        self._is_cancelled = True
+
+    def do(self) -> None:
+        if not self._is_cancelled:
+            self.tried(lambda: self._context.run(self._write))
+
+    def tried(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except StorageError as problem:
+            self._failed(problem)
+
+
+class CommitBatcher:
+    """Writes of several agents on the loop of one host. Those that are due in one turn of the loop become durable together."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._turn = 0
+        self._due: dict[int, list[DueWrite]] = {}  # by the turn of the loop
+
+    def soon(
+        self, write: Callable[[], None], failed: Callable[[StorageError], None], context: Context, turns: int
+    ) -> DueWrite:
+        """Write after so many turns of the loop. What follows when it is durable is registered by `Transaction.then`."""
+        if not self._due:
+            # a copy, because the write enters its context by itself, and none can be entered twice
+            asyncio.get_running_loop().call_soon(self._next, context=context.copy())
+        due = DueWrite(write, failed, context)
+        self._due.setdefault(self._turn + turns, []).append(due)
+        return due
+
+    def _next(self) -> None:
+        self._turn += 1
+        due = self._due.pop(self._turn, None)
+        if self._due:
+            asyncio.get_running_loop().call_soon(self._next)
+        if due is not None:
+            self._write(due)
+
+    def _write(self, due: list[DueWrite]) -> None:
+        parts: list[CommitPart] = []
+        with self._disk.group_commit() as begin:
+            for each in due:
+                parts.append(begin())
+                each.do()
+        for each, part in zip(due, parts, strict=True):
+            each.tried(part.told)
 
 
 class HostServices:

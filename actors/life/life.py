@@ -12,7 +12,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final, TypeVar, cast, overload
+from threading import RLock
+from typing import Any, Final, Generic, TypeVar, cast, overload
 from weakref import ref
 
 from perdure.actors.code.author_call import in_words, is_async, overrides, staying, tried
@@ -47,6 +48,34 @@ Ready = Callable[[], Awaitable[None]]
 """Brings the agent up, once; whoever calls it waits until it is up. Raises what `on_start` raised."""
 
 _OF_DURABLE_WORK: Final = (Progress, Milestone, Ended, Undoing, Waiting, Took, Handled, Alarm, AskCalls, Released)
+
+_MAKING = RLock()  # not a plain lock: a part may look at other parts while it is made
+
+
+class cached_once(Generic[T]):  # noqa: N801 - it stands where `property` would
+    """Like `functools.cached_property`, which has had no lock since Python 3.12: two threads would make two."""
+
+    def __init__(self, make: Callable[[Any], T]) -> None:
+        self._make = make
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, whole: None, owner: type) -> cached_once[T]: ...
+
+    @overload
+    def __get__(self, whole: object, owner: type) -> T: ...
+
+    def __get__(self, whole: object, owner: type) -> cached_once[T] | T:
+        if whole is None:
+            return self
+        kept = vars(whole)
+        with _MAKING:
+            if self._name not in kept:
+                kept[self._name] = self._make(whole)
+            part: T = kept[self._name]
+            return part
 
 
 class Life:

@@ -13,8 +13,7 @@ from perdure.actors.code.naming import type_name
 from perdure.actors.code.signatures import Entered, check_takes, run_shapes
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.child_types import AsyncChild, Child, RunOptions
-from perdure.actors.life.class_checks import check_class
-from perdure.actors.life.class_options import Runs, class_options
+from perdure.actors.life.class_options import Runs, check_class, class_options
 from perdure.actors.life.conditions import condition_options, n_of
 from perdure.actors.life.host_options import Placement, pool_spec
 from perdure.actors.life.life import Life

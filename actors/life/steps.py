@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, overload
 from perdure.actors.code.annotations import content
 from perdure.actors.code.author_call import in_words, name_of_method, tried, tried_now
 from perdure.actors.code.naming import function_name
-from perdure.actors.life.class_checks import as_retries
+from perdure.actors.life.class_options import as_retries
 from perdure.actors.life.life import Life
 from perdure.actors.ports import KillPoint
 from perdure.actors.tasks import Pending

@@ -36,8 +36,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from weakref import WeakSet
 
 from perdure.actors.code.author_call import is_async
-from perdure.actors.life.cached_once import cached_once
-from perdure.actors.life.life import Life
+from perdure.actors.life.life import Life, cached_once
 from perdure.actors.life.steps import RemembersSteps
 from perdure.actors.tasks import OF_ATTEMPT, Pending, current_task
 from perdure.actors.threads import has_loop

@@ -17,8 +17,7 @@ import pytest
 from perdure.actors import Agent, LogFiles, WantedLogs, exposed, findings_in, read_record
 from perdure.actors.code.known_types import known_types
 from perdure.actors.code.naming import load_type, remembered_name, type_name
-from perdure.actors.code.packages import package_file
-from perdure.actors.code.pinned import places_of, unpacked
+from perdure.actors.code.packages import package_file, places_of, unpacked
 from perdure.actors.ray_world.cluster_record import begin_directory, check_directory, startup_lock, write_record
 from perdure.actors.ray_world.exit_report import take_exit_report
 from perdure.actors.ray_world.identity import identity_of

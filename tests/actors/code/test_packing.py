@@ -18,8 +18,7 @@ import pytest
 from perdure.actors import Agent, Client
 from perdure.actors.chat.tool_run import ToolRun
 from perdure.actors.code.naming import cell_file, load_type, prefer_pinned, prefer_sent, type_name
-from perdure.actors.code.packages import places_file
-from perdure.actors.code.pinned import places_of, unpacked
+from perdure.actors.code.packages import places_file, places_of, unpacked
 from perdure.actors.gateway.client_connection import served
 from perdure.actors.life.host_options import pool_spec
 from perdure.actors.ray_world.system import system_world
