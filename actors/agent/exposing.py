@@ -52,8 +52,6 @@ class Events(Protocol[T_co]):
 
 
 class Marking(Protocol):
-    """The decorator that `exposed(repeatable=True)` gives."""
-
     @overload
     def __call__(
         self, method: Callable[Concatenate[Any, P], AsyncIterator[R]], /

@@ -221,7 +221,7 @@ def _is_async(function: Callable[..., object]) -> bool:
 
 
 def hook(method: Method) -> Method:
-    """Mark a method for authors to override. `overrides` tells whether one did, which saves a call."""
+    # `overrides` tells whether one did, which saves a call.
     method.__perdure_hook__ = method  # type: ignore[attr-defined]
     return method
 

@@ -75,10 +75,9 @@ def effects_of(node: ast.stmt) -> Effects:
     return effects
 
 
+# Names that are not the module's, and what of it they share.
 @dataclass
 class _Scope:
-    """Names that are not the module's, and what of it they share."""
-
     is_class: bool
     names: set[str]
     shares: dict[str, set[str]] = field(default_factory=dict)

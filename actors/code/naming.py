@@ -68,7 +68,7 @@ def type_name(cls: type, code_dir: Path | None = None) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def remembered_name(cls: type, code_dir: Path | None) -> str:
-    """Name a class, and write its type down in the directory: once in a process."""
+    # Its type is written down in the directory once in a process.
     place = place_name(cls, code_dir)
     name = claimed(cls) or place
     if code_dir is not None and not is_ours(cls.__module__):
@@ -275,7 +275,6 @@ def prefer_pinned(package: str, code_dir: Path) -> None:
 
 
 def refuse_while_loading() -> None:
-    """Raise `BadRequest` if the caller is a module that is being loaded for a class."""
     if _loading.get():
         raise BadRequest(
             "runtime", "this code starts a Runtime whenever it is imported; put that under `if __name__ == '__main__':`"

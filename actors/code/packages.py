@@ -43,7 +43,7 @@ def places_file(name: str, code_dir: Path) -> Path:
 
 
 def package_uris(name: str, code_dir: Path) -> list[str]:
-    """The URIs for Ray's `runtime_env`; none without a package. Raises `OSError` if the package is gone."""
+    # Raises `OSError` if the package is gone.
     package = package_file(name, code_dir)
     if name and not package.is_file():
         raise FileNotFoundError(f"the code of its agents is gone: {package}")
@@ -97,7 +97,7 @@ class PinnedCode(MetaPathFinder):
         return spec_from_file_location(fullname, origin, loader=loader, submodule_search_locations=inside)
 
     def origin_of(self, copy: Path) -> Path:
-        """The author's file of which this is a copy; the copy itself if that one is gone."""
+        # The author's file of which this is a copy; the copy itself if that one is gone.
         origin = self._written_as(copy)
         return origin if origin is not None and origin.is_file() else copy
 
@@ -106,9 +106,8 @@ class PinnedCode(MetaPathFinder):
         return Path(self._places[top], *inner) if top in self._places else None
 
 
+# Executes the copy. The files beside it are the author's, and tracebacks name the author's file: there an editor finds the line.
 class _Loader(SourceFileLoader):
-    """Executes the copy. The files beside it are the author's, and tracebacks name the author's file: there an editor finds the line."""
-
     def __init__(self, fullname: str, copy: Path, origin: Path, author: Path) -> None:
         super().__init__(fullname, str(copy))
         self._copy, self._author = copy, str(author)
@@ -136,7 +135,7 @@ def _said_to_be_of(author: str, code: CodeType) -> CodeType:
 
 
 def pin(package: str, code_dir: Path) -> PinnedCode:
-    """From now on this process has its code from this package. Raises `OSError` if that is gone."""
+    # Raises `OSError` if the package is gone.
     pinned = PinnedCode(unpacked(package_file(package, code_dir)), places_of(package, code_dir))
     sys.meta_path.insert(0, pinned)
     return pinned
@@ -155,7 +154,7 @@ def places_of(package: str, code_dir: Path) -> dict[str, str]:
 
 
 def noted_places(note: Path) -> dict[str, str] | None:
-    """What is noted here, nothing if there is no note; None if it cannot be read."""
+    # Nothing if there is no note; None if it cannot be read.
     try:
         found = json.loads(note.read_bytes())
     except FileNotFoundError:

@@ -131,7 +131,7 @@ class Foreign:
         return _COLLECTS.match(call.name) is not None
 
     def changed(self, call: CallSite) -> set[str]:
-        """Names whose objects it changes, as far as names tell."""
+        # The names whose objects it changes, as far as names tell.
         name = self.whole(call.path).rpartition(".")[2] or call.name
         in_place = set(call.given) if _IN_PLACE.match(name) else set[str]()
         if call.on:
@@ -146,7 +146,7 @@ class Foreign:
         return in_place
 
     def doubtful(self, call: CallSite) -> set[str]:
-        """Names whose objects it may change, for all that can be seen."""
+        # The names whose objects it may change, for all that can be seen.
         path = self.whole(call.path)
         name, top = path.rpartition(".")[2] or call.name, path.partition(".")[0]
         if _LOOKS.match(name) or name[:1].isupper() or (not call.on and hasattr(builtins, call.name)):
@@ -160,16 +160,13 @@ class Foreign:
 
 
 class How(StrEnum):
-    """Why a needed object is not what it is in the program."""
-
     STARTS = "gives or changes {name}, and only the program itself executes it"
     LATER = "changes {name} after the program has begun its work"
     UNSEEN = "may change {name}, and hosts leave it out: what else that call does cannot be seen"
 
 
+# A statement that gives or changes what a class needs, and is not executed for it.
 class Loss(NamedTuple):
-    """A statement that gives or changes what a class needs, and is not executed for it."""
-
     at: int
     name: str
     how: How
@@ -382,7 +379,7 @@ class Needs:
                 self._look(name, before)
 
     def keep(self, at: int) -> None:
-        """Keep a statement, and ask for what it needs."""
+        # Ask for what it needs, too.
         if at in self.kept:
             return
         self.kept.add(at)

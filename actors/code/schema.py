@@ -102,7 +102,6 @@ class Admitted:
         return way.hints if way is not None else {}
 
     def take(self, value: Any) -> list[Any] | None:
-        """See `perdure.ledger.values.Objects`."""
         known = self._ways.get(type(value))
         if known is not None:
             return [known[0], *known[1].take(value)]
@@ -121,9 +120,8 @@ class Admitted:
         return self._classes[name].make(*kept) if name else kept[0]
 
 
+# How objects of one class travel: `take` gives what may be shown of one, and what else is needed to `make` it again.
 class _Way(Protocol):
-    """How objects of one class travel: `take` gives what may be shown of one, and what else is needed to `make` it again."""
-
     hints: dict[str, Any]
     is_unsure: bool
 
@@ -239,9 +237,8 @@ class _NamedTuple:
         return tuple.__new__(self._kind, shown)
 
 
+# A class that pydantic or the class itself knows how to write as JSON, such as an address or a regular expression.
 class _Foreign:
-    """A class that pydantic or the class itself knows how to write as JSON, such as an address or a regular expression."""
-
     def __init__(self, kind: type) -> None:
         self._kind, self.hints, self.is_unsure = kind, _NOTHING, False
 
@@ -371,7 +368,7 @@ class Shape:
         return checked_value(admitted.fingerprint, body)
 
     def kept(self, field: str, value: object, bytes_max: int) -> object:
-        """A checked value for a message: a short plain one as it is, any other one encoded."""
+        # A checked value for a message: a short plain one as it is, any other one encoded.
         if self.adapter is None and _travels_as_it_is(value, bytes_max):
             return self._plainly(field, value)
         return Kept(self.encode(field, value, bytes_max))
@@ -404,7 +401,7 @@ class Shape:
             raise BadRequest(field, _words(problem)) from problem
 
     def decode(self, field: str, body: bytes) -> object:
-        """Decode a value of the annotated type. What was encoded for other annotations, or for none, is checked now."""
+        # What was encoded for other annotations, or for none, is checked now.
         if self.adapter is None:
             return _read(field, body)
         fingerprint, plain = unchecked(body)
@@ -413,7 +410,7 @@ class Shape:
         return self._checked(field, _read(field, plain))
 
     def typed(self, field: str, given: object) -> object:
-        """A value of the annotated type, of what stood within a message."""
+        # What is given stood within a message.
         if isinstance(given, Kept):
             return self.decode(field, given.body)
         return given if self.adapter is None else self._checked(field, given)

@@ -58,7 +58,6 @@ def is_text(node: ast.stmt) -> bool:
 
 
 def imports(nodes: Iterable[ast.stmt]) -> Iterator[tuple[str, str]]:
-    """The names that a program imports, with what they are."""
     for node in (part for top in nodes for part in _outside_functions(top)):
         if isinstance(node, ast.Import):
             for alias in node.names:

@@ -44,9 +44,8 @@ AT_ONCE: Final = 3  # storages that are read at the same time
 log = logging.getLogger("perdure.host")
 
 
+# What was said to the agent of a storage that is being read waits in `line`.
 class _Arrival:
-    """A storage that is being read. What was said to its agent waits in `line`."""
-
     def __init__(self) -> None:
         self.line: list[Message] = []
         self.is_unread = False  # it could not be read once
@@ -70,11 +69,10 @@ class ArrivingStorages:
         self._room = asyncio.Semaphore(AT_ONCE)
 
     def begin_session(self) -> None:
-        """What was said in part is said anew."""
+        # What was said in part is said anew.
         self._parts.clear()
 
     def hold(self, said: HoldStorage) -> None:
-        """Take what the storage of an agent is, or why it is lost."""
         parts = [*self._parts.pop(said.agent_id, ()), *(FilePatch(*each) for each in said.parts)]
         if said.more:
             self._parts[said.agent_id] = parts
@@ -88,7 +86,7 @@ class ArrivingStorages:
             self._arrived(said.agent_id, image, said.lost)
 
     def defers(self, message: Message) -> bool:
-        """Whether a command waits for the storage of its agent. One to stop ends the wait."""
+        # A command waits for the storage of its agent. One to stop ends the wait.
         if not self._arrivals:
             return False
         agent_id = getattr(message, "agent_id", "")

@@ -89,7 +89,7 @@ class DirectEndpoint:
         self._askers: dict[str, _Asker] = {}
 
     async def look(self, frame: bytes) -> bytes:
-        """Take in the questions of a call, and hold it until there is an answer to any of the asker's, or it calls again."""
+        # The call is held until there is an answer to any of the asker's questions, or it calls again.
         name, call, questions = DirectFrame(*unpack(frame))
         now_s = asyncio.get_running_loop().time()
         asker = self._askers.setdefault(name, _Asker())
@@ -195,7 +195,7 @@ class Host:
         self.relay = EventForwarder(self.tenants, lambda said: self.services.on_loop(lambda: self.peer.push(said)))
 
     async def serve(self) -> str:
-        """Live until retired or orphaned; returns why it ended."""
+        # Until it is retired or orphaned. Returns why it ended.
         self._loop = asyncio.get_running_loop()
         self.services.open()
         try:

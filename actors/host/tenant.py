@@ -127,7 +127,7 @@ class Tenant(Life):
     # coming up
 
     async def ready(self) -> None:
-        """Bring the agent up, once; everything else of this life waits for it. What `on_start` raises is raised to all who wait."""
+        # Everything else of this life waits for it. What `on_start` raises is raised to all who wait.
         if self.is_up:
             return
         if self._up is None:
@@ -198,7 +198,6 @@ class Tenant(Life):
                 getattr(self, part).woken()
 
     async def wake(self) -> None:
-        """Come up without work of its own."""
         _, problem = await tried(self.ready())
         if problem is not None:
             self.trouble("on_start", problem)
@@ -289,7 +288,7 @@ class Tenant(Life):
         self.push(farewell)
 
     def deliver_events(self, letters: list[Letter]) -> None:
-        """Hand over what was sent to runs of this life. To one that is over it comes again in the next attempt."""
+        # An event for a run that is over comes again in the next attempt.
         of_runs: dict[str, list[SentEvent]] = {}
         for letter in letters:
             name, sent = letter.slot.removeprefix(EVENT), letter.content
@@ -326,7 +325,7 @@ class Tenant(Life):
     # calls and signals
 
     async def answer(self, ref: str, method_name: str, body: bytes, trace: str = "") -> None:
-        """Answer a call from outside. Where telemetry is on, what it does stands where the caller does in a trace."""
+        # Where telemetry is on, what it does stands where the caller does in a trace.
         self._enter(trace)
         reply, problem = await tried(self._answer(ref, method_name, body))
         if problem is None:
@@ -375,7 +374,7 @@ class Tenant(Life):
         return append_route(reply, DirectRoute(self.services.peer.transport.route, self.incarnation))
 
     async def signal(self, info: RunInfo, snapshot: JsonObject) -> None:
-        """Tell the author's `on_progress`; what it raises stops nothing (spec W-54)."""
+        # What it raises stops nothing (spec W-54).
         if "live_data" in snapshot:
             snapshot["data"] = snapshot.pop("live_data")
         _, problem = await tried(self.ready())
@@ -387,7 +386,7 @@ class Tenant(Life):
     # another storage
 
     def restore(self, path: Path) -> None:
-        """Begin with a copy of another storage, and with what is planned there."""
+        # What is planned there begins, too.
         if not self.services.agent_storages.exists(self.agent_id):
             self.reopen()  # a handle on nothing would be in the way
         self.services.agent_storages.restore(self.agent_id, path)

@@ -26,9 +26,8 @@ from perdure.policies import CALLBACK_DUE, CALLBACK_TRANSITIONS, CallbackEvent, 
 T = TypeVar("T")
 
 
+# A type of a schedule, or an item of the queue. The values are stored.
 class RowKind(StrEnum):
-    """A type of a schedule, or an item of the queue. The values are stored."""
-
     SCHEDULED = "scheduled"
     DELAYED = "delayed"
     CRON = "cron"
@@ -40,8 +39,6 @@ SCHEDULE_TYPES = tuple(kind for kind in RowKind if kind is not RowKind.QUEUED)
 
 
 class RowChanges(TypedDict, total=False):
-    """The fields that change together with the status of a row."""
-
     due_at_ms: int
     losses: int
     error: str
@@ -97,7 +94,7 @@ class CallbackRow(StoredRow):
 
     @property
     def next_at_ms(self) -> int | None:
-        """The same for people: when it is due, or has been since."""
+        # The same for people: when it is due, or has been since.
         return self.due_at_ms if self.status in CALLBACK_DUE else None
 
     @property
@@ -106,7 +103,6 @@ class CallbackRow(StoredRow):
 
     @property
     def delivery_id(self) -> str:
-        """The idempotency key of the occurrence that it waits for."""
         return f"{self.id}#{self.number}!{self.tick_ms}"
 
     def after(self, event: CallbackEvent, **changes: Unpack[RowChanges]) -> CallbackRow | None:
@@ -142,7 +138,6 @@ class Rows(RememberedDocuments[CallbackRow]):
         self.domain = "schedule" if kind == SCHEDULE else "queue"
 
     def in_order(self) -> list[CallbackRow]:
-        """All rows, as the current transaction sees them, in the order of their creation."""
         transaction = self._life.transaction
         if not self._known and transaction is None:
             found = list(self.some(self.keys()).values())
@@ -152,12 +147,12 @@ class Rows(RememberedDocuments[CallbackRow]):
         return sorted(found, key=lambda row: row.number)
 
     def read(self, transaction: Transaction, row_id: str) -> CallbackRow | None:
-        """A row. The transaction depends on it from now on."""
+        # The transaction depends on it from now on.
         self.depend_on(transaction, row_id)
         return self.get(row_id)
 
     def number(self) -> int:
-        """A number greater than those of all rows."""
+        # It is greater than those of all rows.
         with self._life.storage.committing:
             if not self._number:
                 self._number = max((row.number for row in self.in_order()), default=0)
@@ -165,7 +160,7 @@ class Rows(RememberedDocuments[CallbackRow]):
             return self._number
 
     def write(self, job: Callable[[Transaction], T]) -> T:
-        """Change rows in the open transaction, or in one of their own, which is repeated after a conflict."""
+        # A transaction of their own is repeated after a conflict.
         transaction = self._life.transaction
         if transaction is not None:
             return job(transaction)
@@ -214,7 +209,6 @@ class Rows(RememberedDocuments[CallbackRow]):
     def emit_after(
         self, transaction: Transaction, what: str, row: CallbackRow, payload: Mapping[str, object] | None = None
     ) -> None:
-        """Emit an event after the commit, such as `schedule:create` or `queue:error`."""
         told = {"id": row.id, "callback": row.callback, **(payload or {})}
         address, at_ms = self._life.agent_id, self._life.now_ms()
         transaction.then(

@@ -80,7 +80,7 @@ class Callbacks:
         self._began_at_ms = self._called_at_ms = 0
 
     async def call(self, turn: Turn = None, *, marks: bool = True) -> None:
-        """Call it. Raises only errors of the storage."""
+        # Raises only errors of the storage.
         row = self._rows.get(self._id)
         is_late = row is not None and self._life.now_ms() - row.due_at_ms > LATE_MS
         if marks and is_late and self._rows.write(self._mark):
@@ -98,7 +98,7 @@ class Callbacks:
 
     @property
     def is_suspect(self) -> bool:
-        """Whether a life of the agent ended after the row was marked."""
+        # A life of the agent ended after the row was marked.
         row = self._rows.get(self._id)
         return row is not None and row.losses > 0
 
@@ -123,7 +123,7 @@ class Callbacks:
     # in the transaction
 
     def whole(self, transaction: Transaction) -> None:
-        """Do the whole call, in a transaction that several share."""
+        # Do the whole call, in a transaction that several share.
         for method, args, activity in self._steps(transaction):
             with at_work(activity):
                 method(*args)

@@ -18,9 +18,8 @@ from perdure.ledger.storage.agent_storages import Transaction
 from perdure.policies import UNSET, FiberState, FiberStatus, Json, StepRecord
 
 
+# Set when a fiber is over. Code of any loop may wait for it, and sync code.
 class Cancelled(asyncio.Event):
-    """Is set when a fiber is over. Code of any loop may wait for it, and sync code."""
-
     def __init__(self, life: Life) -> None:
         super().__init__()
         self._life = life
@@ -57,11 +56,11 @@ class FiberWaits(Waits):
         super().check()
 
     def deliver(self, events: list[SentEvent]) -> None:
-        """Take events in. One that comes again is no other."""
+        # One that comes again is no other.
         self.line_up(self._fresh(events))
 
     def stop(self, stopped: FiberStopped) -> None:
-        """The fiber is over. Sync code, which is not cancelled, is told where it waits."""
+        # Sync code, which is not cancelled, is told where it waits.
         self.stopped = stopped
         for waiter in self._waiters:
             if not waiter.signal.done():

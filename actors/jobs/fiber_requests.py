@@ -41,10 +41,9 @@ class FiberOptions(TypedDict, total=False):
     on_recovered: str | Callable[..., object] | None
 
 
+# An empty `fiber.fiber_id` takes any id.
 @dataclass(frozen=True, slots=True)
 class FiberRequest:
-    """A checked request. An empty `fiber.fiber_id` takes any id."""
-
     fiber: Fiber
     body: bytes | None
 
@@ -139,7 +138,7 @@ class FiberRequests:
         return None if key_id is None else self._store.find(key_id)
 
     def named(self, asked: FiberRequest) -> FiberRequest:
-        """The request with an id. Code that is entered again after a death then finds the same fiber."""
+        # Code that is entered again after a death finds the same fiber.
         fiber, activity = asked.fiber, ACTIVITY.get()
         if fiber.fiber_id or fiber.idempotency_key or activity is None:
             return asked

@@ -122,7 +122,6 @@ class FiberStore:
         return self._number
 
     def put(self, transaction: Transaction, fiber: Fiber) -> Fiber:
-        """Write the row."""
         fiber_id = fiber.fiber_id
         self.spans.moves(transaction, self.rows.get, fiber_id, fiber)
         self.rows.put(transaction, fiber_id, fiber)
@@ -146,7 +145,7 @@ class FiberStore:
         return self.put(transaction, fiber)
 
     def drop(self, transaction: Transaction, fiber: Fiber) -> None:
-        """Delete a fiber with all that belongs to it. Its id and its key are free again."""
+        # Its id and its key are free again.
         fiber_id = fiber.fiber_id
         self.spans.moves(transaction, self.rows.get, fiber_id, None)
         self._drop_work(transaction, fiber_id)
@@ -210,14 +209,14 @@ class FiberStore:
     # reading
 
     def find(self, fiber_id: str) -> Fiber | None:
-        """A fiber, as the current transaction sees it. The transaction depends on it from now on."""
+        # As the current transaction sees it, which depends on it from now on.
         transaction = self._life.transaction
         if transaction is not None:
             self.rows.depend_on(transaction, fiber_id)
         return self.rows.get(fiber_id)
 
     def is_open(self, fiber_id: str) -> bool:
-        """Whether a fiber goes on by itself, as far as is committed."""
+        # Whether it goes on by itself, as far as is committed.
         return self._open.version(fiber_id) > 0
 
     def open_ids(self) -> list[str]:
@@ -232,26 +231,25 @@ class FiberStore:
         return fiber.shown(self._life.incarnation, snapshot, accepted=accepted)
 
     def id_of_key(self, key: str) -> str | None:
-        """The fiber that was accepted under an idempotency key. The current transaction depends on it."""
+        # The current transaction depends on it.
         transaction = self._life.transaction
         if transaction is not None:
             self._keys.depend_on(transaction, key)
         return self._keys.get(key)
 
     def input(self, fiber: Fiber) -> bytes | None:
-        """The input of its body, or None. A small one is at hand for the first attempt."""
+        # A small one is at hand for the first attempt.
         at_hand = self._inputs_at_hand.pop(fiber.fiber_id, None)
         if at_hand is not None or not fiber.input_bytes:
             return at_hand
         return self._inputs.get(fiber.fiber_id)
 
     def fetch_inputs(self, fibers: Iterable[Fiber]) -> None:
-        """Read the small inputs of fibers that will soon be entered, with one statement."""
+        # These fibers will be entered soon: one statement reads what would take one each.
         small = [each.fiber_id for each in fibers if 0 < each.input_bytes <= AT_HAND_BYTES_MAX]
         self._inputs_at_hand |= self._inputs.some(small)
 
     def stashed(self, fiber_id: str) -> tuple[int, Json]:
-        """How many times the fiber stashed, and the latest value."""
         times, value = self._stashes.get(fiber_id) or (0, None)
         return times, taken_out(value)
 
@@ -264,7 +262,7 @@ class FiberStore:
         return self._steps.all(fiber_id)
 
     def pending_step(self, fiber_id: str, name: str) -> bytes | None:
-        """The result of a step in the open transaction, which may still roll back."""
+        # The open transaction may still roll back.
         transaction = self._life.transaction
         return None if transaction is None else transaction.own((FIBER_STEP, _key(fiber_id, name)))
 
@@ -290,11 +288,9 @@ class FiberStore:
         return SentEvent(event_id, name, self._life.agent_id, body, number)
 
     def has_come(self, fiber: Fiber) -> bool:
-        """Whether there is an event for which its body waits in no process."""
         return any(key.partition(" ")[2] in (fiber.awaited or ()) for key in self._events.names(fiber.fiber_id))
 
     def events(self, fiber_id: str) -> list[SentEvent]:
-        """The events that its body has not taken, in the order in which they were sent."""
         found = [(*key.partition(" "), *unpack(body)) for key, body in sorted(self._events.all(fiber_id).items())]
         return [
             SentEvent(event_id, name, self._life.agent_id, body, int(number))
@@ -302,7 +298,6 @@ class FiberStore:
         ]
 
     def took(self, transaction: Transaction, fiber_id: str, event: SentEvent) -> None:
-        """Its body has taken this event."""
         self._events.drop(transaction, fiber_id, _event_key(event.seq, event.name))
 
 
@@ -315,7 +310,7 @@ class _OfFibers:
         self._names: dict[str, set[str]] | None = None
 
     def names(self, fiber_id: str) -> list[str]:
-        """Those of what is committed."""
+        # Those of what is committed.
         if self._names is None:
             self._read_names()
         with self._lock:
@@ -332,7 +327,6 @@ class _OfFibers:
                     self._names.setdefault(owner, set()).add(name)
 
     def all(self, fiber_id: str) -> dict[str, bytes]:
-        """What is committed, by the names."""
         found = self._documents.some(_key(fiber_id, name) for name in self.names(fiber_id))
         return {key.partition("\0")[2]: body for key, body in found.items()}
 
@@ -340,7 +334,7 @@ class _OfFibers:
         return max(self.names(fiber_id), default="")
 
     def count(self, transaction: Transaction, fiber_id: str) -> int:
-        """How many there are with those that this transaction adds."""
+        # Those that this transaction adds count, too.
         own = transaction.collected(self._documents.kind)
         added = sum(body is not None for key, body in own.items() if key.startswith(_key(fiber_id, "")))
         return len(self.names(fiber_id)) + added
@@ -464,7 +458,6 @@ class FiberRecords:
     # asked by the author
 
     def page(self, status: str | Sequence[str] | None, name: str | None, limit: int, cursor: str | None) -> FiberPage:
-        """Some fibers, the newest first."""
         statuses = check_words("status", status, FiberStatus)
         before = _place(cursor)
         check_whole("limit", limit, most=LISTED_MAX)
@@ -518,7 +511,7 @@ class FiberRecords:
         return FiberStatus.INTERRUPTED if is_cut_off else entry.status
 
     def _stale(self) -> list[str]:
-        """The fibers whose entry is outdated. Entries of deleted fibers are removed."""
+        # Entries of deleted fibers are removed.
         versions, known = self._store.rows.versions(), self._entries
         if len(versions) < len(known):
             known = self._entries = {each: known[each] for each in versions if each in known}
@@ -549,7 +542,6 @@ class FiberRecords:
     # retention
 
     def woken(self) -> None:
-        """Delete old records once a day."""
         if not self._store.rows.keys():
             return
         at_ms = self._care_at_ms.get("")
@@ -563,7 +555,7 @@ class FiberRecords:
         self._care_at_ms.put(transaction, "", int(self._life.now_ms() + interval_ms))
 
     def settled(self) -> None:
-        """One more fiber is over. The limit has some slack, so that not every end brings a deletion."""
+        # The limit has some slack, so that not every end brings a deletion.
         if self._settled is None:
             self._settled = len(self._store.rows.keys()) - len(self._store.open_ids())
         else:

@@ -43,7 +43,7 @@ class FiberSpans:
     def moves(
         self, transaction: Transaction, find: Callable[[str], Fiber | None], fiber_id: str, after: Fiber | None
     ) -> None:
-        """A row is written, or dropped. If that ends an attempt, it is told with the commit. `find` gives the row that is there."""
+        # If that ends an attempt, it is told with the commit. `find` gives the row that is there.
         before = find(fiber_id) if self._telemetry.is_on else None
         if before is None:
             return
@@ -57,7 +57,7 @@ class FiberSpans:
             self._tell_after(transaction, before, *_end(after))
 
     def ended(self, fiber: Fiber, problem: str | None) -> None:
-        """A fiber without a row is over; `problem` is its error."""
+        # The fiber has no row: nothing else tells of its end.
         if self._telemetry.is_on:
             end = ("completed", "") if problem is None else ("error", error_type(problem, "error"))
             self._tell(fiber, *end, self._life.now_ms())
@@ -96,7 +96,7 @@ class CallbackSpans:
         self._life, self._domain, self._telemetry = life, domain, life.services.world.telemetry
 
     def traced(self, row: CallbackRow, method: Callable[..., Any]) -> Callable[..., Any]:
-        """The same method. What it asks for is below the span of this try of the row's occurrence."""
+        # What it asks for is below the span of this try of the row's occurrence.
         if not self._telemetry.is_on:
             return method
         place, telemetry = self._tries(row).place(row.attempt + 1), self._telemetry
@@ -114,7 +114,7 @@ class CallbackSpans:
     def tried(
         self, transaction: Transaction, row: CallbackRow, begun_ms: int, outcome: PastOutcome, error: str = ""
     ) -> None:
-        """A try of the row's occurrence is over. It is told with the commit. `error` is its type."""
+        # It is told with the commit. `error` is its type.
         if self._telemetry.is_on:
             transaction.then(partial(self._tell, row, (begun_ms, self._life.now_ms()), str(outcome), error))
 

@@ -36,7 +36,7 @@ class Activity:
 
     @property
     def own_run(self) -> RunContext | None:
-        """The run whose `run` this is the code of. A turn that answers a run, its tools and undos are pieces of work of their own."""
+        # The run whose `run` this is the code of. A turn that answers a run, its tools and undos are pieces of work of their own.
         return self.run if self.run is not None and self.origin == self.run_id else None
 
     def derive(self, agent_type: str, digest: str) -> str:

@@ -61,7 +61,6 @@ class Asking:
     def ask(
         self, question: str, schema: Any = bool, then: object = None, **options: Unpack[AskOptions]
     ) -> Pending[Answer] | RunHandle:
-        """See `Agent.ask`."""
         life, activity = self._life, ACTIVITY.get()
         unknown = options.keys() - AskOptions.__annotations__.keys()
         if unknown:
@@ -143,7 +142,7 @@ def _refuse_to_wait(why: str) -> NoReturn:
 
 
 def heard(life: Life, result: RunResult[Any]) -> Answer | NoAnswer | None:
-    """What `then` is told of the end of a question. None for one that was interrupted, which ends when a person has had it tried again."""
+    # One that was interrupted ends when a person has had it tried again.
     if isinstance(result, RunFailed):
         return None if result.status == "interrupted" else NoAnswer(result.run_id, result)
     told = result.output

@@ -52,9 +52,8 @@ _UNDOING: Final = "\0undoing"  # among the steps: why their undoing has begun, a
 _UNDO: Final = "\0undo\0"  # before the key of a step: the tries of its undo
 
 
+# What `run` came to, as its storage keeps it.
 class StoredOutcome(NamedTuple):
-    """What `run` came to, as its storage keeps it."""
-
     output: bytes | None
     summary: str
     error: str | None
@@ -228,7 +227,7 @@ async def _undo(life: Life, ready: Ready, run: RunContext, why: list[str]) -> En
 
 
 async def _undo_and_end(life: Life, run: RunContext, outcome: StoredOutcome) -> Ended | Unstarted | None:
-    """Undo what the steps have done, and only then have the run end. One that cannot be undone is for a person."""
+    # One that cannot be undone is for a person.
     if not life.has_storage:  # no step was begun
         return _ended(life, run, outcome)
     failed, problem = await tried(_undo_steps(life, run, [outcome.error, outcome.trace], pack(outcome)))

@@ -21,8 +21,6 @@ from perdure.policies import InvalidValue, JsonObject, Retries
 
 
 class Runs(Placed, Protocol):
-    """A class whose objects carry runs; see `Agent`."""
-
     attempts_max: ClassVar[int | None]
     _perdure_relays: ClassVar[bool]
     _perdure_apart: ClassVar[bool]
@@ -30,8 +28,6 @@ class Runs(Placed, Protocol):
 
 
 class AsksForRuns(Placed, Protocol):
-    """An agent that asks for runs; see `Agent`."""
-
     max_concurrent_agent_tools: float
 
 

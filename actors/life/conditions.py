@@ -93,7 +93,7 @@ def _is_several(given: object) -> bool:
 
 
 def condition_options(after: object, losers: str, run_id: str | None, id_max: int) -> JsonObject:
-    """The options of a request that say what it waits for. Raises `BadRequest`."""
+    # Raises `BadRequest`.
     whole = checked_condition(after, losers, run_id, id_max)
     if whole is None:
         return {}

@@ -22,8 +22,6 @@ ELSEWHERE: Final = {
 
 
 class Placed(Protocol):
-    """A class that asks something of its host; see `Agent`."""
-
     exclusive: ClassVar[bool]
     num_cpus: ClassVar[float]
     num_gpus: ClassVar[float]
@@ -35,8 +33,6 @@ class Placed(Protocol):
 
 
 class Placement(NamedTuple):
-    """The same, of a tool."""
-
     num_cpus: float = 0.0
     num_gpus: float = 0.0
     memory: float = 0

@@ -39,8 +39,6 @@ from perdure.ledger import (
 
 
 class Letter(NamedTuple):
-    """A mail as it reached the host."""
-
     mail_id: str
     slot: str
     handler: str
@@ -117,7 +115,6 @@ class Mailbox:
             self.count_handled(len(done))
 
     def count_handled(self, handled: int) -> None:
-        """So many mails more are in the inbox: ask which may be forgotten, when they are many."""
         life = self._life
         if not life.has_storage:
             return
@@ -127,7 +124,7 @@ class Mailbox:
             life.push_of_mail(InboxKept(life.agent_id, life.incarnation, list(life.storage.inbox())))
 
     def settled(self, mail_ids: list[str]) -> None:
-        """The ledger will not send these to this life any more, and what it had sent it before has come in by now."""
+        # The ledger will not send these to this life any more, and what it had sent it before has come in by now.
         if not self._life.is_leaving:
             with suppress(StorageError):  # then they stay in the inbox, which costs only room
                 self._life.storage.forget_inbox([each for each in mail_ids if each not in self._letters])
@@ -137,7 +134,7 @@ class Mailbox:
 
 
 async def _handle(life: Life, outbox: Outbox, letters: list[Letter]) -> tuple[list[str], list[_Failure]]:
-    """Handle these mails exactly once each; returns the ids that are done (now or earlier) and the failures."""
+    # Returns the ids of those that are done, now or earlier, and the failures.
     known = life.storage.known_inbox([letter.mail_id for letter in letters]) if life.has_storage else set()
     fresh = [letter for letter in letters if letter.mail_id not in known]
     done = [letter.mail_id for letter in letters if letter.mail_id in known]

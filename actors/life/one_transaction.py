@@ -60,7 +60,7 @@ async def done_in_one(
 
 
 def failure(life: Life, problem: Exception, what: str) -> str:
-    """What went wrong, as a person reads it. The log has all of it."""
+    # The log has all of it.
     life.log(what, f"a {what}", problem)
     if isinstance(problem, _TookTooLong):
         return f"the {what} did not return within {life.limits.handler_timeout_ms} ms"

@@ -421,8 +421,6 @@ class RunContext(RemembersWaits[AttemptWaits]):
 
 
 class RunMessages:
-    """What `RunContext.messages` gives."""
-
     def __init__(self, run: RunContext, timeout: float | timedelta | None) -> None:
         self._run, self._timeout = run, timeout
 

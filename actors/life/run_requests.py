@@ -53,9 +53,8 @@ _ARGUMENTS: Final = {"input", "detached", *RunOptions.__annotations__}
 _ORDER_MAX: Final = (1 << 53) - 1  # what the page can count to
 
 
+# A request with its class, and whether the run goes on when the wait for it is cancelled.
 class RequestedRun(NamedTuple):
-    """A request, the class, and whether the run goes on when the wait for it is cancelled."""
-
     agent_class: type
     request: Request
     is_left: bool = False
@@ -69,9 +68,8 @@ Wanted = tuple[type, object] | dict[str, Any]
 """How an author asks for one of many runs: class and input, or all arguments of `run_agent_tool` by their names."""
 
 
+# What the runs of one class that are asked for together have in common. Their requests share `options`, which is never changed.
 class ClassRequest(NamedTuple):
-    """What the runs of one class that are asked for together have in common. Their requests share `options`, which is never changed."""
-
     takes: Entered
     agent_type: str
     options: JsonObject
@@ -150,7 +148,7 @@ class RunRequests:
     def question(
         self, agent_class: type, asked: JsonObject, run_id: str | None, then: str, display: JsonObject | None = None
     ) -> RequestedRun:
-        """A run that asks people, and either is waited for or has an agent's method `then` told the answer."""
+        # The run is waited for, or an agent's method `then` is told the answer.
         follow, shown = ASKED if then else False, asked["question"]
         entry = self.one(agent_class, asked, detached=follow, run_id=run_id, input_preview=shown, display=display)
         if not then:
@@ -274,7 +272,7 @@ class RunRequests:
 
 
 def _check_order(requests: Sequence[Request]) -> None:
-    """What waits for others comes after them in a batch. So no circle can be asked for."""
+    # What waits for others comes after them in a batch. So no circle can be asked for.
     after = {
         each.run_id: runs_of(condition_from(each.options["after"])) for each in requests if "after" in each.options
     }

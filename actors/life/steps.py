@@ -56,9 +56,8 @@ T = TypeVar("T")
 _COMPARED: Final = (bool, bytes, float, int, str)  # as values; whatever else is compared by identity
 
 
+# One call of `step`: the key under which its value is kept, and what its job is made of.
 class _Called(NamedTuple):
-    """One call of `step`: the key under which its value is kept, and what its job is made of."""
-
     key: str
     job: tuple[object, ...]
 
@@ -66,9 +65,8 @@ class _Called(NamedTuple):
         return len(job) == len(self.job) and all(map(_is_same, job, self.job))
 
 
+# What an author asks of a step besides that it is remembered.
 class _Care(NamedTuple):
-    """What an author asks of a step besides that it is remembered."""
-
     retry: Retries | None
     timeout_ms: int | None
     undo: list[Any] | None
@@ -76,16 +74,13 @@ class _Care(NamedTuple):
     kept_probe: list[Any] | None
 
 
+# Something to be done for a step; what it gives is awaited if it can be, until `until_ms` at the latest.
 class _Deed(NamedTuple):
-    """Something to be done for a step; what it gives is awaited if it can be, until `until_ms` at the latest."""
-
     do: Callable[[], object]
     until_ms: int = 0
 
 
 class _Ended(NamedTuple):
-    """A plan has come to its value."""
-
     value: object
 
 

@@ -83,17 +83,15 @@ NEVER: Final = WaitEnd(math.inf)
 PASSED: Final = WaitEnd(0.0)
 
 
+# What an attempt waits for at its end: one of the events of these names, or a moment, which is `left_ms` away.
 class WaitEnding(NamedTuple):
-    """What an attempt waits for at its end: one of the events of these names, or a moment, which is `left_ms` away."""
-
     events: list[str]
     until: WaitEnd
     left_ms: float
 
 
+# An event for a run or a fiber, as it reached the host. `body` is encoded plain data.
 class SentEvent(NamedTuple):
-    """An event for a run or a fiber, as it reached the host. `body` is encoded plain data."""
-
     mail_id: str
     name: str
     sender: str
@@ -164,13 +162,11 @@ class Waits:
         return until.at_ms <= self.life.now_ms()
 
     async def until(self, until: WaitEnd, most_ms: float, thread: int) -> None:
-        """Wait until a moment, which is at most `most_ms` away. `thread` is that of the author's code."""
         while not self.is_over(until):
             if not await self._wait(until, most_ms, "", thread):
                 return
 
     async def event(self, name: str, until: WaitEnd, most_ms: float, thread: int) -> SentEvent | None:
-        """The next event of this name; None if none has come by then."""
         while not (line := self._events.get(name)):
             if self.is_over(until):
                 return None
@@ -210,7 +206,6 @@ class Waits:
     # events
 
     def line_up(self, events: list[SentEvent]) -> None:
-        """These have come, and nobody has taken them."""
         for event in events:
             self._line_up(event)
         for waiter in self._waiters:
@@ -232,7 +227,6 @@ class Waits:
 
     @property
     def goes_on(self) -> bool:
-        """Whether the attempt is neither over, nor about to be."""
         return not (self._is_over or self.suspended or self.life.is_leaving)
 
     # without a process
@@ -264,7 +258,7 @@ class Waits:
         self._again = asyncio.get_running_loop().call_later(pause_s, self._consider)
 
     def _short_s(self) -> float:
-        """For how long the run stays in memory in any case: the rest of a short wait, or a while for an event that may come at once."""
+        # For how long the run stays in memory in any case: the rest of a short wait, or a while for an event that may come at once.
         loop, bound_s = asyncio.get_running_loop(), self.life.limits.wait_in_memory_ms / 1000
         left_s = min(waiter.since_s + waiter.left_ms / 1000 for waiter in self._waiters) - loop.time()
         if left_s <= bound_s:
@@ -320,7 +314,6 @@ class AttemptWaits(Waits):
 
     @property
     def report(self) -> Waiting | None:
-        """What is reported of an attempt that has ended because all waits."""
         if self.suspended is None:
             return None
         events, until, left_ms = self.suspended
@@ -328,7 +321,7 @@ class AttemptWaits(Waits):
         return Waiting(*told, events, until.at_ms, left_ms, until.by_wall)
 
     def deliver(self, events: list[SentEvent]) -> None:
-        """Take events in. One that comes again, or that an earlier life has taken, is no other."""
+        # One that comes again, or that an earlier life has taken, is no other.
         life, fresh = self.life, self._fresh(events)
         known = life.storage.known_inbox([event.mail_id for event in fresh]) if fresh and life.has_storage else set()
         for event in fresh:
@@ -337,7 +330,7 @@ class AttemptWaits(Waits):
         self.line_up([event for event in fresh if event.mail_id not in known])
 
     def say_taken(self, mail_id: str, after: str) -> None:
-        """An event was taken out of the mailbox, durably, after this step."""
+        # An event was taken out of the mailbox, durably, after this step.
         self.life.push(Took(self.run_id, self.life.incarnation, mail_id, after))
         self.count_handled(1)
 
@@ -561,7 +554,7 @@ class Hearing:
 
 
 def entering(method: Callable[..., object], attempt: RemembersWaits[Any]) -> Callable[..., object]:
-    """The author's method; sync code says on which thread it works."""
+    # Sync code says on which thread it works.
     if is_async(method):
         return method
 
@@ -598,7 +591,6 @@ _WAITING_CODE: Final[frozenset[CodeType]] = frozenset(
 
 
 def _awaits_one_of(task: asyncio.Task[Any], ours: set[asyncio.Task[Any]]) -> bool:
-    """Whether a task only waits for others of these."""
     waited = getattr(task, "_fut_waiter", None)
     if waited is None or waited.done():
         return False
@@ -622,7 +614,7 @@ _WAIT: Final[Callable[..., Pending[object]]] = vars(asyncio.tasks)["_wait"]
 
 
 def _calls(task: asyncio.Task[Any]) -> list[Any]:
-    """The coroutines of a task that await each other, the innermost last."""
+    # They await each other, the innermost last.
     calls: list[Any] = [task.get_coro()]
     while isinstance(below := getattr(calls[-1], "cr_await", None), Coroutine):
         calls.append(below)
