@@ -128,7 +128,7 @@ def _advice(first: str, second: KnownType) -> str:
     )
 
 
-def by_type(rows: Sequence[Mapping[str, Any]], code_dir: Path, only: str | None = None) -> list[dict[str, Any]]:
+def by_type(rows: Sequence[Mapping[str, Any]], code_dir: Path, only: str | None) -> list[dict[str, Any]]:
     """What is known of code that came, as rows of the types in it: the ledger knows code by its modules, and types by their agents. `only`
     is a type, or a module."""
     known = {each.name: origin_of(each.name) for each in known_types(code_dir)}

@@ -76,11 +76,11 @@ def remembered_name(cls: type, code_dir: Path | None) -> str:
     return name
 
 
-def place_name(cls: type, code_dir: Path | None = None) -> str:
+def place_name(cls: type, code_dir: Path | None) -> str:
     return _name(cls, code_dir, FIELD)
 
 
-def function_name(function: FunctionType, code_dir: Path | None = None) -> str:
+def function_name(function: FunctionType, code_dir: Path | None) -> str:
     if not isinstance(function, FunctionType):
         raise BadRequest(TOOL_FIELD, f"{function!r} is not a function")
     return _name(function, code_dir, TOOL_FIELD)

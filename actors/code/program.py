@@ -523,7 +523,7 @@ class SourceText:
         ordered = sorted(first, key=lambda text: (not text.startswith("from __future__ "), text))
         return "".join(f"{text}\n" for text in [*ordered, *(piece.text for piece in kept if piece.text not in first)])
 
-    def definitions(self, names: Iterable[str] = ()) -> list[int]:
+    def definitions(self, names: Iterable[str]) -> list[int]:
         classes = [node.name for node in self._program.nodes if isinstance(node, ast.ClassDef)]
         return sorted(self._program.needed([*classes, *names], is_script=True).kept)
 

@@ -85,13 +85,10 @@ class Tenant(Life):
         self._is_first_life = self.leaves_at_rest = False
         self._attempts: dict[str, RunContext] = {}
 
-    @cached_once
-    def outbox(self) -> Outbox:
-        return Outbox(self)
-
-    @cached_once
-    def alarms(self) -> AlarmClock:
-        return AlarmClock(self)
+    outbox = cached_once(Outbox)
+    alarms = cached_once(AlarmClock)
+    state_watch = cached_once(StateWatch)
+    call_streams = cached_once(CallStreams)
 
     @cached_once
     def mail(self) -> Mailbox:
@@ -151,14 +148,6 @@ class Tenant(Life):
             self._watch_over(self._storage.state)
         has_start = overrides(agent_class, "on_start") or agent.__perdure_version__ > FIRST
         return has_start or not (fresh or not self.has_storage)
-
-    @cached_once
-    def state_watch(self) -> StateWatch:
-        return StateWatch(self)
-
-    @cached_once
-    def call_streams(self) -> CallStreams:
-        return CallStreams(self)
 
     def _watch_over(self, state: State) -> None:
         self.state_watch.begin(state)

@@ -26,17 +26,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from typing import Any, Protocol
 
-from perdure.actors.code.author_call import is_async
+from perdure.actors.code.author_call import is_async, result_of
 from perdure.actors.jobs.callback_rows import CallbackRow, Rows
 from perdure.actors.jobs.job_spans import CallbackSpans
 from perdure.actors.jobs.occurrence import Occurrence
 from perdure.actors.jobs.schedule_requests import retries_of
 from perdure.actors.life.activity import Activity
 from perdure.actors.life.life import Life
-from perdure.actors.life.one_transaction import Step, WorkPiece, at_work, done_in_one, failure, outcome
+from perdure.actors.life.one_transaction import Step, WorkPiece, at_work, done_in_one, failure
 from perdure.actors.life.outbox import Outbox
 from perdure.actors.telemetry.span_names import LOST
 from perdure.ledger import BadRequest, StorageError, unpack_value
@@ -132,7 +133,7 @@ class Callbacks:
     async def whole_async(self, transaction: Transaction) -> None:
         for method, args, activity in self._steps(transaction):
             with at_work(activity):
-                await outcome(method(*args))
+                await result_of(partial(method, *args))
         self._seal(transaction)
 
     def _steps(self, transaction: Transaction) -> list[Step]:

@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Literal
 from perdure.actors.jobs.fiber import Fiber
 from perdure.actors.jobs.fiber_store import FiberStore
 from perdure.actors.life.life import Life
-from perdure.actors.life.steps import plain, step_name
+from perdure.actors.life.steps import step_name
 from perdure.actors.life.waits import RemembersWaits, SentEvent, WaitEnd, Waits
 from perdure.actors.tasks import Pending
-from perdure.ledger import BadRequest, FiberStopped, TooLarge, WaitTimedOut, taken_out, unpack_value
+from perdure.ledger import BadRequest, FiberStopped, TooLarge, WaitTimedOut, pack_value, taken_out, unpack_value
 from perdure.ledger.storage.agent_storages import Transaction
 from perdure.policies import UNSET, FiberState, FiberStatus, Json, StepRecord
 
@@ -113,7 +113,7 @@ class FiberContext(RemembersWaits[FiberWaits]):
         """
         if not self.is_cancelled:
             self._boundary()
-        body = plain("data", data, self._life.limits.stash_bytes_max)
+        body = pack_value("data", data, self._life.limits.stash_bytes_max)
         return self._store.change(partial(self._keep, unpack_value(body)))  # a copy, as a later life will read it
 
     def _keep(self, value: Json, transaction: Transaction) -> bool:

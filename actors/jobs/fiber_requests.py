@@ -19,9 +19,17 @@ from perdure.actors.jobs.fiber_context import CURRENT, FiberContext
 from perdure.actors.jobs.fiber_store import FiberStore
 from perdure.actors.life.activity import ACTIVITY
 from perdure.actors.life.life import Life
-from perdure.actors.life.steps import plain
 from perdure.actors.telemetry.telemetry import carried_text
-from perdure.ledger import AwaitedInsideHandler, BadRequest, ConflictingRequest, Kept, check_id, digest_of, unchecked
+from perdure.ledger import (
+    AwaitedInsideHandler,
+    BadRequest,
+    ConflictingRequest,
+    Kept,
+    check_id,
+    digest_of,
+    pack_value,
+    unchecked,
+)
 from perdure.ledger.storage.agent_storages import Transaction
 from perdure.policies import INFINITY, UNSET, FiberResult, FiberRetry
 
@@ -106,7 +114,7 @@ class FiberRequests:
             return None
         if not isinstance(given, Mapping):
             raise BadRequest("metadata", f"{given!r:.200} is no mapping")
-        return Kept(plain("metadata", dict(given), self._life.limits.metadata_bytes_max))
+        return Kept(pack_value("metadata", dict(given), self._life.limits.metadata_bytes_max))
 
     def accept(self, asked: Iterable[FiberRequest]) -> list[tuple[Fiber, bool]]:
         """Accept all of these in one transaction, or find those that exist. Returns each with whether it is new."""
@@ -177,7 +185,7 @@ def checked_result(life: Life, result: object) -> FiberResult | None:
     for field, most in (("snapshot", limits.stash_bytes_max), ("metadata", limits.metadata_bytes_max)):
         value = getattr(given, field)
         if value is not UNSET:
-            plain(field, value, most)
+            pack_value(field, value, most)
     return given
 
 

@@ -90,8 +90,8 @@ class FiberStore:
     def __init__(self, life: Life, told: Callable[[Fiber], None]) -> None:
         self._life, self._told = life, told
         self._own: Transaction | None = None
-        self.spans = FiberSpans(life)
         self.rows = RememberedDocuments(life, FIBER, Fiber.load, Fiber.body, attrgetter("is_open"))
+        self.spans = FiberSpans(life, self.rows)
         self._open = Documents(life, FIBER_OPEN, bytes, bytes)
         self._keys: Documents[str] = Documents(life, FIBER_KEY)
         self._inputs = Documents(life, FIBER_INPUT, bytes, bytes)
@@ -123,7 +123,7 @@ class FiberStore:
 
     def put(self, transaction: Transaction, fiber: Fiber) -> Fiber:
         fiber_id = fiber.fiber_id
-        self.spans.moves(transaction, self.rows.get, fiber_id, fiber)
+        self.spans.moves(transaction, fiber_id, fiber)
         self.rows.put(transaction, fiber_id, fiber)
         if fiber.is_settled:
             self._open.drop(transaction, fiber_id)
@@ -135,7 +135,7 @@ class FiberStore:
         transaction.then(partial(self._committed, fiber, is_own=transaction is self._own))
         return fiber
 
-    def put_new(self, transaction: Transaction, fiber: Fiber, body: bytes | None = None) -> Fiber:
+    def put_new(self, transaction: Transaction, fiber: Fiber, body: bytes | None) -> Fiber:
         if fiber.idempotency_key:
             self._keys.put(transaction, fiber.idempotency_key, fiber.fiber_id)
         if body is not None:
@@ -147,7 +147,7 @@ class FiberStore:
     def drop(self, transaction: Transaction, fiber: Fiber) -> None:
         # Its id and its key are free again.
         fiber_id = fiber.fiber_id
-        self.spans.moves(transaction, self.rows.get, fiber_id, None)
+        self.spans.moves(transaction, fiber_id, None)
         self._drop_work(transaction, fiber_id)
         if fiber.idempotency_key:
             self._keys.drop(transaction, fiber.idempotency_key)

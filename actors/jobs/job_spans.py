@@ -19,6 +19,7 @@ from typing import Any, Final
 from perdure.actors.code.author_call import is_async
 from perdure.actors.jobs.callback_rows import CallbackRow
 from perdure.actors.jobs.fiber import Fiber
+from perdure.actors.life.documents import Documents
 from perdure.actors.life.life import Life
 from perdure.actors.telemetry.span_names import LOST
 from perdure.ledger.storage.agent_storages import Transaction
@@ -30,8 +31,8 @@ _ERRORS: Final = {FiberStatus.ABORTED: "cancelled", FiberStatus.INTERRUPTED: "in
 class FiberSpans:
     """Tells of the fibers of one agent, in one life of it."""
 
-    def __init__(self, life: Life) -> None:
-        self._life, self._telemetry = life, life.services.world.telemetry
+    def __init__(self, life: Life, rows: Documents[Fiber]) -> None:
+        self._life, self._rows, self._telemetry = life, rows, life.services.world.telemetry
 
     def _attempts(self, fiber: Fiber) -> AttemptSpans:
         return self._telemetry.attempts(fiber.trace, "fiber", self._life.agent_id, fiber.fiber_id, str(fiber.number))
@@ -40,11 +41,9 @@ class FiberSpans:
         if self._telemetry.is_on:
             self._telemetry.enter(self._attempts(fiber).place(fiber.attempt))
 
-    def moves(
-        self, transaction: Transaction, find: Callable[[str], Fiber | None], fiber_id: str, after: Fiber | None
-    ) -> None:
-        # If that ends an attempt, it is told with the commit. `find` gives the row that is there.
-        before = find(fiber_id) if self._telemetry.is_on else None
+    def moves(self, transaction: Transaction, fiber_id: str, after: Fiber | None) -> None:
+        # The row is about to be written, or dropped. If that ends an attempt, it is told with the commit.
+        before = self._rows.get(fiber_id) if self._telemetry.is_on else None
         if before is None:
             return
         if before.state is not FiberState.RUNNING:

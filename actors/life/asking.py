@@ -120,7 +120,7 @@ class Asking:
         try:
             said = await fiber.hear(name)
         except (asyncio.CancelledError, FiberStopped):
-            if fiber.goes_on:  # nobody waits for the answer any more
+            if fiber.goes_on():  # nobody waits for the answer any more
                 self._life.request(Cancel(run_id, self._life.agent_id, NOT_AWAITED))
             raise
         error = str(said["error"])

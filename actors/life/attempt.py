@@ -62,7 +62,7 @@ class StoredOutcome(NamedTuple):
 
 
 async def carry(
-    life: Life, ready: Ready, run: RunContext, body: bytes, after: int, undo: list[str] | None = None, *, collect: bool
+    life: Life, ready: Ready, run: RunContext, body: bytes, after: int, undo: list[str] | None, *, collect: bool
 ) -> Ended | Unstarted | Waiting | None:
     """Carry one attempt to its end, or take the result that an earlier one left. None if it counts for nothing: it was told to stop.
     `Waiting` if all that it does waits.

@@ -11,14 +11,13 @@ within `handler_timeout_ms` has.
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Final, NamedTuple
 
-from perdure.actors.code.author_call import in_time, in_words, is_async, staying, tried
+from perdure.actors.code.author_call import in_time, in_words, is_async, result_of, staying, tried
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.life import Life
 from perdure.actors.life.outbox import Outbox
@@ -100,7 +99,7 @@ async def _call(life: Life, transaction: Transaction, piece: WorkPiece) -> None:
     if any(is_async(method) for method, _, _ in steps):
         for method, args, activity in steps:
             with transaction.active(), at_work(activity):
-                await outcome(method(*args))
+                await result_of(partial(method, *args))
     elif steps:
         await life.threads.run(partial(staying, lambda: _call_all(transaction, steps)))
 
@@ -119,11 +118,6 @@ def at_work(activity: Activity) -> Iterator[None]:
         yield
     finally:
         ACTIVITY.reset(token)
-
-
-async def outcome(given: object) -> None:
-    if inspect.isawaitable(given):
-        await given
 
 
 # ---------------------------------------------------------------- migration

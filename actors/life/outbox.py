@@ -79,7 +79,7 @@ class Outbox:
         transaction.add_outbox(body)
 
     def post_tell(
-        self, transaction: Transaction, mail_id: str, letter: TellContent, sender: str, *, is_new: bool = True
+        self, transaction: Transaction, mail_id: str, letter: TellContent, sender: str, *, is_new: bool
     ) -> None:
         transaction.add_outbox(pack(["tell", is_new, mail_id, sender, letter]))
 

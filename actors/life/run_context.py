@@ -97,7 +97,7 @@ class RunContext(RemembersWaits[AttemptWaits]):
         over_ms: float = 0,
     ) -> None:
         super().__init__()
-        self.count_handled: Callable[[int], None] = _count_nothing
+        self.count_handled: Callable[[int], None] = lambda _: None
         self._over_ms = over_ms
         self.has_promised = False
         self._undo_number = 0
@@ -286,7 +286,8 @@ class RunContext(RemembersWaits[AttemptWaits]):
                 transaction.then(lambda: self._life.on_loop(said))
 
     def _taken_after(self, mail_id: str) -> str:
-        rows = [unpack(row) for key, row in self._life.steps(self.run_id).items() if _is_event(key)]
+        steps = self._life.steps(self.run_id).items()
+        rows = [unpack(row) for key, row in steps if key.startswith(EVENT_TAKEN) and not key.endswith(UNTIL)]
         return next((after for _, _, _, known, after in rows if known == mail_id), "")
 
     # what it remembers
@@ -441,14 +442,6 @@ class RunMessages:
             return cast("RunMessage", self._run.receive(timeout=self._timeout))
         except WaitTimedOut:
             raise StopIteration from None
-
-
-def _count_nothing(_handled: int) -> None:
-    return None
-
-
-def _is_event(key: str) -> bool:
-    return key.startswith(EVENT_TAKEN) and not key.endswith(UNTIL)
 
 
 def _signal(

@@ -201,7 +201,7 @@ class RemembersSteps:
             outcome = job()
             if inspect.isawaitable(outcome):
                 return self._finish_step(name, called, outcome)
-            self._finish(name, called, pack([False, Kept(plain(f"step {name!r}", outcome))]))
+            self._finish(name, called, pack([False, Kept(pack_value(f"step {name!r}", outcome))]))
         if awaits:
             return self._given_durably(outcome)
         self._life.wait_durable()
@@ -286,7 +286,7 @@ class RemembersSteps:
                 elif value is not _NOT_DONE:
                     break
                 record = record._replace(began=record.began and value is not _NOT_DONE)
-            body = pack([has_loop(), Kept(plain(f"step {name!r}", value))])
+            body = pack([has_loop(), Kept(pack_value(f"step {name!r}", value))])
             yield from _done(partial(self._written, partial(self._finish, name, called, body)))
             yield from _done(self._until_durable)
             return value
@@ -428,7 +428,7 @@ class RemembersSteps:
     async def _finish_step(self, name: str, called: _Called, pending: Awaitable[T]) -> T:
         with self._noted(name, called):
             value = await pending
-            body = pack([True, Kept(plain(f"step {name!r}", value))])
+            body = pack([True, Kept(pack_value(f"step {name!r}", value))])
             await self._life.written(partial(self._finish, name, called, body))
         return await self._given_durably(value)
 
@@ -550,8 +550,3 @@ def _awaited_calls(code: CodeType) -> frozenset[int]:
     pairs = pairwise(dis.get_instructions(code))
     awaited = (range(each.offset, then.offset) for each, then in pairs if then.opname == "GET_AWAITABLE")
     return frozenset(chain.from_iterable(awaited))
-
-
-def plain(field: str, value: object, bytes_max: int | None = None) -> bytes:
-    """Plain data as it is kept. Raises `BadRequest` or `TooLarge`, naming the field."""
-    return pack_value(field, value, math.inf if bytes_max is None else bytes_max)

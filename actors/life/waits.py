@@ -347,6 +347,21 @@ def this_thread() -> int:
     return 0 if has_loop() else get_ident()
 
 
+class Hearing(NamedTuple):
+    """Events of ours that come to an attempt, each once, under a name of its own.
+
+    Attributes:
+        owner: the id of what the attempt is at.
+        hear: the value of the event. Whoever is cancelled meanwhile waits for it no more.
+        goes_on: whether the attempt has not ended in a wait.
+    """
+
+    owner: str
+    has_heard: Callable[[str], bool]
+    hear: Callable[[str], Awaitable[Any]]
+    goes_on: Callable[[], bool]
+
+
 class RemembersWaits(RemembersSteps, Generic[W]):
     """One attempt whose code may wait. A subclass says where events lie, and what is worth to be remembered."""
 
@@ -436,7 +451,13 @@ class RemembersWaits(RemembersSteps, Generic[W]):
     def hearing(self) -> Hearing:
         """Waits for events of ours, for the code on this thread."""
         self._may_wait("ask")
-        return Hearing(self, this_thread())
+        thread = this_thread()
+        return Hearing(
+            self._owner,
+            lambda name: self._remembered(EVENT_TAKEN + name) is not None,
+            lambda name: self._value_of(EVENT_TAKEN + name, name, NEVER, math.inf, thread),
+            lambda: self.waits.goes_on,
+        )
 
     # what is remembered of a wait
 
@@ -526,31 +547,6 @@ class RemembersWaits(RemembersSteps, Generic[W]):
 
     def _late(self, event: str) -> WaitTimedOut:
         raise NotImplementedError
-
-
-class Hearing:
-    """Events of ours that come to an attempt, each once, under a name of its own.
-
-    Attributes:
-        owner: the id of what the attempt is at.
-    """
-
-    def __init__(self, attempt: RemembersWaits[Any], thread: int) -> None:
-        self._attempt, self._thread = attempt, thread
-        self.owner = attempt._owner  # noqa: SLF001 - a part of it
-
-    def has_heard(self, name: str) -> bool:
-        return self._attempt._remembered(EVENT_TAKEN + name) is not None  # noqa: SLF001 - a part of it
-
-    async def hear(self, name: str) -> Any:
-        """The value of the event. Whoever is cancelled meanwhile waits for it no more."""
-        value, _ = await self._attempt._event(EVENT_TAKEN + name, name, NEVER, math.inf, self._thread)  # noqa: SLF001 - a part of it
-        return value
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether the attempt has not ended in a wait."""
-        return bool(self._attempt.waits.goes_on)
 
 
 def entering(method: Callable[..., object], attempt: RemembersWaits[Any]) -> Callable[..., object]:
