@@ -89,7 +89,7 @@ class Admitted:
         # Such a class has a say in how its objects are made, so what is made again has to be compared.
         return any(each.is_unsure for each in self._classes.values())
 
-    def _admit(self, kind: type) -> dict[str, Any]:
+    def _admit(self, kind: type) -> dict[str, object]:
         if is_typeddict(kind):
             return _hints(kind)
         way = _way_of(kind)
@@ -101,7 +101,7 @@ class Admitted:
             self._ways[kind], self._classes[name] = (name, way), way
         return way.hints if way is not None else {}
 
-    def take(self, value: Any) -> list[Any] | None:
+    def take(self, value: Any) -> list[object] | None:
         known = self._ways.get(type(value))
         if known is not None:
             return [known[0], *known[1].take(value)]
@@ -227,7 +227,7 @@ class _Enum:
 
 
 class _NamedTuple:
-    def __init__(self, kind: Any) -> None:
+    def __init__(self, kind: type[tuple[object, ...]]) -> None:
         self._kind, self.hints, self.is_unsure = kind, _hints(kind), False
 
     def take(self, value: tuple[object, ...]) -> list[object]:
@@ -243,7 +243,7 @@ class _Foreign:
         self._kind, self.hints, self.is_unsure = kind, _NOTHING, False
 
     @cached_property
-    def _adapter(self) -> TypeAdapter[Any]:
+    def _adapter(self) -> TypeAdapter[object]:
         return TypeAdapter(self._kind)
 
     def take(self, value: object) -> list[object]:
@@ -268,7 +268,7 @@ def _has_own_way(kind: Any) -> bool:
     return kind.__new__ is not object.__new__
 
 
-def _way_of(kind: Any) -> _Way | None:
+def _way_of(kind: type) -> _Way | None:
     # None for plain data, for types that the ledger knows, and for what never travels.
     ways: tuple[tuple[Callable[[Any], bool], Callable[[Any], _Way]], ...] = (
         (lambda each: issubclass(each, BaseModel), _Model),
@@ -291,7 +291,7 @@ def _way_of(kind: Any) -> _Way | None:
     return _Foreign(kind) if is_foreign and not getattr(kind, "_is_protocol", False) else None
 
 
-def _hints(kind: Any) -> dict[str, Any]:
+def _hints(kind: type) -> dict[str, object]:
     known = getattr(kind, "__pydantic_fields__", None)
     if known is not None:
         return {name: each.annotation for name, each in known.items()}
@@ -301,7 +301,7 @@ def _hints(kind: Any) -> dict[str, Any]:
         return {}
 
 
-def _within(hint: Any) -> Iterator[Any]:
+def _within(hint: object) -> Iterator[object]:
     if isinstance(hint, TypeVar):
         yield from (hint.__bound__, *hint.__constraints__)
     elif isinstance(hint, TypeAliasType | getattr(typing, "TypeAliasType", TypeAliasType)):
@@ -329,7 +329,7 @@ def _named_in(schema: object) -> Iterator[type]:
             yield type(each)
 
 
-def _text(hint: Any) -> str:
+def _text(hint: object) -> str:
     # It goes into fingerprints, so it is the same in every process.
     arguments = get_args(hint)
     origin = get_origin(hint)

@@ -20,8 +20,8 @@ RUN, FIBER = "RunContext", "FiberContext"
 
 
 class Arguments(NamedTuple):
-    args: list[Any]  # without `self`
-    kwargs: dict[str, Any]
+    args: list[object]  # without `self`
+    kwargs: dict[str, object]
 
 
 class _Call(NamedTuple):

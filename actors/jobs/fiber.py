@@ -118,7 +118,7 @@ class Fiber:
         return self.state in FIBER_ENTERED_NEXT
 
     @property
-    def waits(self) -> dict[str, Any] | None:
+    def waits(self) -> dict[str, object] | None:
         # What its body waits for, if it is in no process because of that.
         if not self.is_waiting:
             return None

@@ -205,7 +205,7 @@ class FiberContext(RemembersWaits[FiberWaits]):
         # After a death or a wait the same count goes on. A body that is entered again because it has raised counts anew.
         return record if record.round == self._round else record.counted_anew(self._round)
 
-    def _undo_reference(self, undo: object) -> list[Any]:
+    def _undo_reference(self, undo: object) -> list[object]:
         raise BadRequest(
             "undo", "a fiber has no end that undoes its steps; take such a step in a run, or undo in the body"
         )

@@ -190,9 +190,9 @@ class WantedAnswer(NamedTuple):
         """Raises `AskExpired` if nobody has answered, and nothing stands for that."""
         return answer_of(run_id, self.question, self.shape, body)
 
-    def asked(self) -> dict[str, Any]:
+    def asked(self) -> dict[str, object]:
         # Without the type of the answer, which only whoever asks may have.
-        asked = {
+        asked: dict[str, object] = {
             "question": self.question,
             "schema": unpack_value(self.schema),
             "args": None if self.args is None else unpack_value(self.args),
@@ -218,14 +218,14 @@ def wanted_of(asked: Mapping[str, Any], shape: Shape) -> WantedAnswer:
     )
 
 
-def told_of(body: bytes) -> dict[str, Any]:
+def told_of(body: bytes) -> dict[str, object]:
     """What people have said, as plain data. `answered` is false if nobody did in time, and nothing stands for that."""
     told = unpack(body)
     plain = {name: None if told[name] is None else unpack_value(told[name]) for name in ("value", "args")}
     return {"answered": told["value"] is not None, **told, **plain}
 
 
-def body_of(told: Mapping[str, Any]) -> bytes:
+def body_of(told: Mapping[str, object]) -> bytes:
     has = {"value": told["answered"], "args": told["args"] is not None}
     return pack({**told, **{name: pack_value(name, told[name]) if has[name] else None for name in has}})
 
@@ -327,7 +327,7 @@ def type_of_answer(schema: object) -> object:
     return schema
 
 
-def kept_type(kind: Any, code_dir: Path | None) -> list[Any]:
+def kept_type(kind: object, code_dir: Path | None) -> list[object]:
     """How the type of an answer is found again after a death, as plain data. Raises `BadRequest` for one that is not."""
     origin, parts = get_origin(kind), get_args(kind)
     if kind is None or kind is NoneType:

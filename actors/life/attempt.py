@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -243,7 +244,7 @@ async def _undo_and_end(life: Life, run: RunContext, outcome: StoredOutcome) -> 
     return _ended(life, run, outcome)
 
 
-def _kept_undoing(life: Life, run_id: str) -> list[Any] | None:
+def _kept_undoing(life: Life, run_id: str) -> list[str] | None:
     body = life.steps(run_id).get(_UNDOING)
     return unpack(body) if body else None
 
@@ -316,7 +317,7 @@ async def _undone(life: Life, run: RunContext, key: str, record: StepRecord) -> 
     await life.call(_found(life, "undo", record.undo), value)
 
 
-def _found(life: Life, field: str, reference: list[Any]) -> Any:
+def _found(life: Life, field: str, reference: list[Any]) -> Callable[..., object]:
     kind, name, bound = reference
     arguments, keywords = taken_out(bound)
     method = name_of_method(life.agent, field, name) if kind == "method" else ""

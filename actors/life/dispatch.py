@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Final, Unpack, cast
@@ -76,7 +76,7 @@ class Dispatch:
     def ask(
         self,
         agent_class: type,
-        asked: JsonObject,
+        asked: Mapping[str, object],
         *,
         run_id: str | None = None,
         then: str = "",

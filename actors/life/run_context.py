@@ -90,7 +90,7 @@ class RunContext(RemembersWaits[AttemptWaits]):
         tool_call: str | None,
         trace: str = "",
         behalf: Sequence[str] = (),
-        joined: Sequence[Any] = (),
+        joined: Sequence[object] = (),
         *,
         began_by: str = "",
         after: int = 0,
@@ -245,7 +245,7 @@ class RunContext(RemembersWaits[AttemptWaits]):
             if not note:
                 return event.body
 
-    async def _show(self, number: int, show: Callable[[Fields], object]) -> None:
+    async def _show(self, number: int, show: Show) -> None:
         # Once for each time that it opens: what is remembered of it is written with the mail.
         told = cast("Fields", await self._life.services.supervisor.ask(ShowAsk(self.run_id, number)))
         key = f"{SHOWN}{number}\0{told['opened_at_ms']}\0{told['digest']}"

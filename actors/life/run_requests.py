@@ -146,7 +146,12 @@ class RunRequests:
         return RequestedRun(agent_class, request, on_cancel == "leave")
 
     def question(
-        self, agent_class: type, asked: JsonObject, run_id: str | None, then: str, display: JsonObject | None = None
+        self,
+        agent_class: type,
+        asked: Mapping[str, object],
+        run_id: str | None,
+        then: str,
+        display: JsonObject | None = None,
     ) -> RequestedRun:
         # The run is waited for, or an agent's method `then` is told the answer.
         follow, shown = ASKED if then else False, asked["question"]

@@ -23,7 +23,7 @@ from functools import lru_cache, partial
 from itertools import chain, pairwise
 from threading import Lock
 from types import CodeType, FrameType, FunctionType
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, overload
+from typing import Final, NamedTuple, TypeAlias, TypeVar, overload
 
 from perdure.actors.code.annotations import content
 from perdure.actors.code.author_call import in_words, name_of_method, tried, tried_now
@@ -69,9 +69,9 @@ class _Called(NamedTuple):
 class _Care(NamedTuple):
     retry: Retries | None
     timeout_ms: int | None
-    undo: list[Any] | None
+    undo: list[object] | None
     probe: Callable[[], object] | None
-    kept_probe: list[Any] | None
+    kept_probe: list[object] | None
 
 
 # Something to be done for a step; what it gives is awaited if it can be, until `until_ms` at the latest.
@@ -233,10 +233,10 @@ class RemembersSteps:
             raise BadRequest("probe", f"{probe!r:.200} is no function that says what came of the step")
         return probe
 
-    def _undo_reference(self, undo: object) -> list[Any]:
+    def _undo_reference(self, undo: object) -> list[object]:
         return self._reference("undo", undo)
 
-    def _reference(self, field: str, given: object) -> list[Any]:
+    def _reference(self, field: str, given: object) -> list[object]:
         """How a function is found again after a death: the name of a method or of a function of a module, and what is bound to it."""
         arguments: tuple[object, ...] = ()
         keywords: dict[str, object] = {}
@@ -519,7 +519,7 @@ def _in_ms(timeout: object) -> int:
     return math.ceil(check_number("timeout", seconds, unit="seconds", is_finite=True, above=True) * 1000)
 
 
-def _made_of(job: Any) -> tuple[object, ...]:
+def _made_of(job: object) -> tuple[object, ...]:
     # What tells one job from another: its code, and what is bound to it now.
     if isinstance(job, partial):
         return (*_made_of(job.func), *job.args, *job.keywords, *job.keywords.values())

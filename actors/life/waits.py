@@ -60,7 +60,7 @@ LOOK_AGAIN_MOST_S: Final = 30.0
 SLEEP: Final = "\x00sleep"  # names of waits among the steps
 EVENT_TAKEN: Final = "\x00event\x00"
 UNTIL: Final = "\x00until"
-W = TypeVar("W", bound="Waits")
+W_co = TypeVar("W_co", bound="Waits", covariant=True)
 
 
 class Suspended(BaseException):
@@ -122,10 +122,10 @@ class Waits:
         suspended: what it waits for, once the attempt is to end.
     """
 
-    def __init__(self, life: Life, over_ms: float, main: asyncio.Task[Any] | None, thread: int) -> None:
+    def __init__(self, life: Life, over_ms: float, main: asyncio.Task[object] | None, thread: int) -> None:
         self.life, self.over_ms, self.main, self.thread = life, over_ms, main, thread
         self.suspended: WaitEnding | None = None
-        self.tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
+        self.tasks: WeakSet[asyncio.Task[object]] = WeakSet()
         self._waiters: dict[_Waiter, None] = {}
         self._events: dict[str, deque[SentEvent]] = {}
         self._seen: set[str] = set()
@@ -279,7 +279,7 @@ class Waits:
             if not waiter.signal.done():
                 waiter.signal.set_exception(Suspended())
 
-    def _all_wait(self, apart_from: asyncio.Task[Any] | None) -> bool:
+    def _all_wait(self, apart_from: asyncio.Task[object] | None) -> bool:
         if self.main is None:
             return False  # its code has yet to begin
         ours = {task for task in self.tasks if not task.done()} | {self.main}
@@ -305,7 +305,7 @@ class AttemptWaits(Waits):
         over_ms: float,
         taken_after: Callable[[str], str],
         count_handled: Callable[[int], None],
-        main: asyncio.Task[Any] | None,
+        main: asyncio.Task[object] | None,
         thread: int,
     ) -> None:
         super().__init__(life, over_ms, main, thread)
@@ -362,7 +362,7 @@ class Hearing(NamedTuple):
     goes_on: Callable[[], bool]
 
 
-class RemembersWaits(RemembersSteps, Generic[W]):
+class RemembersWaits(RemembersSteps, Generic[W_co]):
     """One attempt whose code may wait. A subclass says where events lie, and what is worth to be remembered."""
 
     def __init__(self) -> None:
@@ -374,7 +374,7 @@ class RemembersWaits(RemembersSteps, Generic[W]):
     # for the engine
 
     @cached_once
-    def waits(self) -> W:
+    def waits(self) -> W_co:
         """What it waits for. Code that never waits never looks at it."""
         return self._new_waits()
 
@@ -395,7 +395,7 @@ class RemembersWaits(RemembersSteps, Generic[W]):
         if self.has_waits:
             self.waits.thread = self._thread
 
-    def note_task(self, task: asyncio.Task[Any]) -> None:
+    def note_task(self, task: asyncio.Task[object]) -> None:
         self.waits.tasks.add(task)
 
     def waits_are_over(self) -> None:
@@ -534,7 +534,7 @@ class RemembersWaits(RemembersSteps, Generic[W]):
 
     # for subclasses
 
-    def _new_waits(self) -> W:
+    def _new_waits(self) -> W_co:
         raise NotImplementedError
 
     def _keeps_sleep(self) -> bool:
@@ -549,7 +549,7 @@ class RemembersWaits(RemembersSteps, Generic[W]):
         raise NotImplementedError
 
 
-def entering(method: Callable[..., object], attempt: RemembersWaits[Any]) -> Callable[..., object]:
+def entering(method: Callable[..., object], attempt: RemembersWaits[Waits]) -> Callable[..., object]:
     # Sync code says on which thread it works.
     if is_async(method):
         return method
@@ -566,7 +566,7 @@ def _settle(signal: asyncio.Future[None]) -> None:
         signal.set_result(None)
 
 
-def _heard(task: asyncio.Task[Any]) -> None:
+def _heard(task: asyncio.Task[object]) -> None:
     with suppress(asyncio.CancelledError):
         task.exception()
 
@@ -586,7 +586,7 @@ _WAITING_CODE: Final[frozenset[CodeType]] = frozenset(
 )
 
 
-def _awaits_one_of(task: asyncio.Task[Any], ours: set[asyncio.Task[Any]]) -> bool:
+def _awaits_one_of(task: asyncio.Task[object], ours: set[asyncio.Task[object]]) -> bool:
     waited = getattr(task, "_fut_waiter", None)
     if waited is None or waited.done():
         return False
@@ -609,7 +609,7 @@ def _awaits_one_of(task: asyncio.Task[Any], ours: set[asyncio.Task[Any]]) -> boo
 _WAIT: Final[Callable[..., Pending[object]]] = vars(asyncio.tasks)["_wait"]
 
 
-def _calls(task: asyncio.Task[Any]) -> list[Any]:
+def _calls(task: asyncio.Task[object]) -> list[Any]:
     # They await each other, the innermost last.
     calls: list[Any] = [task.get_coro()]
     while isinstance(below := getattr(calls[-1], "cr_await", None), Coroutine):
@@ -617,7 +617,7 @@ def _calls(task: asyncio.Task[Any]) -> list[Any]:
     return calls
 
 
-def _times_out(task: asyncio.Task[Any]) -> bool:
+def _times_out(task: asyncio.Task[object]) -> bool:
     """Whether a task is in an `asyncio.timeout`, or in a scope with a deadline of another library.
 
     A coroutine holds what its `with` blocks are to call at their ends, so this does not depend on the kind of loop.
