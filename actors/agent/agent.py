@@ -36,10 +36,10 @@ from perdure.actors.code.author_call import hook
 from perdure.actors.code.known_types import claim
 from perdure.actors.code.schema import in_short
 from perdure.actors.event_stream import Followed
+from perdure.actors.jobs.callback_rows import QueuedItem, Schedule
 from perdure.actors.jobs.fiber import FiberInspection, FiberPage
 from perdure.actors.jobs.fiber_context import CURRENT, FiberContext, FiberRecovery
 from perdure.actors.jobs.fiber_requests import FiberOptions
-from perdure.actors.jobs.occurrence import QueuedItem, Schedule
 from perdure.actors.jobs.schedule_requests import CallbackOptions, every, instant, queued, timed
 from perdure.actors.life.activity import ACTIVITY, CALL
 from perdure.actors.life.asks import Answer, AskOptions

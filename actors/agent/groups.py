@@ -10,9 +10,8 @@ from typing import Any, ClassVar
 
 from perdure.actors.agent.exposing import exposed, watching
 from perdure.actors.host.tenant import Tenant
-from perdure.actors.jobs.callback_rows import SCHEDULE_TYPES, CallbackRow
+from perdure.actors.jobs.callback_rows import SCHEDULE_TYPES, CallbackRow, Past, QueuedItem, Schedule
 from perdure.actors.jobs.fiber import FiberInspection
-from perdure.actors.jobs.occurrence import Past, QueuedItem, Schedule
 from perdure.actors.jobs.schedule_requests import retries_of, span_of
 from perdure.actors.life.family import SubAgentInfo
 from perdure.actors.life.results import RunInfo, RunResult

@@ -29,7 +29,7 @@ from perdure.actors.code.author_call import in_words
 from perdure.actors.code.carried_code import keep_code
 from perdure.actors.code.import_path import file_of, is_importable, is_installed, refuse_archive, root_of, spec_on_path
 from perdure.actors.code.known_types import NAMED, claimant, claimed, places_of, remember_type
-from perdure.actors.code.packages import keep_text, pin, sent
+from perdure.actors.code.packages import PinnedCode, keep_text, package_file, sources_of, unpacked
 from perdure.actors.code.permanent_names import is_ours, module_of, permanent
 from perdure.actors.code.program import SourceText
 from perdure.actors.code.typed_texts import not_in_text, typed_texts
@@ -263,13 +263,16 @@ def _load(name: str, code_dir: Path | None, unknown: Unknown) -> object:
 
 
 def prefer_sent(folder: Path, package: str, code_dir: Path) -> None:
-    sent(folder, package, code_dir)
+    """From now on this process, which may be on another machine, has its code from this folder, into which the package was unpacked."""
+    sys.meta_path.insert(0, PinnedCode(folder, sources_of(package, code_dir), is_home=False))
     _sent.insert(0, folder)
     sys.path[:] = [str(folder), *(place for place in sys.path if place != str(folder))]
 
 
 def prefer_pinned(package: str, code_dir: Path) -> None:
-    pinned = pin(package, code_dir)
+    """From now on this process has its code from this package. Raises `OSError` if that is gone."""
+    pinned = PinnedCode(unpacked(package_file(package, code_dir)), sources_of(package, code_dir))
+    sys.meta_path.insert(0, pinned)
     _sent.insert(0, pinned.folder)
     _origin_of.append(pinned.origin_of)
 

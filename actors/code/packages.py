@@ -13,7 +13,6 @@ import hashlib
 import json
 import linecache
 import logging
-import sys
 import tempfile
 import tokenize
 import zipfile
@@ -134,19 +133,7 @@ def _said_to_be_of(author: str, code: CodeType) -> CodeType:
     return code.replace(co_filename=author, co_consts=inner)
 
 
-def pin(package: str, code_dir: Path) -> PinnedCode:
-    # Raises `OSError` if the package is gone.
-    pinned = PinnedCode(unpacked(package_file(package, code_dir)), places_of(package, code_dir))
-    sys.meta_path.insert(0, pinned)
-    return pinned
-
-
-def sent(folder: Path, package: str, code_dir: Path) -> None:
-    """From now on this process, which may be on another machine, has its code from this folder, into which the package was unpacked."""
-    sys.meta_path.insert(0, PinnedCode(folder, places_of(package, code_dir), is_home=False))
-
-
-def places_of(package: str, code_dir: Path) -> dict[str, str]:
+def sources_of(package: str, code_dir: Path) -> dict[str, str]:
     noted = noted_places(places_file(package, code_dir))
     if noted is None:
         log.warning("where the code of package %s was written is not known: its note cannot be read", package)

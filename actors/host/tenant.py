@@ -36,7 +36,7 @@ from perdure.actors.life.run_context import RunContext
 from perdure.actors.life.state_watch import StateWatch
 from perdure.actors.life.waits import SentEvent
 from perdure.actors.link.direct_calls import BEGINS, NOT_NOW, DirectRoute, append_route, method_key
-from perdure.actors.link.messages import CopyStorage, Report
+from perdure.actors.link.messages import CopyStorage, Deliver, Report
 from perdure.actors.link.wire import error_to_plain
 from perdure.actors.ports import KillPoint
 from perdure.actors.telemetry.telemetry import CARRIED
@@ -276,7 +276,15 @@ class Tenant(Life):
             self.alarms.say()
         self.push(farewell)
 
-    def deliver_events(self, letters: list[Letter]) -> None:
+    def deliver(self, said: Deliver) -> None:
+        events, letters = list[Letter](), list[Letter]()
+        for letter in (Letter(*mail) for mail in said.mails):
+            (events if letter.slot.startswith(EVENT) else letters).append(letter)
+        self._deliver_events(events)
+        if letters:
+            self.mail.deliver(letters)
+
+    def _deliver_events(self, letters: list[Letter]) -> None:
         # An event for a run that is over comes again in the next attempt.
         of_runs: dict[str, list[SentEvent]] = {}
         for letter in letters:

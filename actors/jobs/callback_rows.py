@@ -1,4 +1,4 @@
-"""The rows of schedules and of the queue, as documents of the agent's storage.
+"""The rows of schedules and of the queue, as documents of the agent's storage, and what an author sees of them.
 
     schedule          <schedule id>   one schedule, with the end of its history
     schedule_history  <schedule id>   the history of one that is gone
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TypedDict, TypeVar, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack
 
 from perdure.actors.events.observability import Channel, emit
 from perdure.actors.life.documents import RememberedDocuments, StoredRow
@@ -21,7 +21,16 @@ from perdure.actors.life.life import Life
 from perdure.actors.retries import despite_conflicts
 from perdure.ledger import BadRequest, ConflictingRequest
 from perdure.ledger.storage.agent_storages import SCHEDULE, Transaction
-from perdure.policies import CALLBACK_DUE, CALLBACK_TRANSITIONS, CallbackEvent, CallbackStatus, CatchUp, TickOverlap
+from perdure.policies import (
+    CALLBACK_DUE,
+    CALLBACK_TRANSITIONS,
+    CallbackEvent,
+    CallbackStatus,
+    CatchUp,
+    PastOutcome,
+    Retries,
+    TickOverlap,
+)
 
 T = TypeVar("T")
 
@@ -214,3 +223,95 @@ class Rows(RememberedDocuments[CallbackRow]):
         transaction.then(
             lambda: emit(Channel.SCHEDULE, f"{self.domain}:{what}", agent=address, payload=told, at_ms=at_ms)
         )
+
+
+# ---------------------------------------------------------------- what an author sees
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Occurrence:
+    """What a callback is called for.
+
+    Its effects in the agent's storage, and on other agents, happen once. Effects outside of Perdure (an HTTP call, say) may happen again
+    after a death. `delivery_id` is the same for all tries of one occurrence, so the other side can tell.
+
+    Args:
+        schedule_id: the schedule, or the item of the queue.
+        scheduled_at_ms: the time that it was for.
+        attempt: 1 for the first try.
+        missed: how many earlier ticks were folded into it.
+    """
+
+    schedule_id: str
+    scheduled_at_ms: int
+    attempt: int
+    missed: int
+    delivery_id: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Schedule:
+    """A schedule of an agent, as it stands.
+
+    `status` is `waiting` for its time, `retrying` after a failure, `paused`, or `parked` until `schedules.retry`; `error` says why.
+
+    Args:
+        type: `scheduled` for an instant, `delayed` by a number of seconds, `cron`, or `interval`.
+        next_at_ms: when its callback is called next; None if it is paused or parked.
+        attempt: how many tries of the current occurrence have failed.
+        number: the cursor of `schedules.list`.
+    """
+
+    schedule_id: str
+    type: str
+    callback: str
+    payload: Any
+    status: CallbackStatus
+    next_at_ms: int | None
+    cron: str | None
+    time_zone: str | None
+    interval_ms: int | None
+    catch_up: str
+    overlap: str
+    jitter_ms: int
+    retry: Retries
+    key: str | None
+    attempt: int
+    error: str | None
+    created_at_ms: int
+    number: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueuedItem:
+    """An item that waits in an agent's queue. Its statuses are those of a schedule, without `paused`."""
+
+    item_id: str
+    callback: str
+    payload: Any
+    status: CallbackStatus
+    next_at_ms: int | None
+    retry: Retries
+    key: str | None
+    attempt: int
+    error: str | None
+    queued_at_ms: int
+    number: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Past:
+    """One try of a schedule's callback, or ticks that were dropped.
+
+    Args:
+        outcome: `completed`, `failed`, `parked` (failed for good), or `skipped` (nothing was called).
+        missed: how many ticks were folded into it, or dropped if it was skipped.
+    """
+
+    scheduled_at_ms: int
+    began_at_ms: int
+    ended_at_ms: int
+    attempt: int
+    missed: int
+    outcome: PastOutcome
+    error: str | None

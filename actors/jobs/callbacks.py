@@ -31,9 +31,8 @@ from itertools import groupby
 from typing import Any, Protocol
 
 from perdure.actors.code.author_call import is_async, result_of
-from perdure.actors.jobs.callback_rows import CallbackRow, Rows
+from perdure.actors.jobs.callback_rows import CallbackRow, Occurrence, Rows
 from perdure.actors.jobs.job_spans import CallbackSpans
-from perdure.actors.jobs.occurrence import Occurrence
 from perdure.actors.jobs.schedule_requests import retries_of
 from perdure.actors.life.activity import Activity
 from perdure.actors.life.life import Life

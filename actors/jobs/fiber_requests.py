@@ -222,19 +222,16 @@ class FiberWaiters:
             self._give_place(1)
         try:
             async with asyncio.timeout(None if timeout_ms is None or timeout_ms == INFINITY else timeout_ms / 1000):
-                await self._until_settled(fiber_id)
+                while not self._found(fiber_id).is_settled:
+                    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                    self._waiting.setdefault(fiber_id, []).append(waiter)
+                    await waiter
         except TimeoutError:
             pass
         finally:
             if is_lending:
                 self._give_place(-1)
         return self._store.inspected(self._found(fiber_id), accepted=accepted)
-
-    async def _until_settled(self, fiber_id: str) -> None:
-        while not self._found(fiber_id).is_settled:
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.setdefault(fiber_id, []).append(waiter)
-            await waiter
 
     def _found(self, fiber_id: str) -> Fiber:
         fiber = self._store.find(fiber_id)

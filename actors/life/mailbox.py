@@ -8,7 +8,7 @@ fails, the group is rolled back and handled one by one, so that one poisonous ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -193,18 +193,13 @@ def _steps(life: Life, letter: Letter) -> list[Step]:
 
 
 def _told(life: Life, name: str, run: RunInfo, about: MilestoneInfo | RunResult, activity: Activity) -> list[Step]:
-    method = _method(life.agent, name)
+    method = getattr(life.agent, name, None)
+    if not callable(method):
+        raise _NoHandler("handler", f"{type(life.agent).__name__} has no method {name!r}; the mail is parked")
     if run.agent_type != QUESTION_TYPE or name == ANSWERED or isinstance(about, MilestoneInfo):
         return [(method, (run, about), activity)]
     answer = heard(life, about)  # `then` of a question is told that alone
     return [] if answer is None else [(method, (answer,), activity)]
-
-
-def _method(agent: object, name: str) -> Callable[..., object]:
-    method = getattr(agent, name, None)
-    if not callable(method):
-        raise _NoHandler("handler", f"{type(agent).__name__} has no method {name!r}; the mail is parked")
-    return cast("Callable[..., object]", method)
 
 
 def _steps_of_refusal(life: Life, letter: Letter) -> list[Step]:

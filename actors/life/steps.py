@@ -273,7 +273,7 @@ class RemembersSteps:
                 verdict = self._verdict(name, record, care)
                 if verdict is StepVerdict.PAUSE:
                     until_ms = min(record.next_try_ms, record.deadline_ms or record.next_try_ms)
-                    yield from _done(partial(self._paused, name, until_ms))
+                    yield from _done(partial(self._paused, until_ms))
                     continue
                 if verdict is StepVerdict.BEGIN:
                     record = yield from self._begin(name, called.key, record, care)
@@ -379,13 +379,6 @@ class RemembersSteps:
         except TimeoutError:  # what the job raises is in its outcome
             return None, _LimitOver()
 
-    def _paused(self, name: str, until_ms: int) -> object:
-        return self._life.bridge(self._pause(name, until_ms))
-
-    async def _pause(self, name: str, until_ms: int) -> None:
-        """Wait for the next try of a step."""
-        await asyncio.sleep(max(0, until_ms - self._life.now_ms()) / 1000)
-
     def _noting(self, key: str, record: StepRecord) -> Generator[_Deed, Outcome, None]:
         yield from _done(partial(self._written, partial(self._note_down, RECORD + key, _body(record))))
 
@@ -408,6 +401,10 @@ class RemembersSteps:
 
     def _counted(self, record: StepRecord) -> StepRecord:
         """The record in this count of the tries."""
+        raise NotImplementedError
+
+    def _paused(self, until_ms: int) -> object:
+        """Wait for the next try of a step. May give an awaitable."""
         raise NotImplementedError
 
     @property

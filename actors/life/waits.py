@@ -207,7 +207,11 @@ class Waits:
 
     def line_up(self, events: list[SentEvent]) -> None:
         for event in events:
-            self._line_up(event)
+            line = self._events.setdefault(event.name, deque())
+            is_late = bool(line) and line[-1].seq > event.seq  # it was handed over again
+            line.append(event)
+            if is_late:
+                self._events[event.name] = deque(sorted(line, key=lambda each: each.seq))
         for waiter in self._waiters:
             if self._events.get(waiter.event):
                 _settle(waiter.signal)
@@ -217,13 +221,6 @@ class Waits:
         fresh = [event for event in events if event.mail_id not in self._seen]
         self._seen.update(event.mail_id for event in fresh)
         return fresh
-
-    def _line_up(self, event: SentEvent) -> None:
-        line = self._events.setdefault(event.name, deque())
-        is_late = bool(line) and line[-1].seq > event.seq  # it was handed over again
-        line.append(event)
-        if is_late:
-            self._events[event.name] = deque(sorted(line, key=lambda each: each.seq))
 
     @property
     def goes_on(self) -> bool:
@@ -528,7 +525,7 @@ class RemembersWaits(RemembersSteps, Generic[W_co]):
             await self._life.written(partial(self._note_down, key, pack([*until])))
         return until
 
-    def _paused(self, name: str, until_ms: int) -> Awaitable[None]:
+    def _paused(self, until_ms: int) -> Awaitable[None]:
         left_ms = max(0, until_ms - self._life.now_ms())
         return self._life.bridge(self.waits.until(WaitEnd(until_ms), left_ms, this_thread()))
 
