@@ -60,7 +60,7 @@ def claim(cls: type, name: str) -> None:
 
 
 def claimed(cls: type) -> str:
-    # It is not inherited.
+    # A name of its own is not inherited.
     return str(vars(cls).get("__perdure_name__", ""))
 
 

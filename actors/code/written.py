@@ -34,7 +34,7 @@ ANY_NUMBER: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEY
 
 
 def signature_of(function: Callable[..., object]) -> inspect.Signature:
-    # Its annotations need not be resolved.
+    # Annotations need not be resolved here.
     try:
         return inspect.signature(function, **_LENIENT)
     except (ValueError, TypeError) as problem:

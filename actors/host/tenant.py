@@ -383,7 +383,7 @@ class Tenant(Life):
     # another storage
 
     def restore(self, path: Path) -> None:
-        # What is planned there begins, too.
+        # What is planned in the copy (schedules, the queue) begins, too.
         if not self.services.agent_storages.exists(self.agent_id):
             self.reopen()  # a handle on nothing would be in the way
         self.services.agent_storages.restore(self.agent_id, path)

@@ -372,7 +372,7 @@ class Fibers:
         return self.store.change(abort)
 
     def send(self, fiber_id: str, event: str, value: object, event_id: str | None) -> None:
-        # One whose body waits for it is entered.
+        # A fiber whose body waits for the event is entered.
         limits = self._life.limits
         check_id("fiber_id", fiber_id, limits.id_max)
         name = check_id("event", event, limits.id_max)

@@ -113,7 +113,7 @@ class CallbackSpans:
     def tried(
         self, transaction: Transaction, row: CallbackRow, begun_ms: int, outcome: PastOutcome, error: str = ""
     ) -> None:
-        # It is told with the commit. `error` is its type.
+        # The try is told with the commit. `error` is its type.
         if self._telemetry.is_on:
             transaction.then(partial(self._tell, row, (begun_ms, self._life.now_ms()), str(outcome), error))
 

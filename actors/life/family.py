@@ -256,7 +256,7 @@ class Family:
         await self._life.services.supervisor.ask_when_free(sent)
 
     def _mail_id(self, what: str, body: bytes) -> tuple[str, bool]:
-        # With whether the id is certainly new. A run that is entered again gets the same id.
+        # Tells besides whether the id is certainly new. A run that is entered again gets the same id.
         activity = ACTIVITY.get()
         if activity is None or activity.run is None:
             return self._life.dice.token(), True
