@@ -30,9 +30,15 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from perdure.actors.code.name_effects import ANYTHING, ARGUMENT, OF_THE_PROCESS, SELF, CallSite, Effects, effects_of
-from perdure.actors.code.statements import (
+from perdure.actors.code.name_effects import (
+    ANYTHING,
+    ARGUMENT,
     DOC,
+    OF_THE_PROCESS,
+    SELF,
+    CallSite,
+    Effects,
+    effects_of,
     imported_modules,
     imports,
     is_definition,
