@@ -47,7 +47,7 @@ MUTANTS = (
            "test_a_node_that_is_large_enough_and_has_the_labels_lacks_nothing"),
     Mutant("ledger.placements:hosts_wanted", "no argument", "is_warm",
            "test_hosts_of_these_pools_come_and_serve_and_are_the_same_pools_to_the_next_supervisor"),
-    Mutant("actors.life.host_options:_check_gpus", "never", "value int",
+    Mutant("actors.life.host_options:_check_gpus", "never", "amount int",
            "test_a_bad_bound_is_refused_when_the_class_is_made"),
     Mutant("actors.life.run_requests:RunRequests._request_of", "never", "pool",
            "test_the_calls_of_a_tool_go_where_its_gpu_is_in_every_attempt_and_its_agent_and_other_tools_do_not"),
