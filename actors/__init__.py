@@ -12,8 +12,7 @@ from perdure.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from perdure.actors.agent.agent import Agent
-    from perdure.actors.agent.blocking import awaiting, blocking
-    from perdure.actors.agent.exposing import exposed
+    from perdure.actors.agent.exposing import awaiting, blocking, exposed
     from perdure.actors.chat.chat_agent import ChatAgent
     from perdure.actors.chat.durable_agent import DurableAgent
     from perdure.actors.chat.feed import FeedEvent
@@ -30,9 +29,9 @@ if TYPE_CHECKING:
     from perdure.actors.gateway.plain_json import finite
     from perdure.actors.gateway.security import token_digest
     from perdure.actors.host.host import Host
+    from perdure.actors.jobs.callback_rows import Occurrence, Past, QueuedItem, Schedule
     from perdure.actors.jobs.fiber import FiberInspection, FiberPage
     from perdure.actors.jobs.fiber_context import FiberContext, FiberRecovery
-    from perdure.actors.jobs.occurrence import Occurrence, Past, QueuedItem, Schedule
     from perdure.actors.life.asks import Answer, Answering, NoAnswer, user_name
     from perdure.actors.life.conditions import all_of, any_of, n_of
     from perdure.actors.life.handle import Handle, tell

@@ -24,6 +24,7 @@ from typing import Any, ClassVar, Literal, TypeVar, Unpack, cast, overload
 from perdure.actors.agent.exposing import verb
 from perdure.actors.agent.groups import (
     FiberGroup,
+    Hosted,
     OwnStorage,
     QueueGroup,
     ScheduleGroup,
@@ -31,20 +32,19 @@ from perdure.actors.agent.groups import (
     shown_item,
     shown_schedule,
 )
-from perdure.actors.agent.hosted import Hosted
 from perdure.actors.code.author_call import hook
 from perdure.actors.code.known_types import claim
 from perdure.actors.code.schema import in_short
 from perdure.actors.event_stream import Followed
+from perdure.actors.jobs.callback_rows import QueuedItem, Schedule
 from perdure.actors.jobs.fiber import FiberInspection, FiberPage
 from perdure.actors.jobs.fiber_context import CURRENT, FiberContext, FiberRecovery
 from perdure.actors.jobs.fiber_requests import FiberOptions
-from perdure.actors.jobs.occurrence import QueuedItem, Schedule
 from perdure.actors.jobs.schedule_requests import CallbackOptions, every, instant, queued, timed
 from perdure.actors.life.activity import ACTIVITY, CALL
 from perdure.actors.life.asks import Answer, AskOptions
 from perdure.actors.life.child_types import AsyncChild, AsyncInputless, Child, Inputless, RunOptions
-from perdure.actors.life.class_checks import BOUNDS, check_made
+from perdure.actors.life.class_options import BOUNDS, check_made
 from perdure.actors.life.host_options import Checks
 from perdure.actors.life.results import Detached, RunHandle, RunHandles, RunInfo, RunResult, statuses_of
 from perdure.actors.life.run_context import RunContext

@@ -1,4 +1,4 @@
-"""`@exposed`, and its types.
+"""`@exposed`, its types, and the casts where types cannot tell.
 
 At run time an exposed method stays a function. To a type checker it is an `Exposed`, because a call over a handle has another type than a
 call in the agent:
@@ -12,7 +12,8 @@ are typed as the agent itself, which is exact for async methods.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from functools import partial, wraps
 from inspect import iscoroutine, iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol
 from perdure.actors.code.author_call import VERB
 from perdure.actors.link.direct_calls import BEGINS, WATCHES
 from perdure.actors.tasks import Pending, Unanswered
-from perdure.ledger import check_bool
+from perdure.ledger import BadRequest, check_bool
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -51,8 +52,6 @@ class Events(Protocol[T_co]):
 
 
 class Marking(Protocol):
-    """The decorator that `exposed(repeatable=True)` gives."""
-
     @overload
     def __call__(
         self, method: Callable[Concatenate[Any, P], AsyncIterator[R]], /
@@ -129,3 +128,29 @@ def _asked_at_host(method: M, mark: str) -> M:
     marked: Any = exposed(repeatable=True)(cast("Any", method))
     marked.__perdure_at_host__ = mark
     return method
+
+
+# ---------------------------------------------------------------- casts
+# Between the two ways of calling, which type checkers cannot tell apart.
+
+
+def blocking(call: Awaitable[R]) -> R:
+    """In sync code: give the result of a call that is typed as awaitable its own type. The call has already blocked.
+
+        notes = blocking(self.run_agent_tool(Researcher, topic)).output
+
+    Raises `BadRequest` in async code, where the call must be awaited.
+    """
+    if isinstance(call, Coroutine):
+        call.close()  # nobody will await it
+    if isinstance(call, Coroutine) or asyncio.isfuture(call):
+        raise BadRequest("call", "this is async code, where the call is to be awaited")
+    return cast("R", call)
+
+
+def awaiting(answer: R) -> Awaitable[R]:
+    """In async code: give the answer of a sync method over a handle the type of an awaitable, which it is there.
+
+    total = await awaiting(self.sub_agent(Account, "alice").book(1))
+    """
+    return cast("Awaitable[R]", answer)

@@ -1,22 +1,67 @@
-"""The groups of an agent: what is done rarely with its fibers, schedules, queue, sub-agents and storage. The daily verbs are on `Agent`."""
+"""What an agent is and has beside the daily verbs of `Agent`: the runtime's part of it (`Hosted`), and the groups of what is done rarely
+with its fibers, schedules, queue, sub-agents and storage.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from perdure.actors.agent.exposing import exposed, watching
 from perdure.actors.host.tenant import Tenant
-from perdure.actors.jobs.callback_rows import SCHEDULE_TYPES, CallbackRow
+from perdure.actors.jobs.callback_rows import SCHEDULE_TYPES, CallbackRow, Past, QueuedItem, Schedule
 from perdure.actors.jobs.fiber import FiberInspection
-from perdure.actors.jobs.occurrence import Past, QueuedItem, Schedule
 from perdure.actors.jobs.schedule_requests import retries_of, span_of
 from perdure.actors.life.family import SubAgentInfo
+from perdure.actors.life.results import RunInfo, RunResult
 from perdure.actors.tasks import Pending
 from perdure.ledger import check_id, check_ms, check_whole, check_words, unpack_value
-from perdure.policies import CallbackStatus, PastOutcome
+from perdure.policies import CallbackStatus, Json, PastOutcome
 
 LISTED_MAX = 1_000
+
+
+class Hosted:
+    """The runtime's part of an agent."""
+
+    _perdure: Tenant
+    _perdure_recalls_results: ClassVar[bool] = (
+        False  # whether `run`, entered after its end, gives the same result at once
+    )
+    _perdure_apart: ClassVar[bool] = False  # whether its runs are never placed on the host of the agent that asked
+    _perdure_relays: ClassVar[bool] = False  # whether what its runs report is reported of the asking child's run too
+    _perdure_held: ClassVar[bool] = True  # whether its runs wait for a place among those of the agent that asked
+
+    def _perdure_woken(self) -> None:
+        """Resume the work of an earlier life. Called after `on_start` if the agent has a storage."""
+
+    def _perdure_answered_fiber(self, run: RunInfo, result: RunResult[Any]) -> None:
+        self._perdure.fibers.answered(run, result)
+
+    @watching
+    async def _perdure_state(self) -> dict[str, Any]:
+        return self._perdure.state_watch.present()
+
+    @watching
+    async def _perdure_watch_state(self, version: Any, edition: Any, hold_s: float) -> Any:
+        return await self._perdure.state_watch.page(version, edition, hold_s)
+
+    @exposed(repeatable=True)
+    async def _perdure_set_state(self, state: Json) -> Any:
+        return self._perdure.state_watch.replace(state)
+
+    @exposed
+    async def _perdure_begin_stream(self, method: str, arguments: bytes) -> str:
+        return self._perdure.call_streams.begin(method, arguments)
+
+    @exposed
+    async def _perdure_next_of_stream(self, stream_id: str) -> Any:
+        return await self._perdure.call_streams.next(stream_id)
+
+    @exposed
+    async def _perdure_end_stream(self, stream_id: str) -> None:
+        await self._perdure.call_streams.end(stream_id)
 
 
 class _Group:

@@ -24,7 +24,6 @@ class Question(Agent):
         return {"question": wanted.question, "type": kind, **told}
 
     def get_agent_tool_summary(self, told: dict[str, Any], run: RunContext) -> str:
-        """What lists show of an answer."""
         if not told["answered"]:
             return "nobody answered"
         said = super().get_agent_tool_summary(told["value"], run)

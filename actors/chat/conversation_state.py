@@ -18,7 +18,7 @@ from perdure.actors.chat.watchdog import Watchdog
 from perdure.actors.code.author_call import result_of
 from perdure.actors.events.observability import emit
 from perdure.actors.host.tenant import Tenant
-from perdure.actors.life.class_checks import BOUNDS
+from perdure.actors.life.class_options import BOUNDS
 from perdure.actors.life.host_options import Checks
 from perdure.actors.life.run_context import RunContext
 from perdure.ledger import BadRequest, Secret, check_ms, check_number, check_whole

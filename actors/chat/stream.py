@@ -30,7 +30,7 @@ from perdure.actors.chat.chat_store import Beside, ChatStore
 from perdure.actors.chat.plain_data import mended
 from perdure.actors.chat.turn import Turn
 from perdure.actors.events.message_parts import BROKEN, RETRACT, apply_chunk, step_base
-from perdure.actors.life.commit_batcher import DueWrite
+from perdure.actors.life.host_services import DueWrite
 from perdure.actors.life.life import Life
 from perdure.ledger import StorageError, pack
 from perdure.ledger.storage.agent_storages import unbound

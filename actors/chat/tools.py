@@ -50,7 +50,7 @@ from perdure.actors.code.naming import function_name, load_function
 from perdure.actors.code.signatures import run_shapes
 from perdure.actors.code.written import signature_of
 from perdure.actors.life.asks import PEOPLE_MAX, Addressees, addressees
-from perdure.actors.life.class_checks import check_class
+from perdure.actors.life.class_options import check_class
 from perdure.actors.life.host_options import ASKED_OF_RAY, Placement, pool_spec
 from perdure.actors.life.results import Detached, RunResult
 from perdure.ledger import (

@@ -34,6 +34,18 @@ async def tried(job: Awaitable[T]) -> tuple[T | None, Exception | None]:
         return None, problem
 
 
+async def in_time(job: Awaitable[T], most_ms: float, late: Exception) -> T:
+    """What a job comes to. After so long it is cancelled, and `late` is raised; a `TimeoutError` of its own is passed on."""
+    bound = asyncio.timeout(most_ms / 1000)
+    try:
+        async with bound:  # `wait_for` may lose a cancellation (3.11)
+            return await job
+    except TimeoutError:
+        if not bound.expired():
+            raise
+        raise late from None
+
+
 async def result_of(make: Callable[[], T | Awaitable[T]]) -> T:
     value = make()
     return cast("T", await value) if inspect.isawaitable(value) else value
@@ -209,7 +221,7 @@ def _is_async(function: Callable[..., object]) -> bool:
 
 
 def hook(method: Method) -> Method:
-    """Mark a method for authors to override. `overrides` tells whether one did, which saves a call."""
+    # `overrides` tells whether one did, which saves a call.
     method.__perdure_hook__ = method  # type: ignore[attr-defined]
     return method
 

@@ -16,14 +16,14 @@ _changes = [0]  # how often; it may miss one of two at once, and never both
 
 
 def keep_code(path: Path, content: bytes) -> None:
-    """Write a file of a code directory, unless it is there. Raises `OSError`."""
+    # Raises `OSError`.
     keep_whole(path, content)
     _kept[path] = None
     _changes[0] += 1
 
 
 def add_type(code_dir: Path, line: str) -> None:
-    """Write the line of a type. Raises `OSError`."""
+    # Raises `OSError`.
     add_line(code_dir / TYPES, line)
     _changes[0] += 1
 
@@ -50,6 +50,6 @@ class CarriedCode:
         return files
 
     def put(self, files: Mapping[str, bytes]) -> None:
-        """Write what others have said. Raises `OSError`."""
+        # Raises `OSError`.
         self._known.update(files)
         put_code(self._code_dir, files)

@@ -27,10 +27,8 @@ _warned: set[str] = set()  # what this process has warned of
 
 
 class KnownType(NamedTuple):
-    """A type's durable name, and the name that is made of the place of its code."""
-
     name: str
-    place: str
+    place: str  # the name that is made of the place of its code
 
     @property
     def class_name(self) -> str:
@@ -62,7 +60,7 @@ def claim(cls: type, name: str) -> None:
 
 
 def claimed(cls: type) -> str:
-    """The durable name that a class gave itself; empty if none. It is not inherited."""
+    # A name of its own is not inherited.
     return str(vars(cls).get("__perdure_name__", ""))
 
 
@@ -97,7 +95,7 @@ def _digest(name: str, place: str) -> str:
 
 
 def places_of(name: str, code_dir: Path | None) -> list[str]:
-    """Where the code of a type was, the newest first; empty if its name says it."""
+    # The newest first; empty if the name itself says where the code is.
     return [known.place for known in reversed(known_types(code_dir)) if known.name == name != known.place]
 
 
@@ -130,7 +128,7 @@ def _advice(first: str, second: KnownType) -> str:
     )
 
 
-def by_type(rows: Sequence[Mapping[str, Any]], code_dir: Path, only: str | None = None) -> list[dict[str, Any]]:
+def by_type(rows: Sequence[Mapping[str, Any]], code_dir: Path, only: str | None) -> list[dict[str, Any]]:
     """What is known of code that came, as rows of the types in it: the ledger knows code by its modules, and types by their agents. `only`
     is a type, or a module."""
     known = {each.name: origin_of(each.name) for each in known_types(code_dir)}

@@ -1,4 +1,5 @@
-"""What one statement of a program does to the names of its module: which it reads, binds and changes, and what it calls.
+"""One statement of a program: of which kind it is, and what it does to the names of its module: which it reads, binds and changes, and what
+it calls.
 
 It is read from the text, and nothing is executed. Scopes are Python's: a local name of a function is no name of the module. A name that is
 bound to what another name holds *shares* it: what changes one may change the other.
@@ -9,12 +10,12 @@ bound to what another name holds *shares* it: what changes one may change the ot
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from perdure.actors.code.statements import Comprehension, bound_in, declared, dotted, parts_of
-
+_Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+DOC: Final = "__doc__"
 ARGUMENT: Final = "<argument>"
 """Stands for whatever a function was given."""
 
@@ -31,6 +32,134 @@ _OTHER_WAYS: Final = {"os.getenv": "os.environ", "os.environb": "os.environ"}
 _MODULE_ITSELF: Final = ("globals", "vars", "locals")
 _NEW_VALUES: Final = frozenset({"bool", "bytes", "float", "hash", "id", "int", "len", "repr", "str", "sum"})
 _LAMBDA: Final = "<lambda>"
+
+
+# ---------------------------------------------------------------- kinds
+
+
+def surely_bound(node: ast.stmt) -> set[str]:
+    """The names that a statement binds whatever happens."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return {node.name}
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        binds_package = is_plain_import(node) and any("." in alias.name for alias in node.names)
+        return set() if binds_package else {alias.asname or alias.name for alias in node.names}
+    if isinstance(node, ast.Assign):
+        targets: list[ast.expr] = list(node.targets)
+    elif isinstance(node, ast.AnnAssign):
+        targets = [node.target] if node.value is not None else []
+    else:
+        return {DOC} if is_text(node) else set()
+    flat = (part for target in targets for part in (target.elts if isinstance(target, ast.Tuple) else [target]))
+    return {part.id for part in flat if isinstance(part, ast.Name)}
+
+
+def is_definition(node: ast.stmt) -> bool:
+    kinds = (
+        ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom | ast.Assign | ast.AnnAssign
+    )
+    return isinstance(node, kinds) or type(node).__name__ == "TypeAlias"
+
+
+def is_plain_import(node: ast.stmt) -> bool:
+    # `import a.b` adds to what `import a.c` bound.
+    return isinstance(node, ast.Import) and not any(alias.asname for alias in node.names)
+
+
+def is_import(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Import | ast.ImportFrom)
+
+
+def is_future(node: ast.stmt) -> bool:
+    return isinstance(node, ast.ImportFrom) and node.module == "__future__"
+
+
+def is_main_block(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and "__name__" in {
+        part.id for part in ast.walk(node.test) if isinstance(part, ast.Name)
+    }
+
+
+def is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def imports(nodes: Iterable[ast.stmt]) -> Iterator[tuple[str, str]]:
+    for node in (part for top in nodes for part in _outside_functions(top)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                top = alias.name.partition(".")[0]
+                yield (alias.asname, alias.name) if alias.asname else (top, top)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def imported_modules(nodes: Iterable[ast.stmt]) -> Iterator[str]:
+    for node in (part for top in nodes for part in _outside_functions(top) if isinstance(part, ast.Import)):
+        yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
+
+
+def _outside_functions(node: ast.AST) -> Iterator[ast.AST]:
+    yield node
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda | ast.expr):
+        for child in ast.iter_child_nodes(node):
+            yield from _outside_functions(child)
+
+
+# ---------------------------------------------------------------- names
+
+
+def _bound_in(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """The names that these bind in their own scope; `*` for an import of everything."""
+    for node in nodes:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+            yield from _bound_in(node.decorator_list)
+            continue
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            yield node.id
+        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
+            yield node.name
+        elif isinstance(node, ast.MatchMapping) and node.rest:
+            yield node.rest
+        if isinstance(node, _Comprehension):
+            yield from (part.target.id for part in ast.walk(node) if isinstance(part, ast.NamedExpr))
+        elif not isinstance(node, ast.Lambda):
+            yield from _bound_in(ast.iter_child_nodes(node))
+
+
+def _dotted(node: ast.AST) -> str:
+    if isinstance(node, ast.Name):
+        return node.id
+    before = _dotted(node.value) if isinstance(node, ast.Attribute) else ""
+    return f"{before}.{node.attr}" if before and isinstance(node, ast.Attribute) else ""
+
+
+def _declared(node: ast.AST, kind: type[ast.Global | ast.Nonlocal]) -> Iterator[str]:
+    if isinstance(node, kind):
+        yield from node.names
+    elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+        for child in ast.iter_child_nodes(node):
+            yield from _declared(child, kind)
+
+
+def _parts_of(node: ast.AST | None) -> Iterator[ast.AST]:
+    """The parts of an expression that its value may be, or hold."""
+    if isinstance(node, ast.Attribute | ast.Subscript | ast.Starred | ast.Await | ast.NamedExpr):
+        yield node.value
+    elif isinstance(node, ast.IfExp):
+        yield from (node.body, node.orelse)
+    elif isinstance(node, ast.BoolOp | ast.Dict):
+        yield from (value for value in node.values if value is not None)
+    elif isinstance(node, ast.List | ast.Tuple | ast.Set):
+        yield from node.elts
+    elif isinstance(node, ast.BinOp):
+        yield from (node.left, node.right)
+
+
+# ---------------------------------------------------------------- effects
 
 
 class CallSite(NamedTuple):
@@ -70,15 +199,14 @@ class Effects:
 
 
 def effects_of(node: ast.stmt) -> Effects:
-    effects = Effects(binds=set(bound_in([node])))
+    effects = Effects(binds=set(_bound_in([node])))
     _Reader(effects, []).visit(node)
     return effects
 
 
+# Names that are not the module's, and what of it they share.
 @dataclass
 class _Scope:
-    """Names that are not the module's, and what of it they share."""
-
     is_class: bool
     names: set[str]
     shares: dict[str, set[str]] = field(default_factory=dict)
@@ -104,21 +232,21 @@ class _Reader(ast.NodeVisitor):
             more = scope.derives.get(node.id, set()) if through_calls else set()
             return scope.shares.get(node.id, set()) | more
         if isinstance(node, ast.Call):
-            if dotted(node.func) in _MODULE_ITSELF and not node.args:
+            if _dotted(node.func) in _MODULE_ITSELF and not node.args:
                 return {ANYTHING}
             makes_new = isinstance(node.func, ast.Name) and node.func.id in _NEW_VALUES
             return self._given(node) | self._holds(node.func) if through_calls and not makes_new else set()
-        if isinstance(node, ast.Attribute) and dotted(node) in OF_THE_PROCESS:
-            return {dotted(node)}
-        if isinstance(node, Comprehension):
+        if isinstance(node, ast.Attribute) and _dotted(node) in OF_THE_PROCESS:
+            return {_dotted(node)}
+        if isinstance(node, _Comprehension):
             return self._collected(node, through_calls=through_calls)
-        parts = [self._holds(part, through_calls=through_calls) for part in parts_of(node)]
+        parts = [self._holds(part, through_calls=through_calls) for part in _parts_of(node)]
         return set[str]().union(*parts)
 
-    def _collected(self, node: Comprehension, *, through_calls: bool) -> set[str]:
+    def _collected(self, node: _Comprehension, *, through_calls: bool) -> set[str]:
         # It holds what it iterates over if its elements are, or are in, what the loop gives.
         each = node.value if isinstance(node, ast.DictComp) else node.elt
-        names = {name for loop in node.generators for name in bound_in([loop.target])}
+        names = {name for loop in node.generators for name in _bound_in([loop.target])}
         held = self._holds(each, through_calls=through_calls)
         if not held & names:
             return held
@@ -132,7 +260,7 @@ class _Reader(ast.NodeVisitor):
         if isinstance(target, ast.Attribute | ast.Subscript):
             names = self._holds(target.value)
         else:
-            names = set(bound_in([target])) if target is not None else set()
+            names = set(_bound_in([target])) if target is not None else set()
         for name in names:
             place = self._scope_of(name) or self._effects
             place.shares.setdefault(name, set()).update(self._holds(value, through_calls=False) - {name})
@@ -164,7 +292,7 @@ class _Reader(ast.NodeVisitor):
             self._effects.hints.add(node.value)
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
-        path = dotted(node)
+        path = _dotted(node)
         if path in OF_THE_PROCESS or path in _OTHER_WAYS:
             self._effects.reads.add(_OTHER_WAYS.get(path, path))
         self._stored(node)
@@ -176,7 +304,7 @@ class _Reader(ast.NodeVisitor):
 
     def _stored(self, node: ast.Attribute | ast.Subscript) -> None:
         if not isinstance(node.ctx, ast.Load):
-            whole = {dotted(node)} & OF_THE_PROCESS  # `sys.path = [...]`
+            whole = {_dotted(node)} & OF_THE_PROCESS  # `sys.path = [...]`
             self._effects.changes |= whole or self._holds(node.value)
 
     # ------------------------------------------------------------------ statements
@@ -232,7 +360,7 @@ class _Reader(ast.NodeVisitor):
 
     def visit_Match(self, node: ast.Match) -> None:
         for case in node.cases:
-            for name in bound_in([case.pattern]):
+            for name in _bound_in([case.pattern]):
                 self._bind(ast.Name(name, ast.Store()), node.subject)
         self.generic_visit(node)
 
@@ -259,7 +387,7 @@ class _Reader(ast.NodeVisitor):
         if isinstance(node.func, ast.Name) and self._scope_of(node.func.id) is None:
             return CallSite(node.func.id, node.func.id, frozenset(), given)
         if isinstance(node.func, ast.Attribute):
-            return CallSite(node.func.attr, dotted(node.func), frozenset(self._holds(node.func.value)), given)
+            return CallSite(node.func.attr, _dotted(node.func), frozenset(self._holds(node.func.value)), given)
         return CallSite("", "", frozenset(self._holds(node.func)), given)
 
     def _decorated(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> None:
@@ -291,15 +419,15 @@ class _Reader(ast.NodeVisitor):
         # A function inside a function is taken for called with it.
         every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg]
         parameters = {each.arg for each in every if each is not None}
-        ours = {name for part in body for name in declared(part, ast.Global)}
-        outer = {name for part in body for name in declared(part, ast.Nonlocal)}
-        scope = _Scope(is_class=False, names=(parameters | set(bound_in(body))) - ours - outer)
+        ours = {name for part in body for name in _declared(part, ast.Global)}
+        outer = {name for part in body for name in _declared(part, ast.Nonlocal)}
+        scope = _Scope(is_class=False, names=(parameters | set(_bound_in(body))) - ours - outer)
         scope.shares = {parameter: {ARGUMENT} for parameter in parameters}
         if every[0] is not None and self._scopes and self._scopes[-1].is_class:
             scope.shares[every[0].arg] = {SELF}
         within = any(not scope.is_class for scope in self._scopes)
         effects = self._effects if within else self._effects.bodies.setdefault(name, Effects())
-        effects.binds |= ours & set(bound_in(body))
+        effects.binds |= ours & set(_bound_in(body))
         reader = _Reader(effects, [*self._scopes, scope], "" if within else self._of or name)
         for part in body:
             reader.visit(part)
@@ -332,8 +460,8 @@ class _Reader(ast.NodeVisitor):
         mine.awaits |= found.awaits
         mine.bodies.setdefault(name, Effects()).bodies.update(found.bodies)
 
-    def visit_ListComp(self, node: Comprehension) -> None:
-        names = {name for each in node.generators for name in bound_in([each.target])}
+    def visit_ListComp(self, node: _Comprehension) -> None:
+        names = {name for each in node.generators for name in _bound_in([each.target])}
         inner = _Reader(self._effects, [*self._scopes, _Scope(is_class=False, names=names)])
         for each in node.generators:
             inner._bind(each.target, each.iter)

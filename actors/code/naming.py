@@ -7,7 +7,7 @@
 
 Nothing is pickled. A script with an `if __name__ == "__main__"` block is named as when it is imported; any other, and all in directories
 of before, by its path. Such a script is loaded under a stable module name, so its block does not run; of one without a block, only the
-classes and what they need are executed. Of a notebook, only what the class needs is kept (`excerpt`), so its name does not depend on other
+classes and what they need are executed. Of a notebook, only what the class needs is kept (`program`), so its name does not depend on other
 cells.
 """
 
@@ -27,11 +27,11 @@ from typing import cast
 
 from perdure.actors.code.author_call import in_words
 from perdure.actors.code.carried_code import keep_code
-from perdure.actors.code.excerpt import SourceText
 from perdure.actors.code.import_path import file_of, is_importable, is_installed, refuse_archive, root_of, spec_on_path
 from perdure.actors.code.known_types import NAMED, claimant, claimed, places_of, remember_type
+from perdure.actors.code.packages import PinnedCode, keep_text, package_file, sources_of, unpacked
 from perdure.actors.code.permanent_names import is_ours, module_of, permanent
-from perdure.actors.code.pinned import keep_text, pin, sent
+from perdure.actors.code.program import SourceText
 from perdure.actors.code.typed_texts import not_in_text, typed_texts
 from perdure.actors.tasks import as_failure
 from perdure.ledger import BadRequest, UnknownAgentType, UnknownTool, add_line, lines_of
@@ -68,7 +68,7 @@ def type_name(cls: type, code_dir: Path | None = None) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def remembered_name(cls: type, code_dir: Path | None) -> str:
-    """Name a class, and write its type down in the directory: once in a process."""
+    # Its type is written down in the directory once in a process.
     place = place_name(cls, code_dir)
     name = claimed(cls) or place
     if code_dir is not None and not is_ours(cls.__module__):
@@ -76,11 +76,11 @@ def remembered_name(cls: type, code_dir: Path | None) -> str:
     return name
 
 
-def place_name(cls: type, code_dir: Path | None = None) -> str:
+def place_name(cls: type, code_dir: Path | None) -> str:
     return _name(cls, code_dir, FIELD)
 
 
-def function_name(function: FunctionType, code_dir: Path | None = None) -> str:
+def function_name(function: FunctionType, code_dir: Path | None) -> str:
     if not isinstance(function, FunctionType):
         raise BadRequest(TOOL_FIELD, f"{function!r} is not a function")
     return _name(function, code_dir, TOOL_FIELD)
@@ -263,19 +263,21 @@ def _load(name: str, code_dir: Path | None, unknown: Unknown) -> object:
 
 
 def prefer_sent(folder: Path, package: str, code_dir: Path) -> None:
-    sent(folder, package, code_dir)
+    """From now on this process, which may be on another machine, has its code from this folder, into which the package was unpacked."""
+    sys.meta_path.insert(0, PinnedCode(folder, sources_of(package, code_dir), is_home=False))
     _sent.insert(0, folder)
     sys.path[:] = [str(folder), *(place for place in sys.path if place != str(folder))]
 
 
 def prefer_pinned(package: str, code_dir: Path) -> None:
-    pinned = pin(package, code_dir)
+    """From now on this process has its code from this package. Raises `OSError` if that is gone."""
+    pinned = PinnedCode(unpacked(package_file(package, code_dir)), sources_of(package, code_dir))
+    sys.meta_path.insert(0, pinned)
     _sent.insert(0, pinned.folder)
     _origin_of.append(pinned.origin_of)
 
 
 def refuse_while_loading() -> None:
-    """Raise `BadRequest` if the caller is a module that is being loaded for a class."""
     if _loading.get():
         raise BadRequest(
             "runtime", "this code starts a Runtime whenever it is imported; put that under `if __name__ == '__main__':`"

@@ -89,7 +89,7 @@ class Admitted:
         # Such a class has a say in how its objects are made, so what is made again has to be compared.
         return any(each.is_unsure for each in self._classes.values())
 
-    def _admit(self, kind: type) -> dict[str, Any]:
+    def _admit(self, kind: type) -> dict[str, object]:
         if is_typeddict(kind):
             return _hints(kind)
         way = _way_of(kind)
@@ -101,8 +101,7 @@ class Admitted:
             self._ways[kind], self._classes[name] = (name, way), way
         return way.hints if way is not None else {}
 
-    def take(self, value: Any) -> list[Any] | None:
-        """See `perdure.ledger.values.Objects`."""
+    def take(self, value: Any) -> list[object] | None:
         known = self._ways.get(type(value))
         if known is not None:
             return [known[0], *known[1].take(value)]
@@ -121,9 +120,8 @@ class Admitted:
         return self._classes[name].make(*kept) if name else kept[0]
 
 
+# How objects of one class travel: `take` gives what may be shown of one, and what else is needed to `make` it again.
 class _Way(Protocol):
-    """How objects of one class travel: `take` gives what may be shown of one, and what else is needed to `make` it again."""
-
     hints: dict[str, Any]
     is_unsure: bool
 
@@ -229,7 +227,7 @@ class _Enum:
 
 
 class _NamedTuple:
-    def __init__(self, kind: Any) -> None:
+    def __init__(self, kind: type[tuple[object, ...]]) -> None:
         self._kind, self.hints, self.is_unsure = kind, _hints(kind), False
 
     def take(self, value: tuple[object, ...]) -> list[object]:
@@ -239,14 +237,13 @@ class _NamedTuple:
         return tuple.__new__(self._kind, shown)
 
 
+# A class that pydantic or the class itself knows how to write as JSON, such as an address or a regular expression.
 class _Foreign:
-    """A class that pydantic or the class itself knows how to write as JSON, such as an address or a regular expression."""
-
     def __init__(self, kind: type) -> None:
         self._kind, self.hints, self.is_unsure = kind, _NOTHING, False
 
     @cached_property
-    def _adapter(self) -> TypeAdapter[Any]:
+    def _adapter(self) -> TypeAdapter[object]:
         return TypeAdapter(self._kind)
 
     def take(self, value: object) -> list[object]:
@@ -271,7 +268,7 @@ def _has_own_way(kind: Any) -> bool:
     return kind.__new__ is not object.__new__
 
 
-def _way_of(kind: Any) -> _Way | None:
+def _way_of(kind: type) -> _Way | None:
     # None for plain data, for types that the ledger knows, and for what never travels.
     ways: tuple[tuple[Callable[[Any], bool], Callable[[Any], _Way]], ...] = (
         (lambda each: issubclass(each, BaseModel), _Model),
@@ -294,7 +291,7 @@ def _way_of(kind: Any) -> _Way | None:
     return _Foreign(kind) if is_foreign and not getattr(kind, "_is_protocol", False) else None
 
 
-def _hints(kind: Any) -> dict[str, Any]:
+def _hints(kind: type) -> dict[str, object]:
     known = getattr(kind, "__pydantic_fields__", None)
     if known is not None:
         return {name: each.annotation for name, each in known.items()}
@@ -304,7 +301,7 @@ def _hints(kind: Any) -> dict[str, Any]:
         return {}
 
 
-def _within(hint: Any) -> Iterator[Any]:
+def _within(hint: object) -> Iterator[object]:
     if isinstance(hint, TypeVar):
         yield from (hint.__bound__, *hint.__constraints__)
     elif isinstance(hint, TypeAliasType | getattr(typing, "TypeAliasType", TypeAliasType)):
@@ -332,7 +329,7 @@ def _named_in(schema: object) -> Iterator[type]:
             yield type(each)
 
 
-def _text(hint: Any) -> str:
+def _text(hint: object) -> str:
     # It goes into fingerprints, so it is the same in every process.
     arguments = get_args(hint)
     origin = get_origin(hint)
@@ -371,7 +368,7 @@ class Shape:
         return checked_value(admitted.fingerprint, body)
 
     def kept(self, field: str, value: object, bytes_max: int) -> object:
-        """A checked value for a message: a short plain one as it is, any other one encoded."""
+        # A checked value for a message: a short plain one as it is, any other one encoded.
         if self.adapter is None and _travels_as_it_is(value, bytes_max):
             return self._plainly(field, value)
         return Kept(self.encode(field, value, bytes_max))
@@ -404,7 +401,7 @@ class Shape:
             raise BadRequest(field, _words(problem)) from problem
 
     def decode(self, field: str, body: bytes) -> object:
-        """Decode a value of the annotated type. What was encoded for other annotations, or for none, is checked now."""
+        # What was encoded for other annotations, or for none, is checked now.
         if self.adapter is None:
             return _read(field, body)
         fingerprint, plain = unchecked(body)
@@ -413,7 +410,7 @@ class Shape:
         return self._checked(field, _read(field, plain))
 
     def typed(self, field: str, given: object) -> object:
-        """A value of the annotated type, of what stood within a message."""
+        # What is given stood within a message.
         if isinstance(given, Kept):
             return self.decode(field, given.body)
         return given if self.adapter is None else self._checked(field, given)

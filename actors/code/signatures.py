@@ -20,10 +20,8 @@ RUN, FIBER = "RunContext", "FiberContext"
 
 
 class Arguments(NamedTuple):
-    """The arguments of a call, those by place without `self`."""
-
-    args: list[Any]
-    kwargs: dict[str, Any]
+    args: list[object]  # without `self`
+    kwargs: dict[str, object]
 
 
 class _Call(NamedTuple):
@@ -162,7 +160,7 @@ run_shapes: Final[Callable[[type], Entered]] = lru_cache(maxsize=4096)(_run_shap
 
 
 def check_run(agent_class: Any) -> None:
-    """Raise `BadRequest` for a `run` that could not be entered, as far as can be told while the module is still being executed."""
+    # As far as can be told while the module is still being executed.
     if callable(getattr(agent_class, "run", None)):
         _roles_in_run(written(agent_class.run, agent_class, "run"), agent_class.run, imports=False)
 

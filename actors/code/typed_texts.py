@@ -37,7 +37,6 @@ def typed_texts() -> list[str]:
 
 
 def not_in_text(main: ModuleType, file: Path | None) -> str:
-    """Why a class of `__main__` is in no text, and what to do."""
     if file is not None:
         return (
             f"is not defined at the top level of {file}, where other processes look for it, but inside a function or by `exec`; "

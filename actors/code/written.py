@@ -34,7 +34,7 @@ ANY_NUMBER: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEY
 
 
 def signature_of(function: Callable[..., object]) -> inspect.Signature:
-    """The parameters of an author's function, whose annotations need not be resolved. Raises `BadRequest` for what has none."""
+    # Annotations need not be resolved here.
     try:
         return inspect.signature(function, **_LENIENT)
     except (ValueError, TypeError) as problem:
@@ -42,8 +42,6 @@ def signature_of(function: Callable[..., object]) -> inspect.Signature:
 
 
 class HintSource(NamedTuple):
-    """One function that says something of a method's parameters."""
-
     signature: inspect.Signature
     place: AnnotationPlace
 
@@ -58,7 +56,7 @@ class HintSource(NamedTuple):
         return cls(signature, AnnotationPlace(_innermost(function), definer, agent_class))
 
     def annotation(self, name: str, place: int, taken: Mapping[str, object]) -> object:
-        """The annotation of a parameter of this name, or else at this place, unless the parameter there is another one of `taken`."""
+        # The annotation of a parameter of this name, or else at this place, unless the parameter there is another one of `taken`.
         named = self.signature.parameters.get(name)
         if named is None:
             by_place = [each for each in self.signature.parameters.values() if each.kind in BY_PLACE]
@@ -81,7 +79,7 @@ class Written:
         self._places = {name: at for at, (name, each) in enumerate(self.parameters.items()) if each.kind in BY_PLACE}
 
     def said(self, name: str) -> tuple[object, AnnotationPlace]:
-        """The annotation of a parameter, or of the result (`return`), as it was written first; `EMPTY` if there is none."""
+        # As the nearest class has written it; `EMPTY` if none has.
         for source in self._sources:
             found = source.signature.return_annotation
             if name != "return":
@@ -103,7 +101,7 @@ class Written:
         return found
 
     def is_open(self, name: str) -> bool:
-        """Whether a parameter's annotation leaves open what it is given: there is none, or it says as much."""
+        # There is no annotation, or it says as much.
         return self.said(name)[0] in (EMPTY, Any, object, "Any", "object")
 
     def shape(self, name: str, hint: object) -> Shape:

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from perdure.actors.agent.agent import Agent
 from perdure.actors.chat.chat_agent import ChatAgent
 from perdure.actors.gateway.refusals import NoSuchAgent
-from perdure.actors.life.class_checks import check_class
+from perdure.actors.life.class_options import check_class
 from perdure.ledger import BadRequest
 
 RESERVED: Final = "sub"

@@ -19,7 +19,6 @@ from perdure.actors.code.naming import load_type
 from perdure.actors.events.observability import Channel, ObservedEvent, subscribe
 from perdure.actors.host.arriving_storages import ArrivingStorages
 from perdure.actors.host.tenant import Tenant
-from perdure.actors.life.handlers import Letter
 from perdure.actors.life.host_services import HostServices
 from perdure.actors.life.results import RunInfo
 from perdure.actors.link.direct_calls import DirectCalls, DirectFrame, DirectReply, DirectRequest
@@ -59,7 +58,7 @@ from perdure.actors.link.wire import error_to_plain
 from perdure.actors.log_files import folder_key, read_logs
 from perdure.actors.ports import Transport, World
 from perdure.actors.tasks import Tasks, self_cancelled
-from perdure.ledger import EVENT, Ended, Released, StorageError, Unstarted, Waiting, agent_id, pack, unpack
+from perdure.ledger import Ended, Released, StorageError, Unstarted, Waiting, agent_id, pack, unpack
 from perdure.ledger.storage.agent_storages import AgentStorages
 from perdure.policies import LEAP_MS, Limits, Rank
 
@@ -89,7 +88,7 @@ class DirectEndpoint:
         self._askers: dict[str, _Asker] = {}
 
     async def look(self, frame: bytes) -> bytes:
-        """Take in the questions of a call, and hold it until there is an answer to any of the asker's, or it calls again."""
+        # The call is held until there is an answer to any of the asker's questions, or it calls again.
         name, call, questions = DirectFrame(*unpack(frame))
         now_s = asyncio.get_running_loop().time()
         asker = self._askers.setdefault(name, _Asker())
@@ -195,7 +194,7 @@ class Host:
         self.relay = EventForwarder(self.tenants, lambda said: self.services.on_loop(lambda: self.peer.push(said)))
 
     async def serve(self) -> str:
-        """Live until retired or orphaned; returns why it ended."""
+        # Until it is retired or orphaned. Returns why it ended.
         self._loop = asyncio.get_running_loop()
         self.services.open()
         try:
@@ -243,6 +242,10 @@ class Host:
         command = self.COMMANDS.get(type(message))
         if command is not None:
             command(self, message)
+        elif isinstance(message, Deliver | PauseRun | MailSettled | Signal):
+            tenant = self._current(message.agent_id, message.incarnation)
+            if tenant is not None:
+                self.OF_LIVES[type(message)](tenant, message)
         else:
             self.supervisor.receive(message)
 
@@ -325,27 +328,6 @@ class Host:
         tenant = self.tenants.get(agent_id)
         return tenant if tenant is not None and tenant.incarnation == incarnation else None
 
-    def _deliver(self, said: Deliver) -> None:
-        tenant = self._current(said.agent_id, said.incarnation)
-        if tenant is not None:
-            letters, events = list[Letter](), list[Letter]()
-            for letter in (Letter(*mail) for mail in said.mails):
-                (events if letter.slot.startswith(EVENT) else letters).append(letter)
-            if events:
-                tenant.deliver_events(events)
-            if letters:
-                tenant.mail.deliver(letters)
-
-    def _pause_run(self, said: PauseRun) -> None:
-        tenant = self._current(said.agent_id, said.incarnation)
-        if tenant is not None:
-            tenant.pause_run(said.run_id)
-
-    def _settled(self, said: MailSettled) -> None:
-        tenant = self._current(said.agent_id, said.incarnation)
-        if tenant is not None:
-            tenant.mail.settled(said.mail_ids)
-
     def _stop(self, said: Stop) -> None:
         agent_id, incarnation = said
         tenant = self._current(agent_id, incarnation)
@@ -395,11 +377,6 @@ class Host:
         elif self.services.calls.cut_off(ref):
             self.peer.push_awaited(CallCut(ref))
 
-    def _signal(self, said: Signal) -> None:
-        tenant = self._current(said.agent_id, said.incarnation)
-        if tenant is not None:
-            tenant.spawn(tenant.signal(RunInfo.from_ledger(said.run), said.snapshot))
-
     def _read_logs(self, said: ReadLogs) -> None:
         if self.world.logs is not None:
             self._tasks.start(
@@ -410,16 +387,19 @@ class Host:
         page, problem = await tried(reading)
         self.peer.push_awaited(LogsRead(ref, page or b"", "" if problem is None else in_words(problem)))
 
+    OF_LIVES: ClassVar[dict[type[Message], Callable[..., object]]] = {
+        Deliver: Tenant.deliver,
+        PauseRun: lambda tenant, said: tenant.pause_run(said.run_id),
+        MailSettled: lambda tenant, said: tenant.mail.settled(said.mail_ids),
+        Signal: lambda tenant, said: tenant.spawn(tenant.signal(RunInfo.from_ledger(said.run), said.snapshot)),
+    }
+
     COMMANDS: ClassVar[dict[type[Message], Callable[..., None]]] = {
         Start: _start,
         Starts: _starts,
         Wake: _wake,
-        Deliver: _deliver,
-        PauseRun: _pause_run,
-        MailSettled: _settled,
         Stop: _stop,
         MakeCall: _call,
-        Signal: _signal,
         Observed: _watched,
         Prepare: _prepare,
         Passivate: _passivate,

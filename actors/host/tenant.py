@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from perdure.actors.code.author_call import overrides, tried
+from perdure.actors.code.author_call import in_time, overrides, tried
 from perdure.actors.code.naming import load_type
 from perdure.actors.code.signatures import exposed_call
 from perdure.actors.jobs.fibers import Fibers
@@ -22,23 +22,21 @@ from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.alarm_clock import AlarmClock
 from perdure.actors.life.asking import Asking
 from perdure.actors.life.attempt import carry
-from perdure.actors.life.cached_once import cached_once
 from perdure.actors.life.call_streams import CallStreams
-from perdure.actors.life.class_checks import check_class
+from perdure.actors.life.class_options import check_class
 from perdure.actors.life.dispatch import Dispatch
 from perdure.actors.life.family import FORGET, Family
-from perdure.actors.life.handlers import Letter
 from perdure.actors.life.host_services import HostServices
-from perdure.actors.life.life import Life
-from perdure.actors.life.mailbox import Mailbox
-from perdure.actors.life.migration import FIRST, bring_up_to_date
+from perdure.actors.life.life import Life, cached_once
+from perdure.actors.life.mailbox import Letter, Mailbox
+from perdure.actors.life.one_transaction import FIRST, bring_up_to_date
 from perdure.actors.life.outbox import Outbox
 from perdure.actors.life.results import RunInfo
 from perdure.actors.life.run_context import RunContext
 from perdure.actors.life.state_watch import StateWatch
 from perdure.actors.life.waits import SentEvent
 from perdure.actors.link.direct_calls import BEGINS, NOT_NOW, DirectRoute, append_route, method_key
-from perdure.actors.link.messages import CopyStorage, Report
+from perdure.actors.link.messages import CopyStorage, Deliver, Report
 from perdure.actors.link.wire import error_to_plain
 from perdure.actors.ports import KillPoint
 from perdure.actors.telemetry.telemetry import CARRIED
@@ -87,13 +85,10 @@ class Tenant(Life):
         self._is_first_life = self.leaves_at_rest = False
         self._attempts: dict[str, RunContext] = {}
 
-    @cached_once
-    def outbox(self) -> Outbox:
-        return Outbox(self)
-
-    @cached_once
-    def alarms(self) -> AlarmClock:
-        return AlarmClock(self)
+    outbox = cached_once(Outbox)
+    alarms = cached_once(AlarmClock)
+    state_watch = cached_once(StateWatch)
+    call_streams = cached_once(CallStreams)
 
     @cached_once
     def mail(self) -> Mailbox:
@@ -129,7 +124,7 @@ class Tenant(Life):
     # coming up
 
     async def ready(self) -> None:
-        """Bring the agent up, once; everything else of this life waits for it. What `on_start` raises is raised to all who wait."""
+        # Everything else of this life waits for it. What `on_start` raises is raised to all who wait.
         if self.is_up:
             return
         if self._up is None:
@@ -153,14 +148,6 @@ class Tenant(Life):
             self._watch_over(self._storage.state)
         has_start = overrides(agent_class, "on_start") or agent.__perdure_version__ > FIRST
         return has_start or not (fresh or not self.has_storage)
-
-    @cached_once
-    def state_watch(self) -> StateWatch:
-        return StateWatch(self)
-
-    @cached_once
-    def call_streams(self) -> CallStreams:
-        return CallStreams(self)
 
     def _watch_over(self, state: State) -> None:
         self.state_watch.begin(state)
@@ -188,14 +175,7 @@ class Tenant(Life):
         # as long as its thread goes on its host counts as worn.
         ACTIVITY.set(Activity(f"{self.agent_id}/{self.incarnation}"))
         timeout_ms = self.limits.on_start_timeout_ms
-        bound = asyncio.timeout(timeout_ms / 1000)
-        try:
-            async with bound:
-                await self.call(self.agent.on_start)
-        except TimeoutError:
-            if not bound.expired():
-                raise  # its own
-            raise StartTimedOut(self.agent_id, timeout_ms) from None
+        await in_time(self.call(self.agent.on_start), timeout_ms, StartTimedOut(self.agent_id, timeout_ms))
 
     def _read_storage(self) -> None:
         self.storage.records()  # the property opens it, beside the loop
@@ -207,7 +187,6 @@ class Tenant(Life):
                 getattr(self, part).woken()
 
     async def wake(self) -> None:
-        """Come up without work of its own."""
         _, problem = await tried(self.ready())
         if problem is not None:
             self.trouble("on_start", problem)
@@ -297,8 +276,16 @@ class Tenant(Life):
             self.alarms.say()
         self.push(farewell)
 
-    def deliver_events(self, letters: list[Letter]) -> None:
-        """Hand over what was sent to runs of this life. To one that is over it comes again in the next attempt."""
+    def deliver(self, said: Deliver) -> None:
+        events, letters = list[Letter](), list[Letter]()
+        for letter in (Letter(*mail) for mail in said.mails):
+            (events if letter.slot.startswith(EVENT) else letters).append(letter)
+        self._deliver_events(events)
+        if letters:
+            self.mail.deliver(letters)
+
+    def _deliver_events(self, letters: list[Letter]) -> None:
+        # An event for a run that is over comes again in the next attempt.
         of_runs: dict[str, list[SentEvent]] = {}
         for letter in letters:
             name, sent = letter.slot.removeprefix(EVENT), letter.content
@@ -335,7 +322,7 @@ class Tenant(Life):
     # calls and signals
 
     async def answer(self, ref: str, method_name: str, body: bytes, trace: str = "") -> None:
-        """Answer a call from outside. Where telemetry is on, what it does stands where the caller does in a trace."""
+        # Where telemetry is on, what it does stands where the caller does in a trace.
         self._enter(trace)
         reply, problem = await tried(self._answer(ref, method_name, body))
         if problem is None:
@@ -384,7 +371,7 @@ class Tenant(Life):
         return append_route(reply, DirectRoute(self.services.peer.transport.route, self.incarnation))
 
     async def signal(self, info: RunInfo, snapshot: JsonObject) -> None:
-        """Tell the author's `on_progress`; what it raises stops nothing (spec W-54)."""
+        # What it raises stops nothing (spec W-54).
         if "live_data" in snapshot:
             snapshot["data"] = snapshot.pop("live_data")
         _, problem = await tried(self.ready())
@@ -396,7 +383,7 @@ class Tenant(Life):
     # another storage
 
     def restore(self, path: Path) -> None:
-        """Begin with a copy of another storage, and with what is planned there."""
+        # What is planned in the copy (schedules, the queue) begins, too.
         if not self.services.agent_storages.exists(self.agent_id):
             self.reopen()  # a handle on nothing would be in the way
         self.services.agent_storages.restore(self.agent_id, path)

@@ -1,4 +1,4 @@
-"""The rows of schedules and of the queue, as documents of the agent's storage.
+"""The rows of schedules and of the queue, as documents of the agent's storage, and what an author sees of them.
 
     schedule          <schedule id>   one schedule, with the end of its history
     schedule_history  <schedule id>   the history of one that is gone
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TypedDict, TypeVar, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack
 
 from perdure.actors.events.observability import Channel, emit
 from perdure.actors.life.documents import RememberedDocuments, StoredRow
@@ -21,14 +21,22 @@ from perdure.actors.life.life import Life
 from perdure.actors.retries import despite_conflicts
 from perdure.ledger import BadRequest, ConflictingRequest
 from perdure.ledger.storage.agent_storages import SCHEDULE, Transaction
-from perdure.policies import CALLBACK_DUE, CALLBACK_TRANSITIONS, CallbackEvent, CallbackStatus, CatchUp, TickOverlap
+from perdure.policies import (
+    CALLBACK_DUE,
+    CALLBACK_TRANSITIONS,
+    CallbackEvent,
+    CallbackStatus,
+    CatchUp,
+    PastOutcome,
+    Retries,
+    TickOverlap,
+)
 
 T = TypeVar("T")
 
 
+# A type of a schedule, or an item of the queue. The values are stored.
 class RowKind(StrEnum):
-    """A type of a schedule, or an item of the queue. The values are stored."""
-
     SCHEDULED = "scheduled"
     DELAYED = "delayed"
     CRON = "cron"
@@ -40,8 +48,6 @@ SCHEDULE_TYPES = tuple(kind for kind in RowKind if kind is not RowKind.QUEUED)
 
 
 class RowChanges(TypedDict, total=False):
-    """The fields that change together with the status of a row."""
-
     due_at_ms: int
     losses: int
     error: str
@@ -97,7 +103,7 @@ class CallbackRow(StoredRow):
 
     @property
     def next_at_ms(self) -> int | None:
-        """The same for people: when it is due, or has been since."""
+        # The same for people: when it is due, or has been since.
         return self.due_at_ms if self.status in CALLBACK_DUE else None
 
     @property
@@ -106,7 +112,6 @@ class CallbackRow(StoredRow):
 
     @property
     def delivery_id(self) -> str:
-        """The idempotency key of the occurrence that it waits for."""
         return f"{self.id}#{self.number}!{self.tick_ms}"
 
     def after(self, event: CallbackEvent, **changes: Unpack[RowChanges]) -> CallbackRow | None:
@@ -142,7 +147,6 @@ class Rows(RememberedDocuments[CallbackRow]):
         self.domain = "schedule" if kind == SCHEDULE else "queue"
 
     def in_order(self) -> list[CallbackRow]:
-        """All rows, as the current transaction sees them, in the order of their creation."""
         transaction = self._life.transaction
         if not self._known and transaction is None:
             found = list(self.some(self.keys()).values())
@@ -152,12 +156,12 @@ class Rows(RememberedDocuments[CallbackRow]):
         return sorted(found, key=lambda row: row.number)
 
     def read(self, transaction: Transaction, row_id: str) -> CallbackRow | None:
-        """A row. The transaction depends on it from now on."""
+        # The transaction depends on it from now on.
         self.depend_on(transaction, row_id)
         return self.get(row_id)
 
     def number(self) -> int:
-        """A number greater than those of all rows."""
+        # It is greater than those of all rows.
         with self._life.storage.committing:
             if not self._number:
                 self._number = max((row.number for row in self.in_order()), default=0)
@@ -165,7 +169,7 @@ class Rows(RememberedDocuments[CallbackRow]):
             return self._number
 
     def write(self, job: Callable[[Transaction], T]) -> T:
-        """Change rows in the open transaction, or in one of their own, which is repeated after a conflict."""
+        # A transaction of their own is repeated after a conflict.
         transaction = self._life.transaction
         if transaction is not None:
             return job(transaction)
@@ -214,9 +218,100 @@ class Rows(RememberedDocuments[CallbackRow]):
     def emit_after(
         self, transaction: Transaction, what: str, row: CallbackRow, payload: Mapping[str, object] | None = None
     ) -> None:
-        """Emit an event after the commit, such as `schedule:create` or `queue:error`."""
         told = {"id": row.id, "callback": row.callback, **(payload or {})}
         address, at_ms = self._life.agent_id, self._life.now_ms()
         transaction.then(
             lambda: emit(Channel.SCHEDULE, f"{self.domain}:{what}", agent=address, payload=told, at_ms=at_ms)
         )
+
+
+# ---------------------------------------------------------------- what an author sees
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Occurrence:
+    """What a callback is called for.
+
+    Its effects in the agent's storage, and on other agents, happen once. Effects outside of Perdure (an HTTP call, say) may happen again
+    after a death. `delivery_id` is the same for all tries of one occurrence, so the other side can tell.
+
+    Args:
+        schedule_id: the schedule, or the item of the queue.
+        scheduled_at_ms: the time that it was for.
+        attempt: 1 for the first try.
+        missed: how many earlier ticks were folded into it.
+    """
+
+    schedule_id: str
+    scheduled_at_ms: int
+    attempt: int
+    missed: int
+    delivery_id: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Schedule:
+    """A schedule of an agent, as it stands.
+
+    `status` is `waiting` for its time, `retrying` after a failure, `paused`, or `parked` until `schedules.retry`; `error` says why.
+
+    Args:
+        type: `scheduled` for an instant, `delayed` by a number of seconds, `cron`, or `interval`.
+        next_at_ms: when its callback is called next; None if it is paused or parked.
+        attempt: how many tries of the current occurrence have failed.
+        number: the cursor of `schedules.list`.
+    """
+
+    schedule_id: str
+    type: str
+    callback: str
+    payload: Any
+    status: CallbackStatus
+    next_at_ms: int | None
+    cron: str | None
+    time_zone: str | None
+    interval_ms: int | None
+    catch_up: str
+    overlap: str
+    jitter_ms: int
+    retry: Retries
+    key: str | None
+    attempt: int
+    error: str | None
+    created_at_ms: int
+    number: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueuedItem:
+    """An item that waits in an agent's queue. Its statuses are those of a schedule, without `paused`."""
+
+    item_id: str
+    callback: str
+    payload: Any
+    status: CallbackStatus
+    next_at_ms: int | None
+    retry: Retries
+    key: str | None
+    attempt: int
+    error: str | None
+    queued_at_ms: int
+    number: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Past:
+    """One try of a schedule's callback, or ticks that were dropped.
+
+    Args:
+        outcome: `completed`, `failed`, `parked` (failed for good), or `skipped` (nothing was called).
+        missed: how many ticks were folded into it, or dropped if it was skipped.
+    """
+
+    scheduled_at_ms: int
+    began_at_ms: int
+    ended_at_ms: int
+    attempt: int
+    missed: int
+    outcome: PastOutcome
+    error: str | None

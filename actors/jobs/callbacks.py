@@ -26,17 +26,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from typing import Any, Protocol
 
-from perdure.actors.code.author_call import is_async
-from perdure.actors.jobs.callback_rows import CallbackRow, Rows
+from perdure.actors.code.author_call import is_async, result_of
+from perdure.actors.jobs.callback_rows import CallbackRow, Occurrence, Rows
 from perdure.actors.jobs.job_spans import CallbackSpans
-from perdure.actors.jobs.occurrence import Occurrence
 from perdure.actors.jobs.schedule_requests import retries_of
 from perdure.actors.life.activity import Activity
 from perdure.actors.life.life import Life
-from perdure.actors.life.one_transaction import Step, WorkPiece, at_work, done_in_one, failure, outcome
+from perdure.actors.life.one_transaction import Step, WorkPiece, at_work, done_in_one, failure
 from perdure.actors.life.outbox import Outbox
 from perdure.actors.telemetry.conventions import LOST
 from perdure.ledger import BadRequest, StorageError, unpack_value
@@ -80,7 +80,7 @@ class Callbacks:
         self._began_at_ms = self._called_at_ms = 0
 
     async def call(self, turn: Turn = None, *, marks: bool = True) -> None:
-        """Call it. Raises only errors of the storage."""
+        # Raises only errors of the storage.
         row = self._rows.get(self._id)
         is_late = row is not None and self._life.now_ms() - row.due_at_ms > LATE_MS
         if marks and is_late and self._rows.write(self._mark):
@@ -98,7 +98,7 @@ class Callbacks:
 
     @property
     def is_suspect(self) -> bool:
-        """Whether a life of the agent ended after the row was marked."""
+        # A life of the agent ended after the row was marked.
         row = self._rows.get(self._id)
         return row is not None and row.losses > 0
 
@@ -123,7 +123,7 @@ class Callbacks:
     # in the transaction
 
     def whole(self, transaction: Transaction) -> None:
-        """Do the whole call, in a transaction that several share."""
+        # Do the whole call, in a transaction that several share.
         for method, args, activity in self._steps(transaction):
             with at_work(activity):
                 method(*args)
@@ -132,7 +132,7 @@ class Callbacks:
     async def whole_async(self, transaction: Transaction) -> None:
         for method, args, activity in self._steps(transaction):
             with at_work(activity):
-                await outcome(method(*args))
+                await result_of(partial(method, *args))
         self._seal(transaction)
 
     def _steps(self, transaction: Transaction) -> list[Step]:

@@ -85,7 +85,7 @@ class Fiber:
 
     @property
     def is_settled(self) -> bool:
-        """Whether only a person can still move it."""
+        # Only a person can still move it.
         return self.settled_at_ms > 0
 
     @property
@@ -101,7 +101,7 @@ class Fiber:
         return FiberState.RECOVERING if is_recovering else FiberState(self.status)
 
     def is_cut_off(self, life: int) -> bool:
-        """Whether its process died, seen from this life of the agent, and nobody has taken it up."""
+        # Its process died, seen from this life of the agent, and nobody has taken it up.
         return self.state is FiberState.RUNNING and self.life != life
 
     def after(self, event: FiberEvent, now_ms: int, **changes: object) -> Fiber | None:
@@ -115,12 +115,11 @@ class Fiber:
 
     @property
     def is_entered_next(self) -> bool:
-        """Whether its body is not at work, and is entered when its time comes."""
         return self.state in FIBER_ENTERED_NEXT
 
     @property
-    def waits(self) -> dict[str, Any] | None:
-        """What its body waits for, if it is in no process because of that."""
+    def waits(self) -> dict[str, object] | None:
+        # What its body waits for, if it is in no process because of that.
         if not self.is_waiting:
             return None
         return {
@@ -156,7 +155,6 @@ class Fiber:
         return cls(*values)
 
     def shown(self, life: int, snapshot: Json, *, accepted: bool = False) -> FiberInspection:
-        """What its author may see of it, in this life of the agent."""
         is_cut_off = self.is_cut_off(life)
         return FiberInspection(
             fiber_id=self.fiber_id,

@@ -10,17 +10,16 @@ from typing import Any, ClassVar, Literal
 from perdure.actors.jobs.fiber import Fiber
 from perdure.actors.jobs.fiber_store import FiberStore
 from perdure.actors.life.life import Life
-from perdure.actors.life.steps import plain, step_name
+from perdure.actors.life.steps import step_name
 from perdure.actors.life.waits import RemembersWaits, SentEvent, WaitEnd, Waits
 from perdure.actors.tasks import Pending
-from perdure.ledger import BadRequest, FiberStopped, TooLarge, WaitTimedOut, taken_out, unpack_value
+from perdure.ledger import BadRequest, FiberStopped, TooLarge, WaitTimedOut, pack_value, taken_out, unpack_value
 from perdure.ledger.storage.agent_storages import Transaction
 from perdure.policies import UNSET, FiberState, FiberStatus, Json, StepRecord
 
 
+# Set when a fiber is over. Code of any loop may wait for it, and sync code.
 class Cancelled(asyncio.Event):
-    """Is set when a fiber is over. Code of any loop may wait for it, and sync code."""
-
     def __init__(self, life: Life) -> None:
         super().__init__()
         self._life = life
@@ -57,11 +56,11 @@ class FiberWaits(Waits):
         super().check()
 
     def deliver(self, events: list[SentEvent]) -> None:
-        """Take events in. One that comes again is no other."""
+        # One that comes again is no other.
         self.line_up(self._fresh(events))
 
     def stop(self, stopped: FiberStopped) -> None:
-        """The fiber is over. Sync code, which is not cancelled, is told where it waits."""
+        # Sync code, which is not cancelled, is told where it waits.
         self.stopped = stopped
         for waiter in self._waiters:
             if not waiter.signal.done():
@@ -114,7 +113,7 @@ class FiberContext(RemembersWaits[FiberWaits]):
         """
         if not self.is_cancelled:
             self._boundary()
-        body = plain("data", data, self._life.limits.stash_bytes_max)
+        body = pack_value("data", data, self._life.limits.stash_bytes_max)
         return self._store.change(partial(self._keep, unpack_value(body)))  # a copy, as a later life will read it
 
     def _keep(self, value: Json, transaction: Transaction) -> bool:
@@ -206,7 +205,7 @@ class FiberContext(RemembersWaits[FiberWaits]):
         # After a death or a wait the same count goes on. A body that is entered again because it has raised counts anew.
         return record if record.round == self._round else record.counted_anew(self._round)
 
-    def _undo_reference(self, undo: object) -> list[Any]:
+    def _undo_reference(self, undo: object) -> list[object]:
         raise BadRequest(
             "undo", "a fiber has no end that undoes its steps; take such a step in a run, or undo in the body"
         )

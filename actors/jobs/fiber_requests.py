@@ -19,9 +19,17 @@ from perdure.actors.jobs.fiber_context import CURRENT, FiberContext
 from perdure.actors.jobs.fiber_store import FiberStore
 from perdure.actors.life.activity import ACTIVITY
 from perdure.actors.life.life import Life
-from perdure.actors.life.steps import plain
 from perdure.actors.telemetry.telemetry import carried_text
-from perdure.ledger import AwaitedInsideHandler, BadRequest, ConflictingRequest, Kept, check_id, digest_of, unchecked
+from perdure.ledger import (
+    AwaitedInsideHandler,
+    BadRequest,
+    ConflictingRequest,
+    Kept,
+    check_id,
+    digest_of,
+    pack_value,
+    unchecked,
+)
 from perdure.ledger.storage.agent_storages import Transaction
 from perdure.policies import INFINITY, UNSET, FiberResult, FiberRetry
 
@@ -41,10 +49,9 @@ class FiberOptions(TypedDict, total=False):
     on_recovered: str | Callable[..., object] | None
 
 
+# An empty `fiber.fiber_id` takes any id.
 @dataclass(frozen=True, slots=True)
 class FiberRequest:
-    """A checked request. An empty `fiber.fiber_id` takes any id."""
-
     fiber: Fiber
     body: bytes | None
 
@@ -107,7 +114,7 @@ class FiberRequests:
             return None
         if not isinstance(given, Mapping):
             raise BadRequest("metadata", f"{given!r:.200} is no mapping")
-        return Kept(plain("metadata", dict(given), self._life.limits.metadata_bytes_max))
+        return Kept(pack_value("metadata", dict(given), self._life.limits.metadata_bytes_max))
 
     def accept(self, asked: Iterable[FiberRequest]) -> list[tuple[Fiber, bool]]:
         """Accept all of these in one transaction, or find those that exist. Returns each with whether it is new."""
@@ -139,7 +146,7 @@ class FiberRequests:
         return None if key_id is None else self._store.find(key_id)
 
     def named(self, asked: FiberRequest) -> FiberRequest:
-        """The request with an id. Code that is entered again after a death then finds the same fiber."""
+        # Code that is entered again after a death finds the same fiber.
         fiber, activity = asked.fiber, ACTIVITY.get()
         if fiber.fiber_id or fiber.idempotency_key or activity is None:
             return asked
@@ -178,7 +185,7 @@ def checked_result(life: Life, result: object) -> FiberResult | None:
     for field, most in (("snapshot", limits.stash_bytes_max), ("metadata", limits.metadata_bytes_max)):
         value = getattr(given, field)
         if value is not UNSET:
-            plain(field, value, most)
+            pack_value(field, value, most)
     return given
 
 
@@ -215,19 +222,16 @@ class FiberWaiters:
             self._give_place(1)
         try:
             async with asyncio.timeout(None if timeout_ms is None or timeout_ms == INFINITY else timeout_ms / 1000):
-                await self._until_settled(fiber_id)
+                while not self._found(fiber_id).is_settled:
+                    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                    self._waiting.setdefault(fiber_id, []).append(waiter)
+                    await waiter
         except TimeoutError:
             pass
         finally:
             if is_lending:
                 self._give_place(-1)
         return self._store.inspected(self._found(fiber_id), accepted=accepted)
-
-    async def _until_settled(self, fiber_id: str) -> None:
-        while not self._found(fiber_id).is_settled:
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.setdefault(fiber_id, []).append(waiter)
-            await waiter
 
     def _found(self, fiber_id: str) -> Fiber:
         fiber = self._store.find(fiber_id)

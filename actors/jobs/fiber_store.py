@@ -17,22 +17,36 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from operator import attrgetter
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from perdure.actors.code.author_call import tried
 from perdure.actors.events.observability import Channel, emit
-from perdure.actors.jobs.fiber import Fiber, FiberInspection
+from perdure.actors.jobs.fiber import Fiber, FiberInspection, FiberPage
 from perdure.actors.jobs.job_spans import FiberSpans
+from perdure.actors.jobs.schedule_requests import instant
 from perdure.actors.life.documents import Documents, RememberedDocuments
 from perdure.actors.life.life import Life
 from perdure.actors.life.waits import SentEvent
-from perdure.ledger import EventRefused, Kept, StorageError, pack, pack_value, taken_out, unpack
+from perdure.ledger import (
+    BadRequest,
+    EventRefused,
+    Kept,
+    StorageError,
+    check_whole,
+    check_words,
+    pack,
+    pack_value,
+    taken_out,
+    unpack,
+)
 from perdure.ledger.storage.agent_storages import (
     FIBER,
+    FIBER_CARE,
     FIBER_EVENT,
     FIBER_HEARD,
     FIBER_INPUT,
@@ -42,7 +56,20 @@ from perdure.ledger.storage.agent_storages import (
     FIBER_STEP,
     Transaction,
 )
-from perdure.policies import UNSET, Drop, Enter, FiberEvent, FiberResult, FiberStatus, Json, Settle
+from perdure.policies import (
+    FIBER_CLEANED,
+    FIBER_SETTLED,
+    UNSET,
+    Drop,
+    Enter,
+    FiberEvent,
+    FiberResult,
+    FiberStatus,
+    Json,
+    Settle,
+    SettledFiber,
+    outlived,
+)
 
 T = TypeVar("T")
 Job = Callable[[Transaction], object]
@@ -63,8 +90,8 @@ class FiberStore:
     def __init__(self, life: Life, told: Callable[[Fiber], None]) -> None:
         self._life, self._told = life, told
         self._own: Transaction | None = None
-        self.spans = FiberSpans(life)
         self.rows = RememberedDocuments(life, FIBER, Fiber.load, Fiber.body, attrgetter("is_open"))
+        self.spans = FiberSpans(life, self.rows)
         self._open = Documents(life, FIBER_OPEN, bytes, bytes)
         self._keys: Documents[str] = Documents(life, FIBER_KEY)
         self._inputs = Documents(life, FIBER_INPUT, bytes, bytes)
@@ -95,9 +122,8 @@ class FiberStore:
         return self._number
 
     def put(self, transaction: Transaction, fiber: Fiber) -> Fiber:
-        """Write the row."""
         fiber_id = fiber.fiber_id
-        self.spans.moves(transaction, self.rows.get, fiber_id, fiber)
+        self.spans.moves(transaction, fiber_id, fiber)
         self.rows.put(transaction, fiber_id, fiber)
         if fiber.is_settled:
             self._open.drop(transaction, fiber_id)
@@ -109,7 +135,7 @@ class FiberStore:
         transaction.then(partial(self._committed, fiber, is_own=transaction is self._own))
         return fiber
 
-    def put_new(self, transaction: Transaction, fiber: Fiber, body: bytes | None = None) -> Fiber:
+    def put_new(self, transaction: Transaction, fiber: Fiber, body: bytes | None) -> Fiber:
         if fiber.idempotency_key:
             self._keys.put(transaction, fiber.idempotency_key, fiber.fiber_id)
         if body is not None:
@@ -119,9 +145,9 @@ class FiberStore:
         return self.put(transaction, fiber)
 
     def drop(self, transaction: Transaction, fiber: Fiber) -> None:
-        """Delete a fiber with all that belongs to it. Its id and its key are free again."""
+        # Its id and its key are free again.
         fiber_id = fiber.fiber_id
-        self.spans.moves(transaction, self.rows.get, fiber_id, None)
+        self.spans.moves(transaction, fiber_id, None)
         self._drop_work(transaction, fiber_id)
         if fiber.idempotency_key:
             self._keys.drop(transaction, fiber.idempotency_key)
@@ -183,14 +209,14 @@ class FiberStore:
     # reading
 
     def find(self, fiber_id: str) -> Fiber | None:
-        """A fiber, as the current transaction sees it. The transaction depends on it from now on."""
+        # As the current transaction sees it, which depends on it from now on.
         transaction = self._life.transaction
         if transaction is not None:
             self.rows.depend_on(transaction, fiber_id)
         return self.rows.get(fiber_id)
 
     def is_open(self, fiber_id: str) -> bool:
-        """Whether a fiber goes on by itself, as far as is committed."""
+        # Whether it goes on by itself, as far as is committed.
         return self._open.version(fiber_id) > 0
 
     def open_ids(self) -> list[str]:
@@ -205,26 +231,25 @@ class FiberStore:
         return fiber.shown(self._life.incarnation, snapshot, accepted=accepted)
 
     def id_of_key(self, key: str) -> str | None:
-        """The fiber that was accepted under an idempotency key. The current transaction depends on it."""
+        # The current transaction depends on it.
         transaction = self._life.transaction
         if transaction is not None:
             self._keys.depend_on(transaction, key)
         return self._keys.get(key)
 
     def input(self, fiber: Fiber) -> bytes | None:
-        """The input of its body, or None. A small one is at hand for the first attempt."""
+        # A small one is at hand for the first attempt.
         at_hand = self._inputs_at_hand.pop(fiber.fiber_id, None)
         if at_hand is not None or not fiber.input_bytes:
             return at_hand
         return self._inputs.get(fiber.fiber_id)
 
     def fetch_inputs(self, fibers: Iterable[Fiber]) -> None:
-        """Read the small inputs of fibers that will soon be entered, with one statement."""
+        # These fibers will be entered soon: one statement reads what would take one each.
         small = [each.fiber_id for each in fibers if 0 < each.input_bytes <= AT_HAND_BYTES_MAX]
         self._inputs_at_hand |= self._inputs.some(small)
 
     def stashed(self, fiber_id: str) -> tuple[int, Json]:
-        """How many times the fiber stashed, and the latest value."""
         times, value = self._stashes.get(fiber_id) or (0, None)
         return times, taken_out(value)
 
@@ -237,7 +262,7 @@ class FiberStore:
         return self._steps.all(fiber_id)
 
     def pending_step(self, fiber_id: str, name: str) -> bytes | None:
-        """The result of a step in the open transaction, which may still roll back."""
+        # The open transaction may still roll back.
         transaction = self._life.transaction
         return None if transaction is None else transaction.own((FIBER_STEP, _key(fiber_id, name)))
 
@@ -263,11 +288,9 @@ class FiberStore:
         return SentEvent(event_id, name, self._life.agent_id, body, number)
 
     def has_come(self, fiber: Fiber) -> bool:
-        """Whether there is an event for which its body waits in no process."""
         return any(key.partition(" ")[2] in (fiber.awaited or ()) for key in self._events.names(fiber.fiber_id))
 
     def events(self, fiber_id: str) -> list[SentEvent]:
-        """The events that its body has not taken, in the order in which they were sent."""
         found = [(*key.partition(" "), *unpack(body)) for key, body in sorted(self._events.all(fiber_id).items())]
         return [
             SentEvent(event_id, name, self._life.agent_id, body, int(number))
@@ -275,7 +298,6 @@ class FiberStore:
         ]
 
     def took(self, transaction: Transaction, fiber_id: str, event: SentEvent) -> None:
-        """Its body has taken this event."""
         self._events.drop(transaction, fiber_id, _event_key(event.seq, event.name))
 
 
@@ -288,7 +310,7 @@ class _OfFibers:
         self._names: dict[str, set[str]] | None = None
 
     def names(self, fiber_id: str) -> list[str]:
-        """Those of what is committed."""
+        # Those of what is committed.
         if self._names is None:
             self._read_names()
         with self._lock:
@@ -305,7 +327,6 @@ class _OfFibers:
                     self._names.setdefault(owner, set()).add(name)
 
     def all(self, fiber_id: str) -> dict[str, bytes]:
-        """What is committed, by the names."""
         found = self._documents.some(_key(fiber_id, name) for name in self.names(fiber_id))
         return {key.partition("\0")[2]: body for key, body in found.items()}
 
@@ -313,7 +334,7 @@ class _OfFibers:
         return max(self.names(fiber_id), default="")
 
     def count(self, transaction: Transaction, fiber_id: str) -> int:
-        """How many there are with those that this transaction adds."""
+        # Those that this transaction adds count, too.
         own = transaction.collected(self._documents.kind)
         added = sum(body is not None for key, body in own.items() if key.startswith(_key(fiber_id, "")))
         return len(self.names(fiber_id)) + added
@@ -400,3 +421,182 @@ def _event_key(number: int, name: str) -> str:
 
 def _key(fiber_id: str, name: str) -> str:
     return f"{fiber_id}\0{name}"
+
+
+# ---------------------------------------------------------------- records
+# The records of fibers: listed by pages, deleted on request or by age.
+#
+# Questions about many fibers are answered from a catalogue in memory with a few fields of each row. Entries are trusted by the version of
+# their row, so nothing has to keep them up to date. The catalogue is read in pieces where nobody waits for it.
+
+LISTED_MAX, DELETED_MAX = 500, 1_000
+READ_AT_ONCE = 100  # rows between two turns of the loop
+CARE_MS = 86_400_000
+
+
+class _Entry(NamedTuple):
+    version: int
+    number: int
+    name: str
+    status: FiberStatus
+    life: int
+    settled_at_ms: int
+    is_managed: bool
+    is_waiting: bool
+
+
+class FiberRecords:
+    """All fibers of one agent, whether they are over or not."""
+
+    def __init__(self, life: Life, store: FiberStore, together: GroupCommit) -> None:
+        self._life, self._store, self._together = life, store, together
+        self._care_at_ms: Documents[int] = Documents(life, FIBER_CARE)
+        self._entries: dict[str, _Entry] = {}
+        self._settled: int | None = None
+        self._is_caring = False
+
+    # asked by the author
+
+    def page(self, status: str | Sequence[str] | None, name: str | None, limit: int, cursor: str | None) -> FiberPage:
+        statuses = check_words("status", status, FiberStatus)
+        before = _place(cursor)
+        check_whole("limit", limit, most=LISTED_MAX)
+        self._read(self._stale())
+        found = sorted(
+            (entry.number, fiber_id)
+            for fiber_id, entry in self._entries.items()
+            if entry.is_managed and self._status(entry) in statuses and name in (None, entry.name)
+        )
+        # One more than is shown tells whether there is another page.
+        here = [each for each in reversed(found) if before is None or each < before][: limit + 1]
+        rows = self._store.rows.some(each[1] for each in here[:limit])
+        shown = tuple(self._store.inspected(rows[fiber_id]) for _, fiber_id in here[:limit] if fiber_id in rows)
+        number, last_id = here[limit - 1] if len(here) > limit else (0, "")
+        return FiberPage(shown, f"{number}:{last_id}" if last_id else None)
+
+    def delete(self, settled_before: float | datetime | None, status: str | Sequence[str] | None, limit: int) -> int:
+        """Delete settled fibers, the longest settled first. Interrupted ones are deleted only if `status` names them."""
+        statuses = check_words("status", status, FIBER_SETTLED) if status is not None else frozenset(FIBER_CLEANED)
+        before_ms = None if settled_before is None else instant("settled_before", settled_before)
+        check_whole("limit", limit, most=DELETED_MAX)
+        self._read(self._stale())
+        found = sorted(
+            (entry.settled_at_ms, fiber_id)
+            for fiber_id, entry in self._entries.items()
+            if entry.settled_at_ms
+            and entry.status in statuses
+            and (before_ms is None or entry.settled_at_ms < before_ms)
+        )
+        return self._drop([fiber_id for _, fiber_id in found[:limit]], statuses)
+
+    def _drop(self, fiber_ids: list[str], statuses: Collection[FiberStatus]) -> int:
+        def drop(transaction: Transaction) -> int:
+            rows = [self._store.find(fiber_id) for fiber_id in fiber_ids]
+            gone = [row for row in rows if row is not None and row.is_settled and row.status in statuses]
+            for row in gone:
+                self._store.drop(transaction, row)
+            return len(gone)
+
+        if not fiber_ids:
+            return 0
+        dropped = self._store.change(drop)
+        self._settled = None
+        return dropped
+
+    # the catalogue
+
+    def _status(self, entry: _Entry) -> FiberStatus:
+        is_at_work = entry.status == FiberStatus.RUNNING and not entry.is_waiting
+        is_cut_off = is_at_work and entry.life != self._life.incarnation
+        return FiberStatus.INTERRUPTED if is_cut_off else entry.status
+
+    def _stale(self) -> list[str]:
+        # Entries of deleted fibers are removed.
+        versions, known = self._store.rows.versions(), self._entries
+        if len(versions) < len(known):
+            known = self._entries = {each: known[each] for each in versions if each in known}
+        return [each for each, version in versions.items() if each not in known or known[each].version != version]
+
+    def _read(self, fiber_ids: list[str]) -> None:
+        if not fiber_ids:
+            return
+        stored = self._store.rows
+        with self._life.storage.committing:
+            found = {
+                fiber_id: _Entry(
+                    stored.version(fiber_id),
+                    row.number,
+                    row.name,
+                    row.status,
+                    row.life,
+                    row.settled_at_ms,
+                    row.is_managed,
+                    row.is_waiting,
+                )
+                for fiber_id, row in stored.some(fiber_ids).items()
+            }
+        for fiber_id in fiber_ids:
+            self._entries.pop(fiber_id, None)
+        self._entries |= found
+
+    # retention
+
+    def woken(self) -> None:
+        if not self._store.rows.keys():
+            return
+        at_ms = self._care_at_ms.get("")
+        if at_ms is None:
+            self._store.change(self._care_later)
+        elif not 0 < at_ms - self._life.now_ms() <= CARE_MS:  # it is due, or the clock was set back since
+            self._care_soon()
+
+    def _care_later(self, transaction: Transaction) -> None:
+        interval_ms = min(CARE_MS, self._life.limits.fibers_kept_ms)
+        self._care_at_ms.put(transaction, "", int(self._life.now_ms() + interval_ms))
+
+    def settled(self) -> None:
+        # The limit has some slack, so that not every end brings a deletion.
+        if self._settled is None:
+            self._settled = len(self._store.rows.keys()) - len(self._store.open_ids())
+        else:
+            self._settled += 1
+        kept_max = self._life.limits.fibers_kept_max
+        if self._settled > kept_max + max(10, kept_max // 10):
+            self._care_soon()
+
+    def _care_soon(self) -> None:
+        if not self._is_caring:
+            self._is_caring = True
+            self._life.spawn(self._care())
+
+    async def _care(self) -> None:
+        _, problem = await tried(self._prune())
+        self._is_caring = False
+        if problem is not None and not self._life.is_leaving:
+            self._life.trouble("deleting old fibers", problem)
+
+    async def _prune(self) -> None:
+        stale = self._stale()
+        for first in range(0, len(stale), READ_AT_ONCE):
+            self._read(stale[first : first + READ_AT_ONCE])
+            await asyncio.sleep(0)
+        settled = [
+            SettledFiber(fiber_id, entry.status, entry.settled_at_ms)
+            for fiber_id, entry in self._entries.items()
+            if entry.settled_at_ms
+        ]
+        old = outlived(settled, self._life.now_ms(), self._life.limits)
+        for first in range(0, len(old), READ_AT_ONCE):
+            self._drop(old[first : first + READ_AT_ONCE], FIBER_CLEANED)
+            await asyncio.sleep(0)
+        self._settled = len(settled) - len(old)
+        await self._together(self._care_later)
+
+
+def _place(cursor: str | None) -> tuple[int, str] | None:
+    if cursor is None:
+        return None
+    number, _, fiber_id = cursor.partition(":") if isinstance(cursor, str) else ("", "", "")
+    if not number.isdecimal() or not fiber_id:
+        raise BadRequest("cursor", f"{cursor!r} is no cursor of a page of fibers")
+    return int(number), fiber_id

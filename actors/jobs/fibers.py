@@ -26,9 +26,8 @@ from perdure.actors.code.author_call import in_words, is_async, tried, tried_now
 from perdure.actors.code.signatures import NOTHING, Arguments, fiber_shape
 from perdure.actors.jobs.fiber import Fiber
 from perdure.actors.jobs.fiber_context import CURRENT, FiberContext, FiberRecovery
-from perdure.actors.jobs.fiber_records import FiberRecords
 from perdure.actors.jobs.fiber_requests import FiberRequests, FiberWaiters, checked_result
-from perdure.actors.jobs.fiber_store import FiberStore, GroupCommit
+from perdure.actors.jobs.fiber_store import READ_AT_ONCE, FiberRecords, FiberStore, GroupCommit
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.alarm_clock import STORAGE_RETRY_MS, AlarmClock
 from perdure.actors.life.asks import ANSWER_TO
@@ -53,9 +52,6 @@ from perdure.policies import (
     recovery_pause_after,
     take_up,
 )
-
-READ_AT_ONCE = 100  # rows between two turns of the loop
-
 
 # ---------------------------------------------------------------- fiber agenda
 # Which fibers are entered or recovered, when, and how many at once.
@@ -103,7 +99,7 @@ class FiberAgenda:
         self._is_looking = False
 
     def add(self, fiber: Fiber, *, after_ms: int = 0) -> None:
-        """Enter or recover this fiber when it is due, unless that is under way. The earliest instant given counts."""
+        # The earliest instant given counts.
         fiber_id = fiber.fiber_id
         has_come = fiber.is_waiting and self._store.has_come(fiber)
         if fiber.is_waiting and not has_come and not fiber.due_at_ms:
@@ -120,7 +116,7 @@ class FiberAgenda:
         self.look_soon()
 
     def forget(self, fiber_id: str) -> None:
-        """This fiber is over: nobody is woken for it."""
+        # The fiber is over: nobody is woken for it.
         if self._waiting.pop(fiber_id, None) is not None:
             self.look_soon()
 
@@ -131,7 +127,7 @@ class FiberAgenda:
             asyncio.get_running_loop().call_soon(self._look)
 
     def give_place(self, count: int) -> None:
-        """Add free places, or take some back. A body that waits for another fiber lends its own."""
+        # A body that waits for another fiber lends its own.
         self.entering.places += count
         self.look_soon()
 
@@ -256,7 +252,7 @@ class FiberRecoveries:
         return None if asked is None else self._store.put(transaction, asked)
 
     async def _called(self, context: FiberRecovery, asked: Fiber) -> tuple[FiberResult | None, Exception | None]:
-        """Call the hook. Returns its result or its error. After its time limit it is cancelled, and not awaited."""
+        # After its time limit the hook is cancelled, and not awaited.
         name = asked.on_recovered or "on_fiber_recovered"
         hook = getattr(self._life.agent, name, None)
         if not callable(hook):
@@ -344,7 +340,7 @@ class Fibers:
             await asyncio.sleep(0)  # callers of the agent need not wait for all
 
     def _moved(self, fiber: Fiber) -> None:
-        """A row has become durable: begin the fiber, or stop its code and wake its waiters."""
+        # Begin the fiber, or stop its code and wake its waiters.
         if self._life.is_leaving:
             return
         if not fiber.is_settled:
@@ -359,7 +355,6 @@ class Fibers:
         self.waiters.wake(fiber.fiber_id)
 
     def cancel(self, fiber_id: str, reason: str | None) -> bool:
-        """End an open fiber as aborted. Returns whether there was one."""
         error = reason and reason[: self._life.limits.error_chars_max]
 
         def abort(transaction: Transaction) -> bool:
@@ -377,7 +372,7 @@ class Fibers:
         return self.store.change(abort)
 
     def send(self, fiber_id: str, event: str, value: object, event_id: str | None) -> None:
-        """Send an event to a fiber: with the open transaction, or now. One whose body waits for it is entered."""
+        # A fiber whose body waits for the event is entered.
         limits = self._life.limits
         check_id("fiber_id", fiber_id, limits.id_max)
         name = check_id("event", event, limits.id_max)
@@ -391,7 +386,7 @@ class Fibers:
         self.store.change(partial(self._send, fiber_id, known, name, body))
 
     def answered(self, run: RunInfo, result: RunResult) -> None:
-        """A question that a fiber has asked people has ended: part of the open transaction. What asked may be over by now."""
+        # A question that a fiber has asked people has ended: part of the open transaction. What asked may be over by now.
         fiber_id = str((run.display or {}).get("fiber"))
         fiber = self.store.find(fiber_id)
         if fiber is not None and fiber.is_open and result.status != "interrupted":
@@ -490,7 +485,6 @@ class Fibers:
         return None if entered is None else self.store.put(transaction, entered)
 
     def _rest(self, transaction: Transaction, context: FiberContext, rest: WaitEnding) -> None:
-        """Its body has ended because all that it does waits."""
         fiber = self.store.find(context.id)
         if fiber is None or not context.holds(fiber):
             return
@@ -570,7 +564,7 @@ class Fibers:
     # unmanaged fibers
 
     async def run(self, name: str, fn: Callable[[FiberContext], object]) -> object:
-        """Run a function as a fiber that is recorded only while it runs. It keeps the agent awake, whether anybody waits or not."""
+        # It is recorded only while it runs, and keeps the agent awake whether anybody waits or not.
         return await self._life.spawn_awaited(self._run(name, fn))
 
     async def _run(self, name: str, fn: Callable[[FiberContext], object]) -> object:

@@ -19,6 +19,7 @@ from typing import Any, Final
 from perdure.actors.code.author_call import is_async
 from perdure.actors.jobs.callback_rows import CallbackRow
 from perdure.actors.jobs.fiber import Fiber
+from perdure.actors.life.documents import Documents
 from perdure.actors.life.life import Life
 from perdure.actors.telemetry.conventions import LOST
 from perdure.ledger.storage.agent_storages import Transaction
@@ -30,8 +31,8 @@ _ERRORS: Final = {FiberStatus.ABORTED: "cancelled", FiberStatus.INTERRUPTED: "in
 class FiberSpans:
     """Tells of the fibers of one agent, in one life of it."""
 
-    def __init__(self, life: Life) -> None:
-        self._life, self._telemetry = life, life.services.world.telemetry
+    def __init__(self, life: Life, rows: Documents[Fiber]) -> None:
+        self._life, self._rows, self._telemetry = life, rows, life.services.world.telemetry
 
     def _attempts(self, fiber: Fiber) -> AttemptSpans:
         return self._telemetry.attempts(fiber.trace, "fiber", self._life.agent_id, fiber.fiber_id, str(fiber.number))
@@ -40,11 +41,9 @@ class FiberSpans:
         if self._telemetry.is_on:
             self._telemetry.enter(self._attempts(fiber).place(fiber.attempt))
 
-    def moves(
-        self, transaction: Transaction, find: Callable[[str], Fiber | None], fiber_id: str, after: Fiber | None
-    ) -> None:
-        """A row is written, or dropped. If that ends an attempt, it is told with the commit. `find` gives the row that is there."""
-        before = find(fiber_id) if self._telemetry.is_on else None
+    def moves(self, transaction: Transaction, fiber_id: str, after: Fiber | None) -> None:
+        # The row is about to be written, or dropped. If that ends an attempt, it is told with the commit.
+        before = self._rows.get(fiber_id) if self._telemetry.is_on else None
         if before is None:
             return
         if before.state is not FiberState.RUNNING:
@@ -57,7 +56,7 @@ class FiberSpans:
             self._tell_after(transaction, before, *_end(after))
 
     def ended(self, fiber: Fiber, problem: str | None) -> None:
-        """A fiber without a row is over; `problem` is its error."""
+        # The fiber has no row: nothing else tells of its end.
         if self._telemetry.is_on:
             end = ("completed", "") if problem is None else ("error", error_type(problem, "error"))
             self._tell(fiber, *end, self._life.now_ms())
@@ -96,7 +95,7 @@ class CallbackSpans:
         self._life, self._domain, self._telemetry = life, domain, life.services.world.telemetry
 
     def traced(self, row: CallbackRow, method: Callable[..., Any]) -> Callable[..., Any]:
-        """The same method. What it asks for is below the span of this try of the row's occurrence."""
+        # What it asks for is below the span of this try of the row's occurrence.
         if not self._telemetry.is_on:
             return method
         place, telemetry = self._tries(row).place(row.attempt + 1), self._telemetry
@@ -114,7 +113,7 @@ class CallbackSpans:
     def tried(
         self, transaction: Transaction, row: CallbackRow, begun_ms: int, outcome: PastOutcome, error: str = ""
     ) -> None:
-        """A try of the row's occurrence is over. It is told with the commit. `error` is its type."""
+        # The try is told with the commit. `error` is its type.
         if self._telemetry.is_on:
             transaction.then(partial(self._tell, row, (begun_ms, self._life.now_ms()), str(outcome), error))
 

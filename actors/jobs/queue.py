@@ -43,7 +43,7 @@ class CallbackQueue:
     # the line
 
     def woken(self) -> None:
-        """Read all items: after waking, and after the storage failed."""
+        # After waking, and after the storage failed.
         self._line = []
         self._aside = [(row.ready_at_ms, row.id) for row in self.rows.in_order() if row.ready_at_ms is not None]
         heapify(self._aside)
@@ -75,7 +75,7 @@ class CallbackQueue:
             self.storage_retry.failed(problem)
 
     async def _do_all(self) -> None:
-        """Call items in groups. The first item of a life is called alone, because it may be what ended the last life."""
+        # The first item of a life is called alone, because it may be what ended the last life.
         await self._ready()
         while few := list(islice(iter(self._next, None), 1 if self._is_first else TOGETHER_MAX)):
             # However late, an item is no suspect: it waited for its turn. Only the first of a life is, and that one is alone.
@@ -88,7 +88,7 @@ class CallbackQueue:
                     self._put_aside(row)  # nothing was done with it, because it was not due any more
 
     def _next(self) -> CallbackRow | None:
-        """The first item that is due. An item that waited aside returns to its old place."""
+        # An item that waited aside returns to its old place.
         now_ms = self._life.now_ms()
         while self._aside and self._aside[0][0] <= now_ms:
             at_ms, row_id = heappop(self._aside)
@@ -113,7 +113,7 @@ class CallbackQueue:
         return None  # an item that was done is deleted
 
     def note(self, transaction: Transaction, row: CallbackRow, done: CallbackRow | None, entry: list[object]) -> None:
-        """Write the item, or delete it. It has no history. An item that took its id meanwhile stays."""
+        # It has no history. An item that took its id meanwhile stays.
         if done is None:
             self.rows.drop(transaction, row.id)
         elif done.number == row.number:
@@ -122,8 +122,6 @@ class CallbackQueue:
     # what authors ask for
 
     def add(self, asked: CallbackRow) -> CallbackRow:
-        """Queue an item, or find the one that waits under its key. Durable on return, or with the open transaction."""
-
         def found(_: Transaction, known: CallbackRow) -> CallbackRow:
             known.refuse_conflict(asked, ("callback", "payload", "retry"), "drop")
             return known
@@ -131,8 +129,7 @@ class CallbackQueue:
         return self.rows.add(asked, self._life.limits.queued_max, found)
 
     def drop(self, chosen: Callable[[CallbackRow], bool]) -> int:
-        """Delete items. Returns how many there were. The callback of a deleted item has no effect, even if it runs now."""
-
+        # The callback of a deleted item has no effect, even if it runs now.
         def drop(transaction: Transaction) -> int:
             found = [row.id for row in self.rows.in_order() if chosen(row)]
             return sum(self._drop(transaction, row_id) for row_id in found)

@@ -14,7 +14,7 @@ from perdure.actors.code.author_call import name_of_method
 from perdure.actors.code.schema import Shape
 from perdure.actors.code.signatures import check_takes
 from perdure.actors.jobs.callback_rows import CallbackRow, RowKind
-from perdure.actors.life.class_checks import as_retries
+from perdure.actors.life.class_options import as_retries
 from perdure.actors.life.life import Life
 from perdure.actors.telemetry.telemetry import carried_text
 from perdure.ledger import BadRequest, check_id, check_number, check_word, checked, digest_of, pack
@@ -39,9 +39,8 @@ ZONE_CHARS_MAX = 100
 _ANYTHING = Shape(Any)
 
 
+# What an author says of a callback besides its time, its method and its payload.
 class CallbackOptions(TypedDict):
-    """What an author says of a callback besides its time, its method and its payload."""
-
     key: str | None
     retry: object
     schedule_id: NotRequired[str | None]
@@ -54,7 +53,6 @@ class CallbackOptions(TypedDict):
 def timed(
     life: Life, when: object, callback: object, payload: object, now_ms: int, told: CallbackOptions
 ) -> CallbackRow:
-    """The row for `Agent.schedule`."""
     zone = zone_of(told["time_zone"])
     if isinstance(when, str):
         row = _recurring(_row(life, RowKind.CRON, callback, payload, now_ms, told), told, JITTER_MS_MAX)
@@ -88,7 +86,7 @@ def queued(life: Life, callback: object, payload: object, now_ms: int, told: Cal
 def _row(
     life: Life, kind: RowKind, callback: object, payload: object, now_ms: int, told: CallbackOptions
 ) -> CallbackRow:
-    """The row of a callback that is due now. Its id is empty if the author gave neither an id nor a key."""
+    # Its id is empty if the author gave neither an id nor a key.
     name = name_of_method(life.agent, "callback", callback)
     check_takes(type(life.agent), "callback", name, "payload", "occurrence")
     return CallbackRow(
@@ -117,7 +115,7 @@ def _recurring(row: CallbackRow, told: CallbackOptions, jitter_ms_max: int) -> C
 
 
 def _first(life: Life, row: CallbackRow, now_ms: int) -> CallbackRow:
-    """A recurring row at its first tick. Without an id or key it is named by what it does."""
+    # Without an id or key it is named by what it does.
     if not row.id:
         times = [row.cron or None, row.time_zone or None, row.interval_ms or None]
         row = replace(row, id=f"{row.kind}-{digest_of(pack([row.kind, row.callback, row.payload, *times]))}")
@@ -173,7 +171,7 @@ def _retry(life: Life, given: object) -> list[float | None]:
 
 
 def retries_of(life: Life, row: CallbackRow) -> Retries:
-    """How often the callback is tried. The class's setting is ignored if it was changed and no longer fits."""
+    # The class's setting is ignored if it was changed and no longer fits.
     attempts_max, first_ms, most_ms = row.retry
     given = Retries(attempts_max=attempts_max and int(attempts_max), first_ms=first_ms, most_ms=most_ms)  # type: ignore[arg-type]
     try:
@@ -204,7 +202,6 @@ def span_of(given: object) -> tuple[float, float]:
 
 
 def instant(field: str, given: object) -> float:
-    """Milliseconds since the epoch, from such a number or from an aware datetime."""
     if isinstance(given, datetime):
         return checked(lambda: moment_ms(field, given))
     if not is_number(given) or math.isnan(given):

@@ -48,7 +48,7 @@ class Schedules:
     # the clock
 
     def woken(self) -> None:
-        """Read all rows: after waking, and after the storage failed."""
+        # After waking, and after the storage failed.
         self._reminders = [
             (row.ready_at_ms, row.number, row.id) for row in self.rows.in_order() if row.ready_at_ms is not None
         ]
@@ -68,7 +68,6 @@ class Schedules:
         self.storage_retry.safely(self._begin_due)
 
     def _begin_due(self) -> None:
-        """Call the rows that are due, in the order of their times."""
         now_ms, most = self._life.now_ms(), self._life.limits.schedules_at_once_max
         due: list[CallbackRow] = []
         while self._reminders and not self._life.is_leaving:
@@ -106,7 +105,7 @@ class Schedules:
         self._forget_oldest()
 
     async def _call(self, rows: list[CallbackRow]) -> bool:
-        """Call the callbacks of these rows. False if several were called together, and that rolled back."""
+        # False if several were called together, and that rolled back.
         await self._ready()
         if len(rows) > 1:
             return await called_together(self._life, self._outbox, self, rows, self._turn)
@@ -133,7 +132,7 @@ class Schedules:
         return None if tick_ms is None or moved is None else at_tick(moved, tick_ms, self._life.dice.roll)
 
     def note(self, transaction: Transaction, row: CallbackRow, done: CallbackRow | None, entry: list[object]) -> None:
-        """Write the row with one more entry of its history. The history of a deleted row is kept for a while."""
+        # The history of a deleted row is kept for a while.
         most = self._life.limits.schedule_history_max
         if done is not None and done.number == row.number:
             self.rows.keep(transaction, replace(done, history=[*done.history, entry][-most:]))
@@ -174,8 +173,7 @@ class Schedules:
         return self.rows.add(asked, self._life.limits.schedules_max, found)
 
     def cancel(self, row_id: str) -> bool:
-        """Delete a schedule, and return whether there was one. If its callback is running, that has no effect."""
-
+        # If its callback is running, that has no effect.
         def drop(transaction: Transaction) -> bool:
             row = self.rows.read(transaction, row_id)
             if row is not None:
@@ -187,8 +185,7 @@ class Schedules:
         return self.rows.write(drop)
 
     def pause(self, row_id: str) -> bool:
-        """Pause a schedule. Returns whether it is paused now; a parked one is not."""
-
+        # A parked one is not paused.
         def stop(transaction: Transaction) -> bool:
             row = self.rows.read(transaction, row_id)
             paused = None if row is None else row.after(CallbackEvent.PAUSED)
@@ -217,6 +214,6 @@ class Schedules:
         return self.rows.write(go_on)
 
     def history(self, row_id: str) -> list[list[Any]]:
-        """The history of a schedule, oldest first. It is kept for a while after the schedule was deleted."""
+        # It is kept for a while after the schedule was deleted.
         row = self.rows.get(row_id)
         return [*(self._histories.get(row_id) or []), *(row.history if row is not None else [])]

@@ -9,10 +9,10 @@ from __future__ import annotations
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from perdure.actors.life.run_context import RunContext
-from perdure.actors.life.waits import RemembersWaits
+from perdure.actors.life.waits import RemembersWaits, Waits
 from perdure.actors.tasks import OWNER
 from perdure.ledger import derived_run_id
 
@@ -30,13 +30,13 @@ class Activity:
     is_repeated: bool = False
     began_by: str = ""
     within: str = ""
-    fiber: RemembersWaits[Any] | None = None
+    fiber: RemembersWaits[Waits] | None = None
     # several threads may ask: each step of a count is taken once
     asked: dict[str, count[int]] = field(default_factory=dict)
 
     @property
     def own_run(self) -> RunContext | None:
-        """The run whose `run` this is the code of. A turn that answers a run, its tools and undos are pieces of work of their own."""
+        # The run whose `run` this is the code of. A turn that answers a run, its tools and undos are pieces of work of their own.
         return self.run if self.run is not None and self.origin == self.run_id else None
 
     def derive(self, agent_type: str, digest: str) -> str:

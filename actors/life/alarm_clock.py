@@ -76,18 +76,18 @@ class AlarmClock:
         return bool(self._owed)
 
     def come_back(self) -> None:
-        """The agent could not come up, so none of its parts has looked at its rows. If there are any, another life tries after a while."""
+        # The agent could not come up, so none of its parts has looked at its rows. If there are any, another life tries after a while.
         waiting, problem = tried_now(self._has_jobs)
         if (waiting or isinstance(problem, StorageLost)) and self._life.agent is not None:
             self._set("start", self._life.now_ms() + COME_BACK_MS, lambda: None)
 
     def rest(self) -> None:
-        """The life ends by an error. What it owes, and what is due, is done by another one, which begins after a while."""
+        # The life ends by an error. What it owes, and what is due, is done by another one, which begins after a while.
         self._rests_until_ms = self._life.now_ms() + COME_BACK_MS
         self.come_back()
 
     def finds_work(self) -> bool:
-        """Whether this life, which has not come up, would find something to do or to say that an earlier one left."""
+        # Whether this life, which has not come up, would find something to do or to say that an earlier one left.
         life = self._life
         found, _ = tried_now(lambda: self._has_jobs() or (life.has_storage and bool(life.storage.outbox())))
         return bool(found) and not life.is_up

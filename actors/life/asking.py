@@ -10,6 +10,7 @@ after a death: it is found by its name, as tools are, and the run that asks hold
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from itertools import count
 from typing import Any, Final, NoReturn, Unpack, cast
 
@@ -61,7 +62,6 @@ class Asking:
     def ask(
         self, question: str, schema: Any = bool, then: object = None, **options: Unpack[AskOptions]
     ) -> Pending[Answer] | RunHandle:
-        """See `Agent.ask`."""
         life, activity = self._life, ACTIVITY.get()
         unknown = options.keys() - AskOptions.__annotations__.keys()
         if unknown:
@@ -93,7 +93,7 @@ class Asking:
                 asked["note"] = note
                 place = derived_run_id(place, QUESTION_TYPE, "again", 0)
 
-    async def _told(self, place: str, asked: dict[str, Any], fiber: Hearing | None) -> tuple[str, bytes]:
+    async def _told(self, place: str, asked: Mapping[str, object], fiber: Hearing | None) -> tuple[str, bytes]:
         # By the first run of this place that asks this, and that nobody gave up. The failure of one that a person cancelled is raised.
         for number in count():
             run_id = derived_run_id(place, QUESTION_TYPE, "", number) if number else place
@@ -109,10 +109,10 @@ class Asking:
                 await self._life.ask(Cancel(run_id, self._life.agent_id, REPLACED))
                 continue
             if error not in (REPLACED, NOT_AWAITED):
-                return run_id, body_of(cast("dict[str, Any]", output))
+                return run_id, body_of(cast("Mapping[str, object]", output))
         raise AssertionError("the numbers do not end")
 
-    async def _heard_in(self, fiber: Hearing, run_id: str, asked: dict[str, Any]) -> tuple[str, object]:
+    async def _heard_in(self, fiber: Hearing, run_id: str, asked: Mapping[str, object]) -> tuple[str, object]:
         # The answer comes to a fiber as an event, so it may wait for that in no process.
         name = f"{ANSWER_TO}{run_id}"
         if not fiber.has_heard(name):
@@ -121,7 +121,7 @@ class Asking:
         try:
             said = await fiber.hear(name)
         except (asyncio.CancelledError, FiberStopped):
-            if fiber.goes_on:  # nobody waits for the answer any more
+            if fiber.goes_on():  # nobody waits for the answer any more
                 self._life.request(Cancel(run_id, self._life.agent_id, NOT_AWAITED))
             raise
         error = str(said["error"])
@@ -143,7 +143,7 @@ def _refuse_to_wait(why: str) -> NoReturn:
 
 
 def heard(life: Life, result: RunResult[Any]) -> Answer | NoAnswer | None:
-    """What `then` is told of the end of a question. None for one that was interrupted, which ends when a person has had it tried again."""
+    # One that was interrupted ends when a person has had it tried again.
     if isinstance(result, RunFailed):
         return None if result.status == "interrupted" else NoAnswer(result.run_id, result)
     told = result.output

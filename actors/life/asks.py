@@ -81,9 +81,8 @@ ANSWERING: Final = "_perdure_answer_call"
 Addressees: TypeAlias = str | Sequence[str | tuple[str, float | timedelta]] | None
 
 
+# For arguments of which None is a value.
 class Unsaid(Enum):
-    """Whether an argument was given, where None is a value."""
-
     NOTHING = "nothing"
 
 
@@ -162,11 +161,9 @@ class WantedAnswer(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """That of what is shown, and of who is to decide it."""
         return digest_of(pack([self.question, self.schema, self.args, self.to, self.people, self.self_answer]))
 
     def event(self, number: int) -> str:
-        """The name of the event that brings the answer."""
         return f"{ANSWER}{number}:{self.digest}"
 
     def opening(
@@ -180,7 +177,7 @@ class WantedAnswer(NamedTuple):
         )  # fmt: skip
 
     def problem(self, body: bytes) -> str:
-        """Why the type refuses an answer that fits its schema; empty if it does not."""
+        # Empty if the type does not refuse it.
         told = unpack(body)
         try:
             if told["value"] is not None:
@@ -193,9 +190,9 @@ class WantedAnswer(NamedTuple):
         """Raises `AskExpired` if nobody has answered, and nothing stands for that."""
         return answer_of(run_id, self.question, self.shape, body)
 
-    def asked(self) -> dict[str, Any]:
-        """The question for a run that asks it, as plain data: without the type of the answer, which only whoever asks may have."""
-        asked = {
+    def asked(self) -> dict[str, object]:
+        # Without the type of the answer, which only whoever asks may have.
+        asked: dict[str, object] = {
             "question": self.question,
             "schema": unpack_value(self.schema),
             "args": None if self.args is None else unpack_value(self.args),
@@ -208,7 +205,6 @@ class WantedAnswer(NamedTuple):
 
 
 def wanted_of(asked: Mapping[str, Any], shape: Shape) -> WantedAnswer:
-    """The question of `WantedAnswer.asked`."""
     return WantedAnswer(
         asked["question"],
         shape,
@@ -222,15 +218,14 @@ def wanted_of(asked: Mapping[str, Any], shape: Shape) -> WantedAnswer:
     )
 
 
-def told_of(body: bytes) -> dict[str, Any]:
+def told_of(body: bytes) -> dict[str, object]:
     """What people have said, as plain data. `answered` is false if nobody did in time, and nothing stands for that."""
     told = unpack(body)
     plain = {name: None if told[name] is None else unpack_value(told[name]) for name in ("value", "args")}
     return {"answered": told["value"] is not None, **told, **plain}
 
 
-def body_of(told: Mapping[str, Any]) -> bytes:
-    """What `told_of` was given."""
+def body_of(told: Mapping[str, object]) -> bytes:
     has = {"value": told["answered"], "args": told["args"] is not None}
     return pack({**told, **{name: pack_value(name, told[name]) if has[name] else None for name in has}})
 
@@ -321,7 +316,7 @@ def _shape_of(schema: object, most: int) -> tuple[Shape, bytes]:
 
 
 def type_of_answer(schema: object) -> object:
-    """The type that an author has asked for, also by a list of choices."""
+    # A list of choices is a type, too.
     if isinstance(schema, list | tuple | set | frozenset):
         choices = list(schema)
         if not choices or not all(isinstance(each, str) and each for each in choices) or len({*choices}) < len(choices):
@@ -332,7 +327,7 @@ def type_of_answer(schema: object) -> object:
     return schema
 
 
-def kept_type(kind: Any, code_dir: Path | None) -> list[Any]:
+def kept_type(kind: object, code_dir: Path | None) -> list[object]:
     """How the type of an answer is found again after a death, as plain data. Raises `BadRequest` for one that is not."""
     origin, parts = get_origin(kind), get_args(kind)
     if kind is None or kind is NoneType:
@@ -373,7 +368,6 @@ def found_type(kept: Sequence[Any], code_dir: Path | None) -> Any:
 
 
 def plain_answer(shape: Shape, field: str, value: object, most: int) -> bytes:
-    """A value of the type, as people would give it."""
     fit = shape.decode(field, shape.encode(field, value, most))
     body = pack_value(field, as_json(field, fit), most)
     shape.decode(field, body)
@@ -467,7 +461,6 @@ class Answering(NamedTuple):
 
 
 def user_name() -> str:
-    """The name under which an answer from this machine is recorded."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # the user has no name here, as in some containers

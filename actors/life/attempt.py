@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
-from perdure.actors.code.author_call import in_words, sendable, traced, tried, tried_now
+from perdure.actors.code.author_call import in_time, in_words, name_of_method, sendable, traced, tried, tried_now
+from perdure.actors.code.naming import load_function
 from perdure.actors.code.signatures import run_shapes
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.life import Life, Ready
 from perdure.actors.life.run_context import RunContext
-from perdure.actors.life.undoing import has_undos, kept_undoing, undo_steps
+from perdure.actors.life.steps import RECORD, step_name
 from perdure.actors.life.waits import entering
 from perdure.actors.ports import KillPoint
 from perdure.actors.tasks import RANK, self_cancelled
@@ -42,14 +44,17 @@ from perdure.ledger import (
     Up,
     Waiting,
     pack,
+    taken_out,
     unpack,
 )
-from perdure.policies import Rank, run_span
+from perdure.policies import Rank, StepRecord, StepVerdict, default_retries, full_jitter_ms, look_at_step, run_span
+
+_UNDOING: Final = "\0undoing"  # among the steps: why their undoing has begun, as the error and its traceback
+_UNDO: Final = "\0undo\0"  # before the key of a step: the tries of its undo
 
 
+# What `run` came to, as its storage keeps it.
 class StoredOutcome(NamedTuple):
-    """What `run` came to, as its storage keeps it."""
-
     output: bytes | None
     summary: str
     error: str | None
@@ -58,7 +63,7 @@ class StoredOutcome(NamedTuple):
 
 
 async def carry(
-    life: Life, ready: Ready, run: RunContext, body: bytes, after: int, undo: list[str] | None = None, *, collect: bool
+    life: Life, ready: Ready, run: RunContext, body: bytes, after: int, undo: list[str] | None, *, collect: bool
 ) -> Ended | Unstarted | Waiting | None:
     """Carry one attempt to its end, or take the result that an earlier one left. None if it counts for nothing: it was told to stop.
     `Waiting` if all that it does waits.
@@ -73,7 +78,7 @@ async def carry(
     is_true = kept is not None and kept.error is None and (undo is None or undo[0] == Undo.ERROR)
     if kept is not None and (counts or is_true):
         return _ended(life, run, kept)
-    begun = kept_undoing(life, run.run_id) if run.attempt > 1 else None
+    begun = _kept_undoing(life, run.run_id) if run.attempt > 1 else None
     if begun is not None or undo is not None:
         return await _undo(life, ready, run, begun or [undo[1] if undo else "", ""])
     if collect:
@@ -90,33 +95,6 @@ async def carry(
         why = f"its stored input does not fit what `run` of {agent_class.__name__} takes now: {in_words(problem)}"
         return Unstarted(run.run_id, life.incarnation, UNFIT, why)
     return await _run(life, run, value)
-
-
-async def _undo(life: Life, ready: Ready, run: RunContext, why: list[str]) -> Ended | Unstarted | None:
-    _, problem = await tried(ready())
-    if problem is not None:
-        return _stopped_by(life, run, problem)
-    life.services.soon_up(Up(run.run_id, life.incarnation))
-    RANK.set(Rank.WORK)
-    report = await _undo_and_end(life, run, StoredOutcome(None, "", why[0], why[1], run.attempt))
-    run.close()
-    return report
-
-
-async def _undo_and_end(life: Life, run: RunContext, outcome: StoredOutcome) -> Ended | Unstarted | None:
-    """Undo what the steps have done, and only then have the run end. One that cannot be undone is for a person."""
-    if not life.has_storage:  # no step was begun
-        return _ended(life, run, outcome)
-    failed, problem = await tried(undo_steps(life, run, [outcome.error, outcome.trace], pack(outcome)))
-    if life.is_leaving or isinstance(problem, StaleIncarnation):
-        return None
-    if isinstance(problem, StorageLost):
-        return _stopped_by(life, run, problem)
-    if failed is not None or problem is not None:
-        words = failed.words if failed is not None else in_words(problem or RuntimeError())
-        return Unstarted(run.run_id, life.incarnation, UNDO_FAILED, words)
-    life.faults.at(KillPoint.AFTER_RESULT_COMMIT, run.run_id)
-    return _ended(life, run, outcome)
 
 
 async def _kept(life: Life, run_id: str) -> StoredOutcome | None:
@@ -154,7 +132,7 @@ async def _run(life: Life, run: RunContext, value: object) -> Ended | Unstarted 
         return None  # it was told to stop; only a true result still counts (spec W-55), and only in the life that has the place
     if waiting is not None:
         return waiting
-    if outcome.error is not None and life.is_storage_open and has_undos(run):
+    if outcome.error is not None and life.is_storage_open and _has_undos(run):
         life.push(Undoing(run.run_id, life.incarnation, outcome.error, outcome.trace))
         return await _undo_and_end(life, run, outcome._replace(attempt=run.attempt))
     problem: Exception | None = None
@@ -216,3 +194,139 @@ async def _work(life: Life, run: RunContext, value: object) -> StoredOutcome:
 def _ended(life: Life, run: RunContext, outcome: StoredOutcome) -> Ended:
     life.faults.at(KillPoint.BEFORE_REPORT, run.run_id)
     return Ended(run.run_id, life.incarnation, *outcome[:3], trace=outcome.trace)
+
+
+# ---------------------------------------------------------------- undoing
+# Undoing the steps of a run that fails for good or was cancelled: in reverse, each once in effect, whatever dies meanwhile.
+#
+# That the run is being undone is durable in its child's storage before the first undo: an attempt after that does not enter `run`, and
+# goes on with what is left. A step that is undone is forgotten, in one commit with its record: so it is not undone twice, and a run that is
+# tried again does it anew. What undoes a step is kept by name, because the code that gave it is not entered again.
+#
+# | the job of the step | what happens |
+# |---|---|
+# | gave a value | the undo is called with it |
+# | raised | nothing: it did nothing |
+# | had begun when a death, a cancellation or its time limit came; with a probe that says False | nothing |
+# | the same, with a probe that gives a value | the undo is called with that |
+# | the same, with a probe that says None, or raises | the probe is asked again after a pause |
+# | the same, without a probe | the undo is called with None: it must bear to be called for what never happened |
+#
+# An undo (or its probe) that raises, or does not return within `Limits.handler_timeout_ms`, is called again after a pause; the tries and
+# the next instant are remembered. After the last of them the run is parked, with the error; a person's `perdure retry` tries again.
+
+
+async def _undo(life: Life, ready: Ready, run: RunContext, why: list[str]) -> Ended | Unstarted | None:
+    _, problem = await tried(ready())
+    if problem is not None:
+        return _stopped_by(life, run, problem)
+    life.services.soon_up(Up(run.run_id, life.incarnation))
+    RANK.set(Rank.WORK)
+    report = await _undo_and_end(life, run, StoredOutcome(None, "", why[0], why[1], run.attempt))
+    run.close()
+    return report
+
+
+async def _undo_and_end(life: Life, run: RunContext, outcome: StoredOutcome) -> Ended | Unstarted | None:
+    # One that cannot be undone is for a person.
+    if not life.has_storage:  # no step was begun
+        return _ended(life, run, outcome)
+    failed, problem = await tried(_undo_steps(life, run, [outcome.error, outcome.trace], pack(outcome)))
+    if life.is_leaving or isinstance(problem, StaleIncarnation):
+        return None
+    if isinstance(problem, StorageLost):
+        return _stopped_by(life, run, problem)
+    if problem is not None:
+        failed = in_words(problem)
+    if failed:
+        return Unstarted(run.run_id, life.incarnation, UNDO_FAILED, failed)
+    life.faults.at(KillPoint.AFTER_RESULT_COMMIT, run.run_id)
+    return _ended(life, run, outcome)
+
+
+def _kept_undoing(life: Life, run_id: str) -> list[str] | None:
+    body = life.steps(run_id).get(_UNDOING)
+    return unpack(body) if body else None
+
+
+def _has_undos(run: RunContext) -> bool:
+    return any(record.undo is not None for _, record in run.records())
+
+
+async def _undo_steps(life: Life, run: RunContext, why: list[str | None], outcome: bytes) -> str:
+    """Undo what the steps of a run have done, and remember then how it ends. Returns what could not be undone, and why, in words."""
+    if _kept_undoing(life, run.run_id) is None:
+        await life.written(partial(_save, life, run.run_id, {_UNDOING: pack(why)}))
+        await life.services.until_durable()
+    life.faults.at(KillPoint.MID_RUN, "undoing")
+    steps = [(record.number, key, record) for key, record in run.records() if record.undo is not None]
+    for _, key, record in sorted(steps, reverse=True):
+        failed = await _undo_step(life, run, key, record)
+        if failed:
+            return failed
+    await life.written(partial(_end, life, run.run_id, outcome))
+    return ""
+
+
+def _end(life: Life, run_id: str, outcome: bytes) -> None:
+    with life.storage.transaction() as transaction:
+        transaction.save_result(run_id, outcome)
+        _save(life, run_id, {_UNDOING: b""})
+
+
+async def _undo_step(life: Life, run: RunContext, key: str, record: StepRecord) -> str:
+    retries, most_ms = default_retries(life.limits), life.limits.handler_timeout_ms
+    tries = run.counted(_UNDO + key)
+    while True:
+        verdict = look_at_step(tries, life.now_ms(), retries.attempts_max, has_probe=False)
+        if verdict is StepVerdict.FAILED:
+            what = f"the undo of step {step_name(key)!r} failed in {tries.failures} tries, and the steps before it are not undone"
+            return f"{what}: {tries.error}"
+        if verdict is StepVerdict.PAUSE:
+            await asyncio.sleep((tries.next_try_ms - life.now_ms()) / 1000)
+            continue
+        ACTIVITY.set(Activity(f"{run.run_id}/undo/{key}".replace("\0", "/"), run_id=run.run_id, run=run))
+        life.faults.at(KillPoint.MID_RUN, f"undo {step_name(key)}")
+        late = TimeoutError(f"it did not return within {most_ms} ms (handler_timeout_ms)")
+        _, problem = await tried(in_time(_undone(life, run, key, record), most_ms, late))
+        life.faults.at(KillPoint.MID_RUN, f"undo {step_name(key)} done")
+        if problem is None:
+            forgotten = {key: b"", RECORD + key: b"", _UNDO + key: b""}
+            await life.written(partial(_save, life, run.run_id, forgotten))
+            return ""
+        life.log("run", f"undoing step {step_name(key)!r} of run {run.run_id}", problem, run.run_id)
+        failures = tries.failures + 1
+        pause_ms = full_jitter_ms(failures, retries.first_ms or 0, retries.most_ms or 0, life.dice.roll())
+        error = in_words(problem, life.limits.error_chars_max)
+        tries = tries._replace(failures=failures, next_try_ms=life.now_ms() + pause_ms, error=error)
+        await life.written(partial(_save, life, run.run_id, {_UNDO + key: pack(list(tries))}))
+
+
+async def _undone(life: Life, run: RunContext, key: str, record: StepRecord) -> None:
+    known = life.steps(run.run_id).get(key)
+    value = taken_out(unpack(known)[1]) if known else None
+    if not known and not record.began:
+        return
+    if not known and record.probe is not None:
+        value = await life.call(_found(life, "probe", record.probe))
+        if value is False:
+            return
+        if value is None:
+            raise RuntimeError("its probe cannot tell whether it took effect")
+    assert record.undo is not None
+    await life.call(_found(life, "undo", record.undo), value)
+
+
+def _found(life: Life, field: str, reference: list[Any]) -> Callable[..., object]:
+    kind, name, bound = reference
+    arguments, keywords = taken_out(bound)
+    method = name_of_method(life.agent, field, name) if kind == "method" else ""
+    function = getattr(life.agent, method) if method else load_function(name, life.code_dir)
+    return partial(function, *arguments, **keywords) if arguments or keywords else function
+
+
+def _save(life: Life, run_id: str, bodies: dict[str, bytes]) -> None:
+    with life.storage.transaction() as transaction:
+        for name, body in bodies.items():
+            transaction.save_step(run_id, name, body)
+        transaction.then(lambda: life.steps(run_id).update(bodies))

@@ -22,9 +22,8 @@ PAGE_MAX: Final = 64
 LEFT_AFTER_S: Final = 60.0  # a generator that is not asked for so long is closed
 
 
+# The next values, encoded, and whether there are no more.
 class Values(TypedDict):
-    """The next values, encoded, and whether there are no more."""
-
     values: list[bytes]
     is_over: bool
 
@@ -71,9 +70,8 @@ class CallStreams:
             await opened.close()
 
 
+# At most one value is under way.
 class _Open:
-    """One open generator, with at most one value under way."""
-
     def __init__(
         self, life: Life, generator: AsyncGenerator[object, None] | Generator[object, None, None], given: Shape
     ) -> None:

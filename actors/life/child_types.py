@@ -78,8 +78,6 @@ AsyncChild: TypeAlias = type[AsyncTakesInput[Input, Output]] | type[AsyncTakesCo
 
 
 class ClientOptions(TypedDict, total=False):
-    """What a client may say of a run beside its input: `run_id`, `after` and `losers` of `RunOptions`."""
-
     run_id: str | None
     after: After | None
     losers: Literal["leave", "cancel"]

@@ -1,21 +1,26 @@
-"""What classes of agents say about their runs, as plain data: it travels with every request."""
+"""What classes of agents say by their attributes: about their runs, as plain data, which travels with every request; and what is wrong
+with a class, said before its agents are at work: by each run, call or turn it would be said too late.
+
+When the class is made, its bounds and the parameters of its `run` are looked at (`check_made`). What its annotations name may come later in
+the module; so these are resolved when the class is handed over, served, or loaded by a host (`check_class`).
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Hashable
 from functools import lru_cache
-from typing import ClassVar, Protocol, cast
+from typing import Any, ClassVar, Final, Protocol, cast
 
+from perdure.actors.code.annotations import is_of_perdure
 from perdure.actors.code.author_call import overrides
-from perdure.actors.life.host_options import Placed, pool_spec
-from perdure.ledger import check_ms, check_whole
-from perdure.policies import JsonObject
+from perdure.actors.code.signatures import check_run, run_shapes, shapes_of
+from perdure.actors.life.host_options import PLACEMENT, Checks, Placed, pool_spec
+from perdure.ledger import BadRequest, check_bool, check_ms, check_whole
+from perdure.policies import InvalidValue, JsonObject, Retries
 
 
 class Runs(Placed, Protocol):
-    """A class whose objects carry runs; see `Agent`."""
-
     attempts_max: ClassVar[int | None]
     _perdure_relays: ClassVar[bool]
     _perdure_apart: ClassVar[bool]
@@ -23,8 +28,6 @@ class Runs(Placed, Protocol):
 
 
 class AsksForRuns(Placed, Protocol):
-    """An agent that asks for runs; see `Agent`."""
-
     max_concurrent_agent_tools: float
 
 
@@ -44,7 +47,7 @@ def class_options(agent_class: type[Runs], parent: AsksForRuns | None, package: 
 def _class_options(agent_class: type[Runs], kind: type[Placed] | None, limit: float, package: str) -> JsonObject:
     options: JsonObject = {}
     if agent_class.attempts_max is not None:
-        options["attempts_max"] = count("attempts_max", agent_class.attempts_max)
+        options["attempts_max"] = _count("attempts_max", agent_class.attempts_max)
     if agent_class._perdure_relays:  # noqa: SLF001 - the runtime's part of the class
         options["relays"] = True
     pool = pool_spec(agent_class, package)
@@ -55,7 +58,7 @@ def _class_options(agent_class: type[Runs], kind: type[Placed] | None, limit: fl
     if agent_class._perdure_apart:
         options["apart"] = True
     if limit != math.inf and agent_class._perdure_held:  # noqa: SLF001 - as above
-        options["limit"] = count("max_concurrent_agent_tools", limit)
+        options["limit"] = _count("max_concurrent_agent_tools", limit)
     for option, attribute in (
         ("reattach_no_progress_ms", "agent_tool_reattach_no_progress_timeout_ms"),
         ("reattach_window_ms", "agent_tool_reattach_max_window_ms"),
@@ -72,6 +75,71 @@ def _class_options(agent_class: type[Runs], kind: type[Placed] | None, limit: fl
     return options
 
 
-def count(field: str, value: object) -> int:
+def _count(field: str, value: object) -> int:
     # 4.0 is a whole number: infinity is allowed where this is asked for, so authors write floats.
     return check_whole(field, int(value) if isinstance(value, float) and value.is_integer() else value)
+
+
+# ---------------------------------------------------------------- what is wrong with a class
+
+
+def check_made(agent_class: Any) -> None:
+    for attribute, check in agent_class._perdure_bounds.items():  # noqa: SLF001 - the runtime's part of the class
+        value = getattr(agent_class, attribute, None)
+        if value is not None and not hasattr(type(value), "__get__"):  # a property is of the objects
+            check(attribute, value)
+    check_run(agent_class)
+
+
+def check_class(agent_class: object) -> None:
+    """Raise `BadRequest` for whatever can be told to be wrong with a class of agents: its bounds, its annotations, its tools."""
+    if isinstance(agent_class, type) and hasattr(agent_class, "_perdure_bounds"):
+        _check(agent_class)
+
+
+@lru_cache(maxsize=4096)
+def _check(agent_class: Any) -> None:
+    check_made(agent_class)
+    pool_spec(agent_class)  # what it asks for in two ways
+    if callable(getattr(agent_class, "run", None)):
+        run_shapes(agent_class)
+    for each in agent_class.__mro__:
+        for name in vars(each) if not is_of_perdure(each) else ():
+            method: Any = getattr(agent_class, name, None)
+            if hasattr(method, "__perdure_exposed__"):
+                shapes_of(method, agent_class, name)
+    check_more = getattr(agent_class, "_perdure_check", None)  # of a kind of agents
+    if check_more is not None:
+        check_more()
+
+
+def as_retries(given: object) -> Retries:
+    if given is None or isinstance(given, Retries):
+        return given or Retries()
+    if not isinstance(given, dict):
+        raise BadRequest("retry", f"{given!r:.200} is neither a Retries nor a dictionary of its fields")
+    unknown = given.keys() - {"attempts_max", "first_ms", "most_ms"}
+    if unknown:
+        raise BadRequest("retry", f"{min(map(str, unknown))!r:.200} is none of attempts_max, first_ms, most_ms")
+    return Retries(**given)
+
+
+def _check_retries(field: str, value: object) -> None:
+    try:
+        asked = as_retries(value)
+        asked.over(Retries(attempts_max=1, first_ms=asked.most_ms or 1, most_ms=asked.first_ms or 1))
+    except (InvalidValue, BadRequest) as problem:
+        raise BadRequest(field, str(problem)) from None
+
+
+BOUNDS: Final[Checks] = {
+    "attempts_max": _count,
+    "max_concurrent_agent_tools": lambda field, value: None if value == math.inf else _count(field, value),
+    "agent_tool_reattach_no_progress_timeout_ms": check_ms,
+    "agent_tool_reattach_max_window_ms": check_ms,
+    "detached_max_budget_ms": check_ms,
+    "detached_no_progress_budget_ms": check_ms,
+    "stands_alone": check_bool,
+    **PLACEMENT,
+    "callback_retry": _check_retries,
+}

@@ -76,7 +76,8 @@ def _condition(field: str, given: object) -> Condition:
         return MilestoneOf(_id(field, given.run_id), _id("milestone", given.name))
     if isinstance(given, Of):
         return given
-    several = " Name several by all_of(*parts), any_of(*parts) or n_of(n, *parts)." if _is_several(given) else ""
+    is_several = isinstance(given, list | tuple | set | frozenset | Mapping)
+    several = " Name several by all_of(*parts), any_of(*parts) or n_of(n, *parts)." if is_several else ""
     raise BadRequest(
         field,
         f"{given!r:.200} is no condition: that is `handle.end`, `handle.milestone(name)`, the id of a run, or some of them"
@@ -88,12 +89,8 @@ def _id(field: str, given: object, most: int = sys.maxsize) -> str:
     return check_id(field, given, most)
 
 
-def _is_several(given: object) -> bool:
-    return isinstance(given, list | tuple | set | frozenset | Mapping)
-
-
 def condition_options(after: object, losers: str, run_id: str | None, id_max: int) -> JsonObject:
-    """The options of a request that say what it waits for. Raises `BadRequest`."""
+    # Raises `BadRequest`.
     whole = checked_condition(after, losers, run_id, id_max)
     if whole is None:
         return {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Final, Unpack, cast
@@ -76,7 +76,7 @@ class Dispatch:
     def ask(
         self,
         agent_class: type,
-        asked: JsonObject,
+        asked: Mapping[str, object],
         *,
         run_id: str | None = None,
         then: str = "",
@@ -245,7 +245,7 @@ class Dispatch:
         return cast("Fields", run) if run is not None and run["parent"] == self._life.agent_id else None
 
     async def has(self, agent_class: type | str, run_id: str) -> bool:
-        """Whether a run of this class under this id ever had a place."""
+        # Whether it ever had a place: its attempts count from then.
         run = await self.inspect(run_id)
         wanted = agent_class if isinstance(agent_class, str) else type_name(agent_class, self._life.code_dir)
         return run is not None and run["agent_type"] == wanted and run["attempt"] > 0

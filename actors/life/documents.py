@@ -35,7 +35,6 @@ class Documents(Generic[T]):
     # reading
 
     def get(self, key: str) -> T | None:
-        """A document as the current transaction sees it, or None."""
         transaction = self._life.transaction
         if transaction is not None and transaction.has_put((self.kind, key)):
             body = transaction.own((self.kind, key))
@@ -44,7 +43,7 @@ class Documents(Generic[T]):
         return None if body is None else self._load(body)
 
     def some(self, keys: Iterable[str]) -> dict[str, T]:
-        """Those of these documents that exist, read with one statement."""
+        # They are read with one statement.
         wanted = list(keys)
         if not wanted or self._is_empty:
             return {}
@@ -56,14 +55,12 @@ class Documents(Generic[T]):
         return {key: self._load(body) for key, body in self._life.storage.documents(self.kind, prefix).items()}
 
     def keys(self) -> list[str]:
-        """The keys of all committed documents, the oldest document first."""
         return self._life.storage.records().keys(self.kind) if self._life.has_storage else []
 
     def version(self, key: str) -> int:
         return self._life.storage.records().version((self.kind, key)) if self._life.has_storage else 0
 
     def versions(self) -> dict[str, int]:
-        """The version of each committed document, the oldest document first."""
         return self._life.storage.records().versions(self.kind) if self._life.has_storage else {}
 
     def stands(self, key: str) -> bool:
@@ -86,7 +83,7 @@ class Documents(Generic[T]):
             transaction.put(self.kind, key, None)
 
     def depend_on(self, transaction: Transaction, key: str) -> None:
-        """If another transaction changes this document first, that is a `StorageConflict`."""
+        # If another transaction changes this document first, that is a `StorageConflict`.
         transaction.depend_on((self.kind, key))
 
 
@@ -110,7 +107,6 @@ class RememberedDocuments(Documents[T]):
         self._known: dict[str, tuple[int, T]] = {}
 
     def get(self, key: str) -> T | None:
-        """A document as the current transaction sees it, or None."""
         transaction = self._life.transaction
         if transaction is not None and transaction.has_put((self.kind, key)):
             return super().get(key)
@@ -146,9 +142,8 @@ class RememberedDocuments(Documents[T]):
         self._known.pop(key, None)
 
 
+# A dataclass that is a document: a map of its fields, without those that have their defaults.
 class StoredRow:
-    """A dataclass that is a document: a map of its fields, without those that have their defaults."""
-
     def body(self) -> bytes:
         defaults = _layout(cast("Hashable", type(self))).defaults
         return pack({name: value for name, value in vars(self).items() if value != defaults[name]})

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from perdure.actors.code.author_call import text_of
 from perdure.actors.code.naming import load_type, type_name
 from perdure.actors.life.activity import ACTIVITY
-from perdure.actors.life.class_checks import check_class
+from perdure.actors.life.class_options import check_class
 from perdure.actors.life.dispatch import Dispatch
 from perdure.actors.life.handle import Handle
 from perdure.actors.life.host_options import pool_spec
@@ -62,8 +62,6 @@ class SubAgentInfo(NamedTuple):
 
 
 class NothingToAwait:
-    """What is given where there is nothing to wait for; it may be awaited all the same."""
-
     def __await__(self) -> Iterator[None]:
         return iter(())
 
@@ -158,7 +156,7 @@ class Family:
             self._outbox.post_forget(transaction, child)
 
     async def destroy(self) -> None:
-        """Delete this agent with all that descends from it. A parent does it, for it has the record, which goes in the same breath."""
+        # A parent does it, for it has the record, which goes in the same breath.
         agent = self._life.agent_id
         if self._life.is_of_run:
             raise BadRequest("agent", f"{agent} is the child of a run; it goes when its run is cleared")
@@ -180,7 +178,7 @@ class Family:
     # others
 
     def other(self, agent_class: type, name: str) -> Handle:
-        """A handle of an agent that is no relative. It is reached as from outside."""
+        # An agent that is no relative is reached as from outside.
         self._check(agent_class, name)
         to = Address.of(agent_class, name, self._life.code_dir)
         return Handle(to, self._call_other, self._tell_other)
@@ -243,7 +241,7 @@ class Family:
         return self._life.bridge(self._tell_now(mail_id, letter, sender, is_new=is_new))
 
     def send(self, run_id: str, event: str, value: object, event_id: str | None = None) -> object:
-        """Send an event to a run: with the open transaction, or now. A run that is entered again sends it once all the same."""
+        # Send an event to a run: with the open transaction, or now. A run that is entered again sends it once all the same.
         life = self._life
         sent, is_new = sent_event(run_id, event, value, event_id, "", life.limits, life.agent_id), False
         if event_id is None:
@@ -258,7 +256,7 @@ class Family:
         await self._life.services.supervisor.ask_when_free(sent)
 
     def _mail_id(self, what: str, body: bytes) -> tuple[str, bool]:
-        """An id for something to be told, and whether it is certainly new. A run that is entered again gets the same."""
+        # Tells besides whether the id is certainly new. A run that is entered again gets the same id.
         activity = ACTIVITY.get()
         if activity is None or activity.run is None:
             return self._life.dice.token(), True
@@ -271,7 +269,7 @@ class Family:
     # from outside, and from below
 
     async def answer(self, method: str, body: bytes) -> bytes | None:
-        """Answer what relatives and callers from outside ask of any agent; None if it is something else."""
+        # Answer what relatives and callers from outside ask of any agent; None if it is something else.
         if method == THROUGH:
             return await self._through(*unpack(body))
         if method == FORGET:

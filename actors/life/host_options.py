@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Final, NamedTuple, Protocol
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 from perdure.ledger import BadRequest, check_bool, check_number, check_text, check_whole
 from perdure.policies import ACCELERATOR, CPU, GPU, MEMORY, Json, JsonObject, is_label, is_label_expression
 
-Checks = Mapping[str, Callable[[str, Any], object]]
+Checks = Mapping[str, Callable[[str, object], object]]
 """What raises `BadRequest` for a bad value of a class attribute, by the attribute."""
 
 LEAST: Final = 0.0001  # Ray counts in ten-thousandths
@@ -22,8 +22,6 @@ ELSEWHERE: Final = {
 
 
 class Placed(Protocol):
-    """A class that asks something of its host; see `Agent`."""
-
     exclusive: ClassVar[bool]
     num_cpus: ClassVar[float]
     num_gpus: ClassVar[float]
@@ -35,15 +33,13 @@ class Placed(Protocol):
 
 
 class Placement(NamedTuple):
-    """The same, of a tool."""
-
     num_cpus: float = 0.0
     num_gpus: float = 0.0
     memory: float = 0
     accelerator_type: str | None = None
     label_selector: Mapping[str, str] = {}
     resources: Mapping[str, float] = {}
-    runtime_env: Mapping[str, Any] = {}
+    runtime_env: Mapping[str, object] = {}
     exclusive: bool = False
 
 
@@ -78,15 +74,16 @@ def as_text(environment: object) -> str:
     raise BadRequest("runtime_env", f"{environment!r} is not a mapping")
 
 
-def _check_amount(field: str, value: object) -> None:
+def _check_amount(field: str, value: object) -> float:
     amount = check_number(field, value, is_finite=True)
     if 0 < amount < LEAST:
         raise BadRequest(field, f"{value!r} is less than {LEAST:.4f}, the least that Ray counts")
+    return amount
 
 
-def _check_gpus(field: str, value: Any) -> None:
-    _check_amount(field, value)
-    if value > 1 and value != int(value):
+def _check_gpus(field: str, value: object) -> None:
+    amount = _check_amount(field, value)
+    if amount > 1 and amount != int(amount):
         raise BadRequest(
             field, f"{value!r} is a part of a GPU beside whole ones; Ray gives a part of one, or whole ones"
         )

@@ -9,12 +9,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Sized
 from concurrent.futures import Future
+from contextvars import Context
 from pathlib import Path
 from typing import TypeVar
 
 from perdure.actors.code.author_call import text_of, traced
 from perdure.actors.code.carried_code import CarriedCode
-from perdure.actors.life.commit_batcher import CommitBatcher
 from perdure.actors.link.call_log import CallLog
 from perdure.actors.link.messages import CallAnswered, CodeFiles, HostRests, Message, Patches, Plain
 from perdure.actors.link.peer import LATER_S, Peer
@@ -24,8 +24,8 @@ from perdure.actors.ports import World
 from perdure.actors.tasks import Pending, Tasks
 from perdure.actors.telemetry.telemetry import HeldTelemetry
 from perdure.actors.threads import beside
-from perdure.ledger import BadRequest, CarriedDisk, Up, type_of
-from perdure.ledger.storage.agent_storages import AgentStorages, unbound
+from perdure.ledger import BadRequest, CarriedDisk, StorageError, Up, type_of
+from perdure.ledger.storage.agent_storages import AgentStorages, CommitPart, Disk, unbound
 from perdure.policies import Limits
 
 T = TypeVar("T")
@@ -54,6 +54,63 @@ class Paces:
 
     def is_quick(self, agent_id: str, callback: str) -> bool:
         return self._pace_ms.get((type_of(agent_id), callback), QUICK_MS) < QUICK_MS  # unknown ones are not quick
+
+
+# A write that is due. `failed` is called with the reason if it cannot be made durable.
+class DueWrite:
+    def __init__(self, write: Callable[[], None], failed: Callable[[StorageError], None], context: Context) -> None:
+        self._write, self._failed, self._context = write, failed, context
+        self._is_cancelled = False
+
+    def cancel(self) -> None:
+        self._is_cancelled = True
+
+    def do(self) -> None:
+        if not self._is_cancelled:
+            self.tried(lambda: self._context.run(self._write))
+
+    def tried(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except StorageError as problem:
+            self._failed(problem)
+
+
+class CommitBatcher:
+    """Writes of several agents on the loop of one host. Those that are due in one turn of the loop become durable together."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._turn = 0
+        self._due: dict[int, list[DueWrite]] = {}  # by the turn of the loop
+
+    def soon(
+        self, write: Callable[[], None], failed: Callable[[StorageError], None], context: Context, turns: int
+    ) -> DueWrite:
+        """Write after so many turns of the loop. What follows when it is durable is registered by `Transaction.then`."""
+        if not self._due:
+            # a copy, because the write enters its context by itself, and none can be entered twice
+            asyncio.get_running_loop().call_soon(self._next, context=context.copy())
+        due = DueWrite(write, failed, context)
+        self._due.setdefault(self._turn + turns, []).append(due)
+        return due
+
+    def _next(self) -> None:
+        self._turn += 1
+        due = self._due.pop(self._turn, None)
+        if self._due:
+            asyncio.get_running_loop().call_soon(self._next)
+        if due is not None:
+            self._write(due)
+
+    def _write(self, due: list[DueWrite]) -> None:
+        parts: list[CommitPart] = []
+        with self._disk.group_commit() as begin:
+            for each in due:
+                parts.append(begin())
+                each.do()
+        for each, part in zip(due, parts, strict=True):
+            each.tried(part.told)
 
 
 class HostServices:
@@ -128,12 +185,11 @@ class HostServices:
 
     @property
     def carried(self) -> CarriedDisk:
-        """The disk whose storages the supervisor carries."""
+        # The disk whose storages the supervisor carries.
         assert self._carried is not None, "only who carries storages says what they are"
         return self._carried
 
     def forget_storage(self, agent_id: str) -> None:
-        """The life has ended for which the storage was held."""
         if self._carried is not None:
             self._carried.let_go(agent_id)
 
@@ -143,7 +199,7 @@ class HostServices:
             await self.peer.until_durable()
 
     def close(self) -> None:
-        """The host ends. What is held here, and is durable, may leave."""
+        # What is held here, and is durable, may leave.
         self.peer.say_first()
         if self.peer.is_clear:
             self._held_spans.pass_on()
@@ -166,7 +222,6 @@ class HostServices:
 
     @property
     def is_carried(self) -> bool:
-        """Whether the supervisor carries the storages of the agents here."""
         return self._carried is not None
 
     @property
@@ -175,7 +230,6 @@ class HostServices:
         return len(self.agents) > self.limits.inline_agents_max or self.world.threads.writes_waiting > 0
 
     def begin_nothing(self, for_s: float) -> None:
-        """Leave new turns and webhooks to the supervisor for `for_s` seconds, or longer if that was said before."""
         self._begins_from_s = max(self._begins_from_s, asyncio.get_running_loop().time() + for_s)
 
     @property
@@ -185,7 +239,7 @@ class HostServices:
     # what is said to the supervisor
 
     def answer(self, ref: str, ok: bool, value: Plain) -> None:
-        """Answer a call, and keep the answer for a supervisor that asks again."""
+        # The answer is kept for a supervisor that asks again.
         try:
             self.peer.push_awaited(CallAnswered(ref, ok, value))
         except BadRequest as problem:  # the answer cannot be sent: the caller gets to know why
@@ -206,7 +260,7 @@ class HostServices:
             self.up(run_id)
 
     def up(self, run_id: str) -> None:
-        """Say now that this attempt is at work, if that was to be said soon: it has other news."""
+        # That this attempt is at work was to be said soon, and there is other news of it now.
         said = self._ups.pop(run_id, None)
         if said is not None:
             self.peer.push(said)
@@ -216,7 +270,7 @@ class HostServices:
         self.rests(run_id, rests=False)
 
     def rests(self, run_id: str, *, rests: bool) -> None:
-        """Note whether all that a run on this host does waits, in memory. The supervisor is told how many do, when that has settled."""
+        # The supervisor is told how many rest, when that has settled.
         if rests == (run_id in self._resting):
             return
         (self._resting.add if rests else self._resting.discard)(run_id)
@@ -231,7 +285,7 @@ class HostServices:
             self.peer.push(HostRests(self._said_resting))
 
     def say_rests_anew(self) -> None:
-        """A supervisor that is greeted knows of none."""
+        # A supervisor that is greeted knows of none.
         self._said_resting = 0
         if self._resting:
             asyncio.get_running_loop().call_soon(self.say_rests)
@@ -248,14 +302,14 @@ class HostServices:
 
     @property
     def is_on_loop(self) -> bool:
-        """Whether this is code on the loop, and not on a thread beside it, which may have a loop of its own."""
+        # A thread beside it may have a loop of its own.
         try:
             return asyncio.get_running_loop() is self._loop
         except RuntimeError:
             return False
 
     def from_thread(self, job: Pending[T]) -> Future[T]:
-        """Begin a coroutine on the loop, from a thread beside it, in the context of that."""
+        # The job works in the context of the thread.
         assert self._loop is not None, "authors' code runs on hosts that serve"
         return beside().run(asyncio.run_coroutine_threadsafe, job, self._loop)
 

@@ -12,7 +12,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final, TypeVar, cast, overload
+from threading import RLock
+from typing import Any, Final, Generic, TypeVar, cast, overload
 from weakref import ref
 
 from perdure.actors.code.author_call import in_words, is_async, overrides, staying, tried
@@ -47,6 +48,34 @@ Ready = Callable[[], Awaitable[None]]
 """Brings the agent up, once; whoever calls it waits until it is up. Raises what `on_start` raised."""
 
 _OF_DURABLE_WORK: Final = (Progress, Milestone, Ended, Undoing, Waiting, Took, Handled, Alarm, AskCalls, Released)
+
+_MAKING = RLock()  # not a plain lock: a part may look at other parts while it is made
+
+
+class cached_once(Generic[T]):  # noqa: N801 - it stands where `property` would
+    """Like `functools.cached_property`, which has had no lock since Python 3.12: two threads would make two."""
+
+    def __init__(self, make: Callable[[Any], T]) -> None:
+        self._make = make
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, whole: None, owner: type) -> cached_once[T]: ...
+
+    @overload
+    def __get__(self, whole: object, owner: type) -> T: ...
+
+    def __get__(self, whole: object, owner: type) -> cached_once[T] | T:
+        if whole is None:
+            return self
+        kept = vars(whole)
+        with _MAKING:
+            if self._name not in kept:
+                kept[self._name] = self._make(whole)
+            part: T = kept[self._name]
+            return part
 
 
 class Life:
@@ -109,7 +138,7 @@ class Life:
 
     @property
     def may_enter_again(self) -> bool:
-        """Whether the agent's class, or the runtime's limits, let a run be entered more than once."""
+        # Whether the agent's class, or the runtime's limits, let a run be entered more than once.
         return (self.agent.attempts_max or self.limits.attempts_max) != 1
 
     # what it keeps
@@ -131,7 +160,6 @@ class Life:
 
     @property
     def has_storage(self) -> bool:
-        """Whether anything was ever written."""
         if self._storage is None:
             exists = self.services.agent_storages.exists(self.agent_id)
             if exists or not self._reported:
@@ -144,7 +172,7 @@ class Life:
 
     @property
     def is_broken(self) -> bool:
-        """Whether an error of the disk ended the handle on the storage. Nothing can be done with it; the next life opens another."""
+        # Whether an error of the disk ended the handle on the storage. Nothing can be done with it; the next life opens another.
         return self._storage is not None and self._storage.file.ended
 
     def reopen(self) -> None:
@@ -232,13 +260,12 @@ class Life:
         return await self.threads.write(job, rank)
 
     def trouble(self, doing: str, problem: Exception) -> None:
-        """Something failed where no caller, run or mail carries the error. The log and the author are told."""
+        # No caller, run or mail carries the error. The log and the author are told.
         self.log("hook", doing, problem)
         if self.agent is not None and self.overrides("on_error") and not self.is_leaving:
             self.spawn(tried(self.call(self.agent.on_error, problem, doing)))
 
     def log(self, area: str, doing: str, problem: BaseException, run_id: str = "") -> None:
-        """Code of the author raised: the log has its traceback, under `perdure.agents.<area>`."""
         self.services.report_failure(area, self.agent_id, doing, problem, run_id)
 
     # the supervisor
@@ -315,14 +342,14 @@ class Life:
         return self.services.from_thread(self._for_thread(job))
 
     def bridge_stream(self, begin: Callable[[], AsyncGenerator[T, None]]) -> Followed[T]:
-        """`bridge` for what is followed: in the code of a loop an async generator, in sync code something for a `for`."""
+        # `bridge` for what is followed: in the code of a loop an async generator, in sync code something for a `for`.
         if self.services.is_on_loop:
             return cast("Followed[T]", begin())
         stream = EventStream(lambda: EventSource(begin(), self._begun, lambda: not self.is_leaving))
         return cast("Followed[T]", aiter(stream) if has_loop() else stream)
 
     def on_this_loop(self, function: Callable[..., object]) -> Callable[..., object]:
-        """The function; called from the host's loop it works on the one that runs now, if that is another."""
+        # The function; called from the host's loop it works on the one that runs now, if that is another.
         if self.services.is_on_loop or not has_loop():
             return function
         loop = asyncio.get_running_loop()
@@ -345,8 +372,7 @@ class Life:
         raise StaleIncarnation(self.agent_id, "this life of the agent was told to stop")
 
     def looked(self, look: Callable[[], T]) -> T:
-        """What can be seen at once, on the loop: nothing changes meanwhile, on whichever thread the caller is."""
-
+        # What can be seen at once, on the loop: nothing changes meanwhile, on whichever thread the caller is.
         async def now() -> T:
             return look()
 

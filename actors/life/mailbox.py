@@ -1,16 +1,54 @@
-"""The mail of one life of an agent: taken in, handled in groups and in order, and forgotten when the ledger will not send it again."""
+"""The mail of one life of an agent: taken in, handled in groups and in order, and forgotten when the ledger will not send it again.
+
+Its handling is the third link of exactly-once. A group of mails is handled in **one transaction** of the agent's storage
+(`one_transaction`), which also writes the inbox rows (primary key: the mail's id). Killed before the commit, nothing happened and the mail
+comes again. Killed after it, the inbox refuses the second delivery, and only the acknowledgement is said again. When a handler of a group
+fails, the group is rolled back and handled one by one, so that one poisonous mail costs the others nothing.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple, cast
 
 from perdure.actors.code.author_call import in_words, tried
-from perdure.actors.life.handlers import Letter, handle
+from perdure.actors.code.naming import load_type
+from perdure.actors.code.signatures import exposed_call
+from perdure.actors.life.activity import Activity
+from perdure.actors.life.asking import ANSWERED, heard
+from perdure.actors.life.dispatch import result_of
 from perdure.actors.life.life import Life, Ready
-from perdure.actors.life.outbox import Outbox
-from perdure.actors.link.messages import InboxKept
-from perdure.ledger import Handled, StorageError, StorageLost
+from perdure.actors.life.one_transaction import Step, WorkPiece, done_in_one, failure
+from perdure.actors.life.outbox import REFUSED, Outbox
+from perdure.actors.life.results import CONFLICTING, MilestoneInfo, RunFailed, RunInfo, RunOutcome, RunResult
+from perdure.actors.link.messages import Fields, InboxKept
+from perdure.ledger import (
+    MILESTONE,
+    QUESTION_TYPE,
+    BadRequest,
+    Handled,
+    Slot,
+    StorageError,
+    StorageLost,
+    UnknownAgentType,
+    unpack,
+)
+
+
+class Letter(NamedTuple):
+    mail_id: str
+    slot: str
+    handler: str
+    run: Fields
+    content: Fields
+
+
+# The id of a mail whose handler raised, and why. With True there is no use in trying again by itself: the handler does not exist, or the
+# storage is damaged.
+_Failure = tuple[str, str, bool]
 
 
 class Mailbox:
@@ -69,8 +107,7 @@ class Mailbox:
         await self._ready()
         while self._letters and not life.is_leaving:
             group = self._at_work = [self._letters[key] for key in list(self._letters)[: life.limits.group_max]]
-            done, failures = await handle(life, self._outbox, group)
-            failed = [(each.mail_id, each.error, each.park) for each in failures]
+            done, failed = await _handle(life, self._outbox, group)
             life.push_of_mail(Handled(life.agent_id, life.incarnation, done, failed))
             for letter in group:
                 self._letters.pop(letter.mail_id, None)
@@ -78,7 +115,6 @@ class Mailbox:
             self.count_handled(len(done))
 
     def count_handled(self, handled: int) -> None:
-        """So many mails more are in the inbox: ask which may be forgotten, when they are many."""
         life = self._life
         if not life.has_storage:
             return
@@ -88,7 +124,119 @@ class Mailbox:
             life.push_of_mail(InboxKept(life.agent_id, life.incarnation, list(life.storage.inbox())))
 
     def settled(self, mail_ids: list[str]) -> None:
-        """The ledger will not send these to this life any more, and what it had sent it before has come in by now."""
+        # The ledger will not send these to this life any more, and what it had sent it before has come in by now.
         if not self._life.is_leaving:
             with suppress(StorageError):  # then they stay in the inbox, which costs only room
                 self._life.storage.forget_inbox([each for each in mail_ids if each not in self._letters])
+
+
+# ---------------------------------------------------------------- handling
+
+
+async def _handle(life: Life, outbox: Outbox, letters: list[Letter]) -> tuple[list[str], list[_Failure]]:
+    # Returns the ids of those that are done, now or earlier, and the failures.
+    known = life.storage.known_inbox([letter.mail_id for letter in letters]) if life.has_storage else set()
+    fresh = [letter for letter in letters if letter.mail_id not in known]
+    done = [letter.mail_id for letter in letters if letter.mail_id in known]
+    problem = await _attempt(life, outbox, fresh) if fresh else None
+    if problem is None:
+        return done + [letter.mail_id for letter in fresh], []
+    failures: list[_Failure] = []
+    for letter in fresh:
+        problem = await _attempt(life, outbox, [letter]) if len(fresh) > 1 else problem
+        if problem is None:
+            done.append(letter.mail_id)
+        else:
+            failures.append((letter.mail_id, *problem))
+    return done, failures
+
+
+async def _attempt(life: Life, outbox: Outbox, letters: list[Letter]) -> tuple[str, bool] | None:
+    ids = [letter.mail_id for letter in letters]
+    piece = WorkPiece(
+        ids[0],
+        lambda _: [step for letter in letters for step in _steps(life, letter)],
+        lambda transaction: transaction.record_inbox(ids),
+    )
+    problem = await done_in_one(life, outbox, piece)
+    return (
+        None if problem is None else (failure(life, problem, "handler"), isinstance(problem, _NoHandler | StorageLost))
+    )
+
+
+def _steps(life: Life, letter: Letter) -> list[Step]:
+    # The agent's own hook first, then the named handler.
+    agent = life.agent
+    if letter.slot == Slot.TELL:
+        return _steps_of_refusal(life, letter) if letter.handler == REFUSED else [_step_of_tell(agent, letter)]
+    run = RunInfo.from_ledger(letter.run, letter.mail_id)
+    activity = Activity(origin=letter.mail_id)
+    calls: list[Step] = []
+    if letter.slot == Slot.START:
+        return [(agent.on_agent_tool_start, (replace(run, status="starting"),), activity)]
+    if letter.slot.startswith(MILESTONE):
+        content = {
+            key: value
+            for key, value in letter.content.items()
+            if key in ("data", "fraction", "message", "phase", "at_ms")
+        }
+        about: MilestoneInfo | RunResult = MilestoneInfo(
+            name=letter.content["milestone"], sequence=letter.content["number"], **content
+        )
+    else:
+        about = _result(letter, life)
+        if life.overrides("on_agent_tool_finish"):
+            calls.append((agent.on_agent_tool_finish, (run, about), activity))
+    if letter.handler:
+        calls += _told(life, letter.handler, run, about, activity)
+    return calls
+
+
+def _told(life: Life, name: str, run: RunInfo, about: MilestoneInfo | RunResult, activity: Activity) -> list[Step]:
+    method = getattr(life.agent, name, None)
+    if not callable(method):
+        raise _NoHandler("handler", f"{type(life.agent).__name__} has no method {name!r}; the mail is parked")
+    if run.agent_type != QUESTION_TYPE or name == ANSWERED or isinstance(about, MilestoneInfo):
+        return [(method, (run, about), activity)]
+    answer = heard(life, about)  # `then` of a question is told that alone
+    return [] if answer is None else [(method, (answer,), activity)]
+
+
+def _steps_of_refusal(life: Life, letter: Letter) -> list[Step]:
+    # A run that a transaction asked for does not exist, because its id is taken by other content.
+    name, run_id, agent_type, tool_call, why = unpack(letter.content["body"])
+    about = RunInfo(
+        run_id=run_id,
+        agent_type=agent_type,
+        status="error",
+        attempt=0,
+        parent_tool_call_id=tool_call,
+        detached=True,
+        delivery_id=letter.mail_id,
+    )
+    result = RunFailed(run_id=run_id, agent_type=agent_type, status="error", error=why, reason=CONFLICTING)
+    return _told(life, name, about, result, Activity(origin=letter.mail_id))
+
+
+def _step_of_tell(agent: object, letter: Letter) -> Step:
+    try:
+        arguments, _ = exposed_call(type(agent), letter.handler, letter.content["body"])
+    except (BadRequest, TypeError) as problem:
+        raise _NoHandler(
+            "tell", f"{letter.handler!r} cannot be told like that: {problem}; the mail is parked"
+        ) from None
+    call = partial(getattr(agent, letter.handler), **arguments.kwargs)
+    return call, tuple(arguments.args), Activity(origin=letter.mail_id)
+
+
+def _result(letter: Letter, life: Life) -> RunResult:
+    outcome = cast("RunOutcome", {**letter.content, "agent_type": letter.run["agent_type"]})
+    try:
+        agent_class = load_type(letter.run["agent_type"], life.code_dir)
+    except UnknownAgentType:
+        agent_class = None
+    return result_of(agent_class, letter.run["run_id"], outcome)
+
+
+class _NoHandler(BadRequest):
+    """The named handler does not exist on this class."""

@@ -1,4 +1,5 @@
-"""Authors' methods inside one transaction: so mail is handled, and so the callbacks of schedules and of the queue are called.
+"""Authors' methods inside one transaction: so mail is handled, so the callbacks of schedules and of the queue are called, and so what an
+agent keeps is migrated.
 
 The transaction holds what says that the work is done (the inbox row, the row of the schedule), everything that the methods wrote, and
 the outbox rows of everything they asked for. Killed before the commit, nothing happened, and the work is found again. Killed after it, it
@@ -10,22 +11,20 @@ within `handler_timeout_ms` has.
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from perdure.actors.code.author_call import in_words, is_async, staying, tried
+from perdure.actors.code.author_call import in_time, in_words, is_async, result_of, staying, tried
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.life import Life
 from perdure.actors.life.outbox import Outbox
 from perdure.actors.ports import KillPoint
 from perdure.actors.retries import despite_more_conflicts
-from perdure.ledger import StaleIncarnation, StorageConflict
-from perdure.ledger.storage.agent_storages import Transaction
+from perdure.ledger import MigrationFailed, StaleIncarnation, StorageConflict, StorageTooNew, pack, unpack
+from perdure.ledger.storage.agent_storages import VERSION, Transaction
 
 Step = tuple[Callable[..., object], tuple[object, ...], Activity]
 """A method, its arguments, and for whom it works."""
@@ -60,7 +59,7 @@ async def done_in_one(
 
 
 def failure(life: Life, problem: Exception, what: str) -> str:
-    """What went wrong, as a person reads it. The log has all of it."""
+    # The log has all of it.
     life.log(what, f"a {what}", problem)
     if isinstance(problem, _TookTooLong):
         return f"the {what} did not return within {life.limits.handler_timeout_ms} ms"
@@ -81,7 +80,8 @@ async def _once(life: Life, outbox: Outbox, piece: WorkPiece) -> Exception | Non
 async def _transact(life: Life, outbox: Outbox, piece: WorkPiece) -> None:
     transaction = life.storage.begin()
     try:
-        await _in_time(life, transaction, piece)
+        most_ms = min(piece.timeout_ms, life.limits.handler_timeout_ms)
+        await in_time(_call(life, transaction, piece), most_ms, _TookTooLong())
         life.faults.at(KillPoint.MID_HANDLER, piece.name)
         with transaction.active():
             piece.seal(transaction)
@@ -93,24 +93,13 @@ async def _transact(life: Life, outbox: Outbox, piece: WorkPiece) -> None:
     life.faults.at(KillPoint.AFTER_HANDLER_COMMIT, piece.name)
 
 
-async def _in_time(life: Life, transaction: Transaction, piece: WorkPiece) -> None:
-    bound = asyncio.timeout(min(piece.timeout_ms, life.limits.handler_timeout_ms) / 1000)
-    try:
-        async with bound:  # `wait_for` may lose a cancellation (3.11)
-            await _call(life, transaction, piece)
-    except TimeoutError:
-        if not bound.expired():
-            raise  # its own
-        raise _TookTooLong from None
-
-
 async def _call(life: Life, transaction: Transaction, piece: WorkPiece) -> None:
     with transaction.active():
         steps = piece.steps(transaction)
     if any(is_async(method) for method, _, _ in steps):
         for method, args, activity in steps:
             with transaction.active(), at_work(activity):
-                await outcome(method(*args))
+                await result_of(partial(method, *args))
     elif steps:
         await life.threads.run(partial(staying, lambda: _call_all(transaction, steps)))
 
@@ -131,6 +120,35 @@ def at_work(activity: Activity) -> Iterator[None]:
         ACTIVITY.reset(token)
 
 
-async def outcome(given: object) -> None:
-    if inspect.isawaitable(given):
-        await given
+# ---------------------------------------------------------------- migration
+# Versions of what an agent keeps: `class Till(Agent, version=2)` and `migrate`.
+#
+# The version stands in the storage. A life of a newer class calls `migrate` first of all, in one transaction that also writes the new
+# version: killed before its commit, nothing happened, and the next life calls it again; killed after it, it is done. If it raises,
+# everything stays as it was, and the agent does not come up: callers get the error, its mail is parked in the end, and a run that it
+# carries is parked. An older class than the storage's is refused, because it does not know what it would find.
+
+FIRST: Final = 1  # of a class that says none, and of a storage that was written for one
+
+
+async def bring_up_to_date(life: Life, outbox: Outbox) -> None:
+    """Bring what the agent keeps to the version of its class. Raises `MigrationFailed`, `StorageTooNew`."""
+    wanted = type(life.agent).__perdure_version__
+    is_new = not life.has_storage
+    kept = None if is_new else life.storage.document(VERSION, "")
+    version = wanted if is_new else FIRST if kept is None else int(unpack(kept))
+    if version > wanted:
+        raise StorageTooNew(life.agent_id, version, wanted)
+    if version == wanted and (kept is not None or wanted == FIRST):
+        return
+
+    def steps(_: Transaction) -> list[Step]:
+        activity = Activity(origin=f"{life.agent_id}/migrate/{wanted}")
+        return [] if is_new else [(life.agent.migrate, (version,), activity)]
+
+    problem = await done_in_one(
+        life, outbox, WorkPiece("migrate", steps, lambda done: done.put(VERSION, "", pack(wanted)))
+    )
+    if problem is not None:
+        life.log("hook", f"migrate from version {version} to {wanted}", problem)
+        raise MigrationFailed(life.agent_id, version, wanted, in_words(problem)) from problem

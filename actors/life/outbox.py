@@ -55,7 +55,7 @@ class Outbox:
 
     @contextmanager
     def transact(self) -> Iterator[Transaction]:
-        """An author's transaction; inside another it joins that one."""
+        # Inside another it joins that one.
         outermost = self._life.transaction is None
         with self._life.storage.transaction() as transaction:
             yield transaction
@@ -67,7 +67,7 @@ class Outbox:
         self.flush()
 
     def post(self, request: Request) -> None:
-        """Ask for a detached run as part of the open transaction. The author's start hook is called by mail, once it is accepted."""
+        # The author's start hook is called by mail, once it is accepted.
         transaction = self._life.transaction
         assert transaction is not None, "post is for open transactions"
         if self._life.overrides(
@@ -79,7 +79,7 @@ class Outbox:
         transaction.add_outbox(body)
 
     def post_tell(
-        self, transaction: Transaction, mail_id: str, letter: TellContent, sender: str, *, is_new: bool = True
+        self, transaction: Transaction, mail_id: str, letter: TellContent, sender: str, *, is_new: bool
     ) -> None:
         transaction.add_outbox(pack(["tell", is_new, mail_id, sender, letter]))
 

@@ -175,9 +175,8 @@ RunResult: TypeAlias = RunCompleted[Output_co] | RunFailed
 """
 
 
+# The end of a run as the ledger tells it. `output` is encoded; `reason` and `child_still_running` belong to an interruption.
 class RunOutcome(TypedDict):
-    """The end of a run as the ledger tells it. `output` is encoded; `reason` and `child_still_running` belong to an interruption."""
-
     status: str
     agent_type: NotRequired[str]
     output: NotRequired[bytes | None]
@@ -189,7 +188,7 @@ class RunOutcome(TypedDict):
 
 
 def statuses_of(given: object) -> list[str] | None:
-    """The statuses of runs that are asked for, as the supervisor is asked: one, several, or all of them (None)."""
+    # None asks for all of them.
     return None if given is None else sorted(check_words("status", given, Status))
 
 
@@ -216,7 +215,6 @@ def run_result(
     child_still_running: bool | None = None,
     trace: str = "",
 ) -> RunResult[Output]:
-    """The end of a run from what the ledger tells of it."""
     if status == "completed":
         values = {"run_id": run_id, "agent_type": agent_type, "output": output, "summary": summary, "status": status}
         return _filled(RunCompleted, values)

@@ -90,14 +90,14 @@ class RunContext(RemembersWaits[AttemptWaits]):
         tool_call: str | None,
         trace: str = "",
         behalf: Sequence[str] = (),
-        joined: Sequence[Any] = (),
+        joined: Sequence[object] = (),
         *,
         began_by: str = "",
         after: int = 0,
         over_ms: float = 0,
     ) -> None:
         super().__init__()
-        self.count_handled: Callable[[int], None] = _count_nothing
+        self.count_handled: Callable[[int], None] = lambda _: None
         self._over_ms = over_ms
         self.has_promised = False
         self._undo_number = 0
@@ -245,7 +245,7 @@ class RunContext(RemembersWaits[AttemptWaits]):
             if not note:
                 return event.body
 
-    async def _show(self, number: int, show: Callable[[Fields], object]) -> None:
+    async def _show(self, number: int, show: Show) -> None:
         # Once for each time that it opens: what is remembered of it is written with the mail.
         told = cast("Fields", await self._life.services.supervisor.ask(ShowAsk(self.run_id, number)))
         key = f"{SHOWN}{number}\0{told['opened_at_ms']}\0{told['digest']}"
@@ -286,7 +286,8 @@ class RunContext(RemembersWaits[AttemptWaits]):
                 transaction.then(lambda: self._life.on_loop(said))
 
     def _taken_after(self, mail_id: str) -> str:
-        rows = [unpack(row) for key, row in self._life.steps(self.run_id).items() if _is_event(key)]
+        steps = self._life.steps(self.run_id).items()
+        rows = [unpack(row) for key, row in steps if key.startswith(EVENT_TAKEN) and not key.endswith(UNTIL)]
         return next((after for _, _, _, known, after in rows if known == mail_id), "")
 
     # what it remembers
@@ -421,8 +422,6 @@ class RunContext(RemembersWaits[AttemptWaits]):
 
 
 class RunMessages:
-    """What `RunContext.messages` gives."""
-
     def __init__(self, run: RunContext, timeout: float | timedelta | None) -> None:
         self._run, self._timeout = run, timeout
 
@@ -443,14 +442,6 @@ class RunMessages:
             return cast("RunMessage", self._run.receive(timeout=self._timeout))
         except WaitTimedOut:
             raise StopIteration from None
-
-
-def _count_nothing(_handled: int) -> None:
-    return None
-
-
-def _is_event(key: str) -> bool:
-    return key.startswith(EVENT_TAKEN) and not key.endswith(UNTIL)
 
 
 def _signal(

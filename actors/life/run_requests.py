@@ -13,8 +13,7 @@ from perdure.actors.code.naming import type_name
 from perdure.actors.code.signatures import Entered, check_takes, run_shapes
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.child_types import AsyncChild, Child, RunOptions
-from perdure.actors.life.class_checks import check_class
-from perdure.actors.life.class_options import Runs, class_options
+from perdure.actors.life.class_options import Runs, check_class, class_options
 from perdure.actors.life.conditions import condition_options, n_of
 from perdure.actors.life.host_options import Placement, pool_spec
 from perdure.actors.life.life import Life
@@ -54,9 +53,8 @@ _ARGUMENTS: Final = {"input", "detached", *RunOptions.__annotations__}
 _ORDER_MAX: Final = (1 << 53) - 1  # what the page can count to
 
 
+# A request with its class, and whether the run goes on when the wait for it is cancelled.
 class RequestedRun(NamedTuple):
-    """A request, the class, and whether the run goes on when the wait for it is cancelled."""
-
     agent_class: type
     request: Request
     is_left: bool = False
@@ -70,9 +68,8 @@ Wanted = tuple[type, object] | dict[str, Any]
 """How an author asks for one of many runs: class and input, or all arguments of `run_agent_tool` by their names."""
 
 
+# What the runs of one class that are asked for together have in common. Their requests share `options`, which is never changed.
 class ClassRequest(NamedTuple):
-    """What the runs of one class that are asked for together have in common. Their requests share `options`, which is never changed."""
-
     takes: Entered
     agent_type: str
     options: JsonObject
@@ -149,9 +146,14 @@ class RunRequests:
         return RequestedRun(agent_class, request, on_cancel == "leave")
 
     def question(
-        self, agent_class: type, asked: JsonObject, run_id: str | None, then: str, display: JsonObject | None = None
+        self,
+        agent_class: type,
+        asked: Mapping[str, object],
+        run_id: str | None,
+        then: str,
+        display: JsonObject | None = None,
     ) -> RequestedRun:
-        """A run that asks people, and either is waited for or has an agent's method `then` told the answer."""
+        # The run is waited for, or an agent's method `then` is told the answer.
         follow, shown = ASKED if then else False, asked["question"]
         entry = self.one(agent_class, asked, detached=follow, run_id=run_id, input_preview=shown, display=display)
         if not then:
@@ -275,7 +277,7 @@ class RunRequests:
 
 
 def _check_order(requests: Sequence[Request]) -> None:
-    """What waits for others comes after them in a batch. So no circle can be asked for."""
+    # What waits for others comes after them in a batch. So no circle can be asked for.
     after = {
         each.run_id: runs_of(condition_from(each.options["after"])) for each in requests if "after" in each.options
     }

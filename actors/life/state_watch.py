@@ -119,6 +119,6 @@ class StateWatch:
 
 
 def version_of(packed: bytes) -> str:
-    """The version of a state that was packed: the same for equal states, in every life. Empty for an empty state."""
+    # The same for equal states, in every life. Empty for an empty state.
     items = sorted(unpack_value(packed).items())
     return digest_of(pack_value("state", items)) if items else ""

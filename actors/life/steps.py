@@ -23,12 +23,12 @@ from functools import lru_cache, partial
 from itertools import chain, pairwise
 from threading import Lock
 from types import CodeType, FrameType, FunctionType
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, overload
+from typing import Final, NamedTuple, TypeAlias, TypeVar, overload
 
 from perdure.actors.code.annotations import content
 from perdure.actors.code.author_call import in_words, name_of_method, tried, tried_now
 from perdure.actors.code.naming import function_name
-from perdure.actors.life.class_checks import as_retries
+from perdure.actors.life.class_options import as_retries
 from perdure.actors.life.life import Life
 from perdure.actors.ports import KillPoint
 from perdure.actors.tasks import Pending
@@ -56,9 +56,8 @@ T = TypeVar("T")
 _COMPARED: Final = (bool, bytes, float, int, str)  # as values; whatever else is compared by identity
 
 
+# One call of `step`: the key under which its value is kept, and what its job is made of.
 class _Called(NamedTuple):
-    """One call of `step`: the key under which its value is kept, and what its job is made of."""
-
     key: str
     job: tuple[object, ...]
 
@@ -66,26 +65,22 @@ class _Called(NamedTuple):
         return len(job) == len(self.job) and all(map(_is_same, job, self.job))
 
 
+# What an author asks of a step besides that it is remembered.
 class _Care(NamedTuple):
-    """What an author asks of a step besides that it is remembered."""
-
     retry: Retries | None
     timeout_ms: int | None
-    undo: list[Any] | None
+    undo: list[object] | None
     probe: Callable[[], object] | None
-    kept_probe: list[Any] | None
+    kept_probe: list[object] | None
 
 
+# Something to be done for a step; what it gives is awaited if it can be, until `until_ms` at the latest.
 class _Deed(NamedTuple):
-    """Something to be done for a step; what it gives is awaited if it can be, until `until_ms` at the latest."""
-
     do: Callable[[], object]
     until_ms: int = 0
 
 
 class _Ended(NamedTuple):
-    """A plan has come to its value."""
-
     value: object
 
 
@@ -206,7 +201,7 @@ class RemembersSteps:
             outcome = job()
             if inspect.isawaitable(outcome):
                 return self._finish_step(name, called, outcome)
-            self._finish(name, called, pack([False, Kept(plain(f"step {name!r}", outcome))]))
+            self._finish(name, called, pack([False, Kept(pack_value(f"step {name!r}", outcome))]))
         if awaits:
             return self._given_durably(outcome)
         self._life.wait_durable()
@@ -238,10 +233,10 @@ class RemembersSteps:
             raise BadRequest("probe", f"{probe!r:.200} is no function that says what came of the step")
         return probe
 
-    def _undo_reference(self, undo: object) -> list[Any]:
+    def _undo_reference(self, undo: object) -> list[object]:
         return self._reference("undo", undo)
 
-    def _reference(self, field: str, given: object) -> list[Any]:
+    def _reference(self, field: str, given: object) -> list[object]:
         """How a function is found again after a death: the name of a method or of a function of a module, and what is bound to it."""
         arguments: tuple[object, ...] = ()
         keywords: dict[str, object] = {}
@@ -278,7 +273,7 @@ class RemembersSteps:
                 verdict = self._verdict(name, record, care)
                 if verdict is StepVerdict.PAUSE:
                     until_ms = min(record.next_try_ms, record.deadline_ms or record.next_try_ms)
-                    yield from _done(partial(self._paused, name, until_ms))
+                    yield from _done(partial(self._paused, until_ms))
                     continue
                 if verdict is StepVerdict.BEGIN:
                     record = yield from self._begin(name, called.key, record, care)
@@ -291,7 +286,7 @@ class RemembersSteps:
                 elif value is not _NOT_DONE:
                     break
                 record = record._replace(began=record.began and value is not _NOT_DONE)
-            body = pack([has_loop(), Kept(plain(f"step {name!r}", value))])
+            body = pack([has_loop(), Kept(pack_value(f"step {name!r}", value))])
             yield from _done(partial(self._written, partial(self._finish, name, called, body)))
             yield from _done(self._until_durable)
             return value
@@ -384,13 +379,6 @@ class RemembersSteps:
         except TimeoutError:  # what the job raises is in its outcome
             return None, _LimitOver()
 
-    def _paused(self, name: str, until_ms: int) -> object:
-        return self._life.bridge(self._pause(name, until_ms))
-
-    async def _pause(self, name: str, until_ms: int) -> None:
-        """Wait for the next try of a step."""
-        await asyncio.sleep(max(0, until_ms - self._life.now_ms()) / 1000)
-
     def _noting(self, key: str, record: StepRecord) -> Generator[_Deed, Outcome, None]:
         yield from _done(partial(self._written, partial(self._note_down, RECORD + key, _body(record))))
 
@@ -415,6 +403,10 @@ class RemembersSteps:
         """The record in this count of the tries."""
         raise NotImplementedError
 
+    def _paused(self, until_ms: int) -> object:
+        """Wait for the next try of a step. May give an awaitable."""
+        raise NotImplementedError
+
     @property
     def _owner(self) -> str:
         raise NotImplementedError
@@ -433,7 +425,7 @@ class RemembersSteps:
     async def _finish_step(self, name: str, called: _Called, pending: Awaitable[T]) -> T:
         with self._noted(name, called):
             value = await pending
-            body = pack([True, Kept(plain(f"step {name!r}", value))])
+            body = pack([True, Kept(pack_value(f"step {name!r}", value))])
             await self._life.written(partial(self._finish, name, called, body))
         return await self._given_durably(value)
 
@@ -524,7 +516,7 @@ def _in_ms(timeout: object) -> int:
     return math.ceil(check_number("timeout", seconds, unit="seconds", is_finite=True, above=True) * 1000)
 
 
-def _made_of(job: Any) -> tuple[object, ...]:
+def _made_of(job: object) -> tuple[object, ...]:
     # What tells one job from another: its code, and what is bound to it now.
     if isinstance(job, partial):
         return (*_made_of(job.func), *job.args, *job.keywords, *job.keywords.values())
@@ -555,8 +547,3 @@ def _awaited_calls(code: CodeType) -> frozenset[int]:
     pairs = pairwise(dis.get_instructions(code))
     awaited = (range(each.offset, then.offset) for each, then in pairs if then.opname == "GET_AWAITABLE")
     return frozenset(chain.from_iterable(awaited))
-
-
-def plain(field: str, value: object, bytes_max: int | None = None) -> bytes:
-    """Plain data as it is kept. Raises `BadRequest` or `TooLarge`, naming the field."""
-    return pack_value(field, value, math.inf if bytes_max is None else bytes_max)

@@ -36,8 +36,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from weakref import WeakSet
 
 from perdure.actors.code.author_call import is_async
-from perdure.actors.life.cached_once import cached_once
-from perdure.actors.life.life import Life
+from perdure.actors.life.life import Life, cached_once
 from perdure.actors.life.steps import RemembersSteps
 from perdure.actors.tasks import OF_ATTEMPT, Pending, current_task
 from perdure.actors.threads import has_loop
@@ -61,7 +60,7 @@ LOOK_AGAIN_MOST_S: Final = 30.0
 SLEEP: Final = "\x00sleep"  # names of waits among the steps
 EVENT_TAKEN: Final = "\x00event\x00"
 UNTIL: Final = "\x00until"
-W = TypeVar("W", bound="Waits")
+W_co = TypeVar("W_co", bound="Waits", covariant=True)
 
 
 class Suspended(BaseException):
@@ -84,17 +83,15 @@ NEVER: Final = WaitEnd(math.inf)
 PASSED: Final = WaitEnd(0.0)
 
 
+# What an attempt waits for at its end: one of the events of these names, or a moment, which is `left_ms` away.
 class WaitEnding(NamedTuple):
-    """What an attempt waits for at its end: one of the events of these names, or a moment, which is `left_ms` away."""
-
     events: list[str]
     until: WaitEnd
     left_ms: float
 
 
+# An event for a run or a fiber, as it reached the host. `body` is encoded plain data.
 class SentEvent(NamedTuple):
-    """An event for a run or a fiber, as it reached the host. `body` is encoded plain data."""
-
     mail_id: str
     name: str
     sender: str
@@ -125,10 +122,10 @@ class Waits:
         suspended: what it waits for, once the attempt is to end.
     """
 
-    def __init__(self, life: Life, over_ms: float, main: asyncio.Task[Any] | None, thread: int) -> None:
+    def __init__(self, life: Life, over_ms: float, main: asyncio.Task[object] | None, thread: int) -> None:
         self.life, self.over_ms, self.main, self.thread = life, over_ms, main, thread
         self.suspended: WaitEnding | None = None
-        self.tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
+        self.tasks: WeakSet[asyncio.Task[object]] = WeakSet()
         self._waiters: dict[_Waiter, None] = {}
         self._events: dict[str, deque[SentEvent]] = {}
         self._seen: set[str] = set()
@@ -165,13 +162,11 @@ class Waits:
         return until.at_ms <= self.life.now_ms()
 
     async def until(self, until: WaitEnd, most_ms: float, thread: int) -> None:
-        """Wait until a moment, which is at most `most_ms` away. `thread` is that of the author's code."""
         while not self.is_over(until):
             if not await self._wait(until, most_ms, "", thread):
                 return
 
     async def event(self, name: str, until: WaitEnd, most_ms: float, thread: int) -> SentEvent | None:
-        """The next event of this name; None if none has come by then."""
         while not (line := self._events.get(name)):
             if self.is_over(until):
                 return None
@@ -211,9 +206,12 @@ class Waits:
     # events
 
     def line_up(self, events: list[SentEvent]) -> None:
-        """These have come, and nobody has taken them."""
         for event in events:
-            self._line_up(event)
+            line = self._events.setdefault(event.name, deque())
+            is_late = bool(line) and line[-1].seq > event.seq  # it was handed over again
+            line.append(event)
+            if is_late:
+                self._events[event.name] = deque(sorted(line, key=lambda each: each.seq))
         for waiter in self._waiters:
             if self._events.get(waiter.event):
                 _settle(waiter.signal)
@@ -224,16 +222,8 @@ class Waits:
         self._seen.update(event.mail_id for event in fresh)
         return fresh
 
-    def _line_up(self, event: SentEvent) -> None:
-        line = self._events.setdefault(event.name, deque())
-        is_late = bool(line) and line[-1].seq > event.seq  # it was handed over again
-        line.append(event)
-        if is_late:
-            self._events[event.name] = deque(sorted(line, key=lambda each: each.seq))
-
     @property
     def goes_on(self) -> bool:
-        """Whether the attempt is neither over, nor about to be."""
         return not (self._is_over or self.suspended or self.life.is_leaving)
 
     # without a process
@@ -265,7 +255,7 @@ class Waits:
         self._again = asyncio.get_running_loop().call_later(pause_s, self._consider)
 
     def _short_s(self) -> float:
-        """For how long the run stays in memory in any case: the rest of a short wait, or a while for an event that may come at once."""
+        # For how long the run stays in memory in any case: the rest of a short wait, or a while for an event that may come at once.
         loop, bound_s = asyncio.get_running_loop(), self.life.limits.wait_in_memory_ms / 1000
         left_s = min(waiter.since_s + waiter.left_ms / 1000 for waiter in self._waiters) - loop.time()
         if left_s <= bound_s:
@@ -286,7 +276,7 @@ class Waits:
             if not waiter.signal.done():
                 waiter.signal.set_exception(Suspended())
 
-    def _all_wait(self, apart_from: asyncio.Task[Any] | None) -> bool:
+    def _all_wait(self, apart_from: asyncio.Task[object] | None) -> bool:
         if self.main is None:
             return False  # its code has yet to begin
         ours = {task for task in self.tasks if not task.done()} | {self.main}
@@ -312,7 +302,7 @@ class AttemptWaits(Waits):
         over_ms: float,
         taken_after: Callable[[str], str],
         count_handled: Callable[[int], None],
-        main: asyncio.Task[Any] | None,
+        main: asyncio.Task[object] | None,
         thread: int,
     ) -> None:
         super().__init__(life, over_ms, main, thread)
@@ -321,7 +311,6 @@ class AttemptWaits(Waits):
 
     @property
     def report(self) -> Waiting | None:
-        """What is reported of an attempt that has ended because all waits."""
         if self.suspended is None:
             return None
         events, until, left_ms = self.suspended
@@ -329,7 +318,7 @@ class AttemptWaits(Waits):
         return Waiting(*told, events, until.at_ms, left_ms, until.by_wall)
 
     def deliver(self, events: list[SentEvent]) -> None:
-        """Take events in. One that comes again, or that an earlier life has taken, is no other."""
+        # One that comes again, or that an earlier life has taken, is no other.
         life, fresh = self.life, self._fresh(events)
         known = life.storage.known_inbox([event.mail_id for event in fresh]) if fresh and life.has_storage else set()
         for event in fresh:
@@ -338,7 +327,7 @@ class AttemptWaits(Waits):
         self.line_up([event for event in fresh if event.mail_id not in known])
 
     def say_taken(self, mail_id: str, after: str) -> None:
-        """An event was taken out of the mailbox, durably, after this step."""
+        # An event was taken out of the mailbox, durably, after this step.
         self.life.push(Took(self.run_id, self.life.incarnation, mail_id, after))
         self.count_handled(1)
 
@@ -355,7 +344,22 @@ def this_thread() -> int:
     return 0 if has_loop() else get_ident()
 
 
-class RemembersWaits(RemembersSteps, Generic[W]):
+class Hearing(NamedTuple):
+    """Events of ours that come to an attempt, each once, under a name of its own.
+
+    Attributes:
+        owner: the id of what the attempt is at.
+        hear: the value of the event. Whoever is cancelled meanwhile waits for it no more.
+        goes_on: whether the attempt has not ended in a wait.
+    """
+
+    owner: str
+    has_heard: Callable[[str], bool]
+    hear: Callable[[str], Awaitable[Any]]
+    goes_on: Callable[[], bool]
+
+
+class RemembersWaits(RemembersSteps, Generic[W_co]):
     """One attempt whose code may wait. A subclass says where events lie, and what is worth to be remembered."""
 
     def __init__(self) -> None:
@@ -367,7 +371,7 @@ class RemembersWaits(RemembersSteps, Generic[W]):
     # for the engine
 
     @cached_once
-    def waits(self) -> W:
+    def waits(self) -> W_co:
         """What it waits for. Code that never waits never looks at it."""
         return self._new_waits()
 
@@ -388,7 +392,7 @@ class RemembersWaits(RemembersSteps, Generic[W]):
         if self.has_waits:
             self.waits.thread = self._thread
 
-    def note_task(self, task: asyncio.Task[Any]) -> None:
+    def note_task(self, task: asyncio.Task[object]) -> None:
         self.waits.tasks.add(task)
 
     def waits_are_over(self) -> None:
@@ -444,7 +448,13 @@ class RemembersWaits(RemembersSteps, Generic[W]):
     def hearing(self) -> Hearing:
         """Waits for events of ours, for the code on this thread."""
         self._may_wait("ask")
-        return Hearing(self, this_thread())
+        thread = this_thread()
+        return Hearing(
+            self._owner,
+            lambda name: self._remembered(EVENT_TAKEN + name) is not None,
+            lambda name: self._value_of(EVENT_TAKEN + name, name, NEVER, math.inf, thread),
+            lambda: self.waits.goes_on,
+        )
 
     # what is remembered of a wait
 
@@ -515,13 +525,13 @@ class RemembersWaits(RemembersSteps, Generic[W]):
             await self._life.written(partial(self._note_down, key, pack([*until])))
         return until
 
-    def _paused(self, name: str, until_ms: int) -> Awaitable[None]:
+    def _paused(self, until_ms: int) -> Awaitable[None]:
         left_ms = max(0, until_ms - self._life.now_ms())
         return self._life.bridge(self.waits.until(WaitEnd(until_ms), left_ms, this_thread()))
 
     # for subclasses
 
-    def _new_waits(self) -> W:
+    def _new_waits(self) -> W_co:
         raise NotImplementedError
 
     def _keeps_sleep(self) -> bool:
@@ -536,33 +546,8 @@ class RemembersWaits(RemembersSteps, Generic[W]):
         raise NotImplementedError
 
 
-class Hearing:
-    """Events of ours that come to an attempt, each once, under a name of its own.
-
-    Attributes:
-        owner: the id of what the attempt is at.
-    """
-
-    def __init__(self, attempt: RemembersWaits[Any], thread: int) -> None:
-        self._attempt, self._thread = attempt, thread
-        self.owner = attempt._owner  # noqa: SLF001 - a part of it
-
-    def has_heard(self, name: str) -> bool:
-        return self._attempt._remembered(EVENT_TAKEN + name) is not None  # noqa: SLF001 - a part of it
-
-    async def hear(self, name: str) -> Any:
-        """The value of the event. Whoever is cancelled meanwhile waits for it no more."""
-        value, _ = await self._attempt._event(EVENT_TAKEN + name, name, NEVER, math.inf, self._thread)  # noqa: SLF001 - a part of it
-        return value
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether the attempt has not ended in a wait."""
-        return bool(self._attempt.waits.goes_on)
-
-
-def entering(method: Callable[..., object], attempt: RemembersWaits[Any]) -> Callable[..., object]:
-    """The author's method; sync code says on which thread it works."""
+def entering(method: Callable[..., object], attempt: RemembersWaits[Waits]) -> Callable[..., object]:
+    # Sync code says on which thread it works.
     if is_async(method):
         return method
 
@@ -578,7 +563,7 @@ def _settle(signal: asyncio.Future[None]) -> None:
         signal.set_result(None)
 
 
-def _heard(task: asyncio.Task[Any]) -> None:
+def _heard(task: asyncio.Task[object]) -> None:
     with suppress(asyncio.CancelledError):
         task.exception()
 
@@ -598,8 +583,7 @@ _WAITING_CODE: Final[frozenset[CodeType]] = frozenset(
 )
 
 
-def _awaits_one_of(task: asyncio.Task[Any], ours: set[asyncio.Task[Any]]) -> bool:
-    """Whether a task only waits for others of these."""
+def _awaits_one_of(task: asyncio.Task[object], ours: set[asyncio.Task[object]]) -> bool:
     waited = getattr(task, "_fut_waiter", None)
     if waited is None or waited.done():
         return False
@@ -622,15 +606,15 @@ def _awaits_one_of(task: asyncio.Task[Any], ours: set[asyncio.Task[Any]]) -> boo
 _WAIT: Final[Callable[..., Pending[object]]] = vars(asyncio.tasks)["_wait"]
 
 
-def _calls(task: asyncio.Task[Any]) -> list[Any]:
-    """The coroutines of a task that await each other, the innermost last."""
+def _calls(task: asyncio.Task[object]) -> list[Any]:
+    # They await each other, the innermost last.
     calls: list[Any] = [task.get_coro()]
     while isinstance(below := getattr(calls[-1], "cr_await", None), Coroutine):
         calls.append(below)
     return calls
 
 
-def _times_out(task: asyncio.Task[Any]) -> bool:
+def _times_out(task: asyncio.Task[object]) -> bool:
     """Whether a task is in an `asyncio.timeout`, or in a scope with a deadline of another library.
 
     A coroutine holds what its `with` blocks are to call at their ends, so this does not depend on the kind of loop.

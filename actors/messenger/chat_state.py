@@ -17,8 +17,7 @@ from typing import Any, Final, cast
 from perdure.actors.agent.agent import Agent
 from perdure.actors.agent.exposing import exposed
 from perdure.actors.life.documents import Documents
-from perdure.actors.life.steps import plain
-from perdure.ledger import BadRequest, check_id, check_number, check_whole
+from perdure.ledger import BadRequest, check_id, check_number, check_whole, pack_value
 from perdure.ledger.storage.agent_storages import SHELF
 from perdure.policies import Json, JsonObject
 
@@ -190,7 +189,7 @@ class ChatState(Agent):
 
     @property
     def _documents(self) -> Documents[Any]:
-        return Documents(self._perdure, SHELF, body=lambda value: plain("value", value, LIST_BYTES_MAX))
+        return Documents(self._perdure, SHELF, body=lambda value: pack_value("value", value, LIST_BYTES_MAX))
 
     def _lives(self, until_ms: float | None) -> bool:
         return until_ms is None or until_ms > self._perdure.now_ms()
@@ -241,7 +240,7 @@ def _key(kind: str, key: str) -> str:
 def _value(value: Json) -> Json:
     if value is None:
         raise BadRequest("value", "None stands for no value, so it cannot be kept")
-    plain("value", value, VALUE_BYTES_MAX)
+    pack_value("value", value, VALUE_BYTES_MAX)
     return value
 
 

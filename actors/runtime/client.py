@@ -16,8 +16,7 @@ from perdure.actors.code.carried_code import CarriedCode
 from perdure.actors.code.naming import type_name
 from perdure.actors.events.observability import Callback, Channels, EventType
 from perdure.actors.life.asks import Answering
-from perdure.actors.life.class_checks import check_class
-from perdure.actors.life.class_options import class_options
+from perdure.actors.life.class_options import check_class, class_options
 from perdure.actors.life.conditions import After, condition_options
 from perdure.actors.life.dispatch import result_of
 from perdure.actors.life.handle import Handle, address_of

@@ -11,8 +11,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from perdure.actors.code.known_types import damaged_lines, known_types, mistakable
 from perdure.actors.code.naming import ROOTS, cell_file, is_cell_whole
-from perdure.actors.code.packages import digest_of, packed_in
-from perdure.actors.code.pinned import noted_places
+from perdure.actors.code.packages import digest_of, noted_places, packed_in
 from perdure.actors.ray_world.cluster_record import RECORD, record_in
 from perdure.actors.ray_world.identity import IDENTITY, identity_of
 from perdure.ledger import (

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from perdure.actors.chat.turn import Turn
 from perdure.actors.jobs.callback_rows import CallbackRow
 from perdure.actors.jobs.fiber import Fiber
-from perdure.actors.life.migration import FIRST
+from perdure.actors.life.one_transaction import FIRST
 from perdure.actors.ray_world.deployment import bucket_store
 from perdure.ledger import AGENTS, LEDGER, bucket_of, unpack
 from perdure.ledger.maintenance.looking import Looked, look, opened_copy

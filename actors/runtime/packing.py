@@ -4,7 +4,7 @@ The machines of an existing cluster lack the author's files. A driver that joins
 directory, named by the digest of its contents. A request names its package, and Ray's `runtime_env` brings it to hosts (`ray_world`).
 
 A driver that has a Ray of its own does the same with the sources alone: its hosts find everything else where it is, but a run must keep
-its code although the files change (`actors.code.pinned`).
+its code although the files change (`actors.code.packages`).
 
 A package never changes. Drivers with other code have other packages and hosts, and a run keeps the code that it was requested with. Imports
 are read from the source text, so the same files give the same package in every driver.

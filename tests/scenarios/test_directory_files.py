@@ -17,8 +17,7 @@ import pytest
 from perdure.actors import Agent, LogFiles, WantedLogs, exposed, findings_in, read_record
 from perdure.actors.code.known_types import known_types
 from perdure.actors.code.naming import load_type, remembered_name, type_name
-from perdure.actors.code.packages import package_file
-from perdure.actors.code.pinned import places_of, unpacked
+from perdure.actors.code.packages import package_file, sources_of, unpacked
 from perdure.actors.ray_world.cluster_record import begin_directory, check_directory, startup_lock, write_record
 from perdure.actors.ray_world.exit_report import take_exit_report
 from perdure.actors.ray_world.identity import identity_of
@@ -85,7 +84,7 @@ class Place:
         yield self.name
         yield self.load
         yield lambda: unpacked(package_file(self.package, self.code))
-        yield lambda: places_of(self.package, self.code)
+        yield lambda: sources_of(self.package, self.code)
         yield lambda: known_types(self.code)
         yield lambda: LogFiles(self.data / "logs").in_order(WantedLogs())
         yield lambda: take_exit_report(self.data / "hosts" / "h1")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perdure.actors import Agent, ChatAgent, Detached, exposed, tool
-from perdure.actors.life.class_checks import check_class
+from perdure.actors.life.class_options import check_class
 from perdure.actors.serve.app import Gateway
 from perdure.ledger import BadRequest
 from tests.actors.cast import Doubler

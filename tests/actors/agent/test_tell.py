@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perdure.actors import Agent, KillPoint, RunContext, exposed, tell
-from perdure.actors.life.handlers import Letter
+from perdure.actors.life.mailbox import Letter
 from perdure.ledger import BadRequest
 from tests.actors.crew import Batch
 from tests.kit import Stage, address, play

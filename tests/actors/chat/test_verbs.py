@@ -10,8 +10,7 @@ import pytest
 from pydantic_ai.models.test import TestModel
 
 from perdure.actors import ChatAgent, client_tool, exposed
-from perdure.actors.agent.blocking import blocking
-from perdure.actors.agent.exposing import verb
+from perdure.actors.agent.exposing import blocking, verb
 from perdure.ledger import BadRequest
 from tests.actors.chat.desk import Adder
 from tests.actors.chat.room import Room, visit

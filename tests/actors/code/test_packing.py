@@ -18,8 +18,7 @@ import pytest
 from perdure.actors import Agent, Client
 from perdure.actors.chat.tool_run import ToolRun
 from perdure.actors.code.naming import cell_file, load_type, prefer_pinned, prefer_sent, type_name
-from perdure.actors.code.packages import places_file
-from perdure.actors.code.pinned import places_of, unpacked
+from perdure.actors.code.packages import places_file, sources_of, unpacked
 from perdure.actors.gateway.client_connection import served
 from perdure.actors.life.host_options import pool_spec
 from perdure.actors.ray_world.system import system_world
@@ -384,7 +383,7 @@ def test_a_note_of_places_that_cannot_be_read_is_told_and_written_anew(
     note = places_file(package, code_dir)
     whole = note.read_bytes()
     note.write_bytes(left)
-    assert places_of(package, code_dir) == {}
+    assert sources_of(package, code_dir) == {}
     assert "cannot be read" in caplog.text
     pack_up(files, code_dir)
     assert note.read_bytes() == whole

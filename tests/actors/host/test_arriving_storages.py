@@ -15,9 +15,8 @@ import pytest
 
 from perdure import Agent, RunContext, StorageLost, exposed
 from perdure.actors import Client
-from perdure.actors.host import storage_reader
-from perdure.actors.host.arriving_storages import ArrivingStorages
-from perdure.actors.host.storage_reader import Unread, read_storage
+from perdure.actors.host import arriving_storages
+from perdure.actors.host.arriving_storages import ArrivingStorages, Unread, read_storage
 from perdure.actors.link.messages import HoldStorage, MakeCall, Message, Stop, StorageUnread, Wake
 from perdure.actors.link.wire import body_of
 from perdure.actors.sim_world.weather import Span, Weather
@@ -165,7 +164,7 @@ UNREAD: dict[str, tuple[dict[str, Any], str, bool]] = {
 def test_what_cannot_be_read_is_told_and_leaves_nothing(
     s3: S3, store: BucketStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weather: str
 ) -> None:
-    monkeypatch.setattr(storage_reader, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(arriving_storages, "PATIENCE_S", 0.2)
     large(store, 3 * MB)
     told: Any = store.storage_for_host("a", INLINE_MAX)
     changed, why, may_have_moved = UNREAD[weather]
@@ -328,7 +327,7 @@ def test_urls_that_have_expired_are_asked_for_again(laboratory: Laboratory, shel
 def test_what_a_host_cannot_reach_the_supervisor_carries(
     s3: S3, laboratory: Laboratory, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage_reader, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(arriving_storages, "PATIENCE_S", 0.1)
     monkeypatch.setattr(signed_storage, "PART_MAX", 100_000)
 
     async def story(client: Client) -> None:

@@ -1,4 +1,4 @@
-"""Writes of several agents that are due in one turn of a host's loop become durable together (`actors.life.commit_batcher`)."""
+"""Writes of several agents that are due in one turn of a host's loop become durable together (`actors.life.host_services`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pydantic_ai.messages import ModelMessage
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from perdure.actors import ChatAgent
-from perdure.actors.life.commit_batcher import CommitBatcher
+from perdure.actors.life.host_services import CommitBatcher
 from perdure.ledger import StorageError
 from perdure.ledger.storage.agent_storages import AgentStorages, FileDisk, MemoryDisk
 from perdure.ledger.storage.shared_log import SharedLog

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from perdure.actors.life.cached_once import cached_once
+from perdure.actors.life.life import cached_once
 from perdure.actors.threads import Crew, wait_for
 from perdure.ledger import StartTimedOut
 from tests.actors.one_process import OneProcess, play
