@@ -1,21 +1,137 @@
-"""MCP over standard input and output: one client, which has started this process."""
+"""The two ways to the MCP server: HTTP, for any number of clients, and the standard input and output of a process that its client has
+started. They need the extra `mcp`.
+
+Over HTTP there are sessions, with replay after a cut line, and calls without a session. `routes` loads this module with the first request,
+because a gateway that offers nothing over MCP does without the SDK.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import sys
 import threading
-from collections.abc import Iterable
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from itertools import count
+from math import isfinite
 from typing import Any, Final, Self, cast
 
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
 from mcp.server.stdio import stdio_server
+from mcp.server.streamable_http import EventCallback, EventMessage, EventStore, StreamableHTTPServerTransport
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.types import JSONRPCMessage
+from starlette.datastructures import Headers
+from starlette.types import Receive, Scope, Send
 
 from perdure.actors.gateway.backend import Backend
 from perdure.actors.gateway.security import STDIO, Principal
 from perdure.actors.mcp_server.offers import Choice
 from perdure.actors.mcp_server.server import McpServer
 from perdure.actors.tasks import awaited
+
+# ---------------------------------------------------------------- HTTP
+
+
+BODY_BYTES_MAX: Final = sys.maxsize  # the guard has counted them
+SESSIONS_MAX: Final = 1_000
+STREAMS_MAX: Final = 1_000
+EVENTS_MAX: Final = 1_000
+RETRY_MS: Final = 500
+
+
+class McpOverHttp:
+    """Two managers of the SDK over one server: with sessions, and without."""
+
+    def __init__(self, backend: Backend, choices: Iterable[Choice]) -> None:
+        server = McpServer(backend, choices).server
+        self._sessions = StreamableHTTPSessionManager(
+            server,
+            RecentEvents(),
+            retry_interval=RETRY_MS,
+            max_request_body_size=BODY_BYTES_MAX,
+            max_sessions=None,  # `_make_room` ends one instead, so that nobody is refused
+        )
+        self._single = StreamableHTTPSessionManager(server, stateless=True, max_request_body_size=BODY_BYTES_MAX)
+        logging.getLogger("mcp").setLevel(logging.WARNING)  # or strangers would fill the log
+        self._stopped = asyncio.Event()
+        self._serving: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        ready = asyncio.Event()
+        self._serving = awaited(self._serve(ready))
+        upcoming = awaited(ready.wait())
+        try:
+            await asyncio.wait({upcoming, self._serving}, return_when=asyncio.FIRST_COMPLETED)
+            if self._serving.done():
+                self._serving.result()
+        finally:
+            upcoming.cancel()
+
+    async def stop(self) -> None:
+        self._stopped.set()
+        if self._serving is not None:
+            with suppress(asyncio.CancelledError):
+                await self._serving
+
+    async def _serve(self, ready: asyncio.Event) -> None:
+        async with self._sessions.run(), self._single.run():
+            ready.set()
+            await self._stopped.wait()
+
+    async def answer(self, who: Principal, scope: Scope, receive: Receive, send: Send) -> None:
+        # A session belongs to the principal who has opened it; for all others there is none.
+        scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=who.name, scopes=[]))
+        session = Headers(scope=scope).get("mcp-session-id")
+        known = self._sessions._server_instances  # noqa: SLF001 - the SDK has no question for it
+        if session is None:
+            await self._make_room(known)
+        is_elsewhere = session is not None and session not in known
+        manager = self._single if is_elsewhere and scope["method"] == "POST" else self._sessions
+        await manager.handle_request(scope, receive, send)
+
+    @staticmethod
+    async def _make_room(known: Mapping[str, StreamableHTTPServerTransport]) -> None:
+        # The session that was opened first of those without a request ends. Its client's calls are served without it.
+        if len(known) < SESSIONS_MAX:
+            return
+        idle = (each for each in known.values() if each.idle_scope is not None and isfinite(each.idle_scope.deadline))
+        oldest = next(idle, None)
+        if oldest is not None:
+            await oldest.terminate()
+
+
+class RecentEvents(EventStore):
+    """The newest messages of the newest streams, for clients whose line was cut."""
+
+    def __init__(self) -> None:
+        self._streams: OrderedDict[str, deque[tuple[int, JSONRPCMessage | None]]] = OrderedDict()
+        self._numbers = count()
+
+    async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
+        number = next(self._numbers)
+        self._streams.setdefault(stream_id, deque(maxlen=EVENTS_MAX)).append((number, message))
+        self._streams.move_to_end(stream_id)
+        while len(self._streams) > STREAMS_MAX:
+            self._streams.popitem(last=False)
+        return f"{number}:{stream_id}"
+
+    async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
+        number, _, stream_id = last_event_id.partition(":")
+        if not number.isdecimal() or stream_id not in self._streams:
+            return None
+        for each, message in list(self._streams[stream_id]):
+            if each > int(number) and message is not None:
+                await send_callback(EventMessage(message, f"{each}:{stream_id}"))
+        return stream_id
+
+
+# ---------------------------------------------------------------- standard input and output
+
 
 LOCAL = Principal(STDIO)
 STDIN: Final = 0
