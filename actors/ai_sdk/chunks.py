@@ -92,8 +92,7 @@ _WHOLE = frozenset({"file", "source-url", "source-document"})
 
 @dataclass(eq=False)
 class _Place:
-    """One part of our message, as far as the translation needs it."""
-
+    # One part of our message, as far as the translation needs it.
     kind: str
     key: str = ""
     name: str = ""
@@ -106,7 +105,7 @@ class _Place:
 
 
 def chunk(kind: str, given: Mapping[str, object]) -> Chunk:
-    """A chunk of this type from the fields of an event. A field that must be there and is not is told as an empty one."""
+    # A field that must be there and is not is told as an empty one.
     always, sometimes, _ = FIELDS[kind]
     told: Chunk = {"type": kind}
     for name in always:
@@ -151,7 +150,7 @@ class Translator:
     # what is asked of it
 
     def chunks(self, events: Iterable[Event]) -> list[Chunk]:
-        """The chunks for the next events of the turn. What is withdrawn within them is not told."""
+        # What is withdrawn within these events is not told.
         self._out, self._fresh, self._touched = [], set(), []
         for event in events:
             if not self.is_over:
@@ -173,11 +172,11 @@ class Translator:
         return [chunk("tool-output-available", {"toolCallId": call_id, "output": output, "preliminary": True})]
 
     def beside(self, kind: str, key: str, data: object) -> list[Chunk]:
-        """Data that is no part of our message: the client shows the newest of each key in its own."""
+        # Data that is no part of our message: the client shows the newest of each key in its own.
         return [] if self.is_over or self._silent_steps else [{"type": kind, "id": key, "data": data}]
 
     def paused(self) -> list[Chunk]:
-        """The turn waits for a person: this answer ends here, and the message goes on when the client has sent what is waited for."""
+        # This answer ends here, and the message goes on when the client has sent what is waited for.
         self.is_over = True
         return [chunk("finish", {"finishReason": "tool-calls"})]
 
@@ -408,7 +407,6 @@ class Children:
         self._shown: set[str] = set()  # questions that the client was told of
 
     def asks(self, framed: Framed, translator: Translator) -> list[Chunk]:
-        """What an event of a run changes in what that asks people."""
         asks = self._asks.setdefault((framed.call_id, framed.frame["run_id"]), RunAsks())
         told: list[Chunk] = []
         for row in asks.take(framed.frame["event"]):
@@ -429,7 +427,6 @@ class Children:
             self._due_s = self._due_s or now_s + PROGRESS_EVERY_S
 
     def due_in_s(self, now_s: float) -> float | None:
-        """When there is something to be told; None if there is nothing."""
         return None if self._due_s is None else max(0.0, self._due_s - now_s)
 
     def chunks(self, translator: Translator) -> list[Chunk]:
@@ -444,7 +441,7 @@ class Children:
 
 
 def standing(run: RunState) -> dict[str, object]:
-    """A run as an output that is not final."""
+    # An output that is not final.
     found: dict[str, object] = {
         "runId": run.run_id,
         "agentType": run.agent_type.rpartition(":")[2],
