@@ -26,20 +26,18 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from perdure.actors.agent.agent import Agent
 from perdure.actors.agents_client.line import ClientSocket, Closed, chosen_protocol, encoded, json_text
-from perdure.actors.agents_client.resume import Attendance
-from perdure.actors.agents_client.talk import MESSAGES, RESPONSE, Author, TurnNotice, WatchedChat
+from perdure.actors.agents_client.talk import MESSAGES, RESPONSE, Attendance, Author, TurnNotice, WatchedChat
 from perdure.actors.agents_client.tool_runs import RunList, RunTeller
 from perdure.actors.chat.chat_agent import ChatAgent
 from perdure.actors.code.signatures import gives_bit_by_bit
 from perdure.actors.gateway.backend import Backend, Reached, asked
 from perdure.actors.gateway.bodies import parsed_object
 from perdure.actors.gateway.chat_turns import CallAnswer, ChatTurns, TurnDropped
+from perdure.actors.gateway.feeds import KnownState, Shared, WatchedState
 from perdure.actors.gateway.problems import close_code, problem_text
 from perdure.actors.gateway.refusals import NoSuchAgent
 from perdure.actors.gateway.registry import kebab
 from perdure.actors.gateway.security import Principal, Scope
-from perdure.actors.gateway.shared import Shared
-from perdure.actors.gateway.state_feed import KnownState, WatchedState
 from perdure.actors.life.state_watch import version_of
 from perdure.actors.link.caller import CallerSide
 from perdure.actors.link.wire import RemoteError
@@ -62,7 +60,7 @@ REMEMBERED_MAX: Final = 10_000
 
 
 class Returning:
-    """The lost lines of one gateway; the oldest are forgotten first."""
+    # The oldest are forgotten first.
 
     def __init__(self) -> None:
         self._lost: OrderedDict[tuple[str, str], str] = OrderedDict()
@@ -74,7 +72,7 @@ class Returning:
             self._lost.popitem(last=False)
 
     def came(self, agent: str, tab: str) -> str | None:
-        """The turn whose end it was not told, or an empty text; None if the tab was not here before."""
+        # The turn whose end it was not told, or an empty text; None if the tab was not here before.
         return self._lost.pop((agent, tab), None)
 
 
@@ -344,7 +342,6 @@ class AgentsClients:
         self._returning = Returning()
 
     async def messages(self, request: Request) -> Response:
-        """The transcript of a chat agent, as a JSON array."""
         who = self._backend.principal(request, Scope.READ)
         reached, rest = await self._backend.reach(who, segments_of(request))
         if rest != [TRANSCRIPT] or not issubclass(reached.agent_class, ChatAgent):
@@ -356,7 +353,7 @@ class AgentsClients:
         return Response(json_text(found), media_type="application/json")
 
     async def connect(self, socket: WebSocket) -> None:
-        """Serve a connection."""
+        """Serve a connection, which is accepted first: these clients take a failed upgrade for a failed network."""
         await socket.accept(subprotocol=chosen_protocol(socket))
         line = ClientSocket(socket, next(self._numbers))
         try:
@@ -453,7 +450,7 @@ PASSIVE: Final = frozenset({"cf_agent_stream_resume_request", "cf_agent_stream_r
 
 
 def segments_of(connection: HTTPConnection) -> list[str]:
-    """The segments of an address, each decoded once: a slash within a name is no end of it."""
+    # Each is decoded once: a slash within a name is no end of it.
     raw = connection.scope.get("raw_path")
     path = raw.decode("latin-1") if raw else quote(connection.scope["path"])
     path = path.removeprefix(quote(connection.scope.get("root_path", "")))
