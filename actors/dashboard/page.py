@@ -28,8 +28,6 @@ HEADERS: Final = {
 
 
 class Asset(NamedTuple):
-    """A file of the page."""
-
     content: bytes
     media_type: str
     tag: str

@@ -67,7 +67,7 @@ APP: Final = "app"
 
 
 class Traced:
-    """Middleware. A header that is none changes nothing."""
+    # A header that is none changes nothing.
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
