@@ -13,10 +13,10 @@ from perdure.actors.agent.agent import Agent
 from perdure.actors.code.author_call import tried
 from perdure.actors.events.reducer import SentFrame
 from perdure.actors.gateway.client_connection import ClientConnection, Opener
+from perdure.actors.gateway.feeds import Batch, RunFeeds
 from perdure.actors.gateway.problems import AgentRaised
 from perdure.actors.gateway.refusals import NoSuchAgent
 from perdure.actors.gateway.registry import Registry
-from perdure.actors.gateway.run_feed import Batch, RunFeeds
 from perdure.actors.gateway.security import Principal, Scope, Security
 from perdure.actors.gateway_bus import GatewayBus
 from perdure.actors.life.handle import Handle, address_of
@@ -91,7 +91,7 @@ class Backend:
         return await self._connection.client()
 
     async def ask(self, name: str, *args: Plain) -> Plain:
-        """Ask the supervisor; see `Client.ask`."""
+        # The supervisor; see `Client.ask`.
         return await (await self.client()).ask(name, *args)
 
     def at_end(self, stop: Callable[[], Awaitable[None]]) -> None:
@@ -131,7 +131,7 @@ class Backend:
         ), rest
 
     async def own_id(self, address: str) -> str:
-        """Under which id the agent of an address lives and asks for runs: that of a run's child does not begin with its parent's."""
+        # The id under which it lives and asks for runs: that of a run's child does not begin with its parent's.
         (root_type, root), *steps = path_of(address)
         own = agent_id(root_type, root)
         for agent_type, name in steps:
@@ -141,7 +141,7 @@ class Backend:
         return own
 
     async def kept(self, run_ids: list[str]) -> list[list[SentFrame] | None]:
-        """The events of the first of these runs, by one question; None for each that has not ended, or has too many to be told so."""
+        # By one question. None for each run that has not ended, or has too many events to be told so.
         return cast("list[list[SentFrame] | None]", await self.ask("kept", run_ids))
 
     async def watch(self, run_id: str, after: int = -1) -> AsyncGenerator[Batch, None]:

@@ -1,10 +1,6 @@
-"""The events of a run, encoded once for any number of watchers.
+"""What several connections of one loop watch, and is followed once for all of them: the events of a run, the state of an agent.
 
-One follower for each watched run asks the supervisor. It keeps the newest events, encoded, in a window. A watcher has a place in the
-sequence and nothing else, so a slow one costs no memory: whatever has left the window is read again from what the ledger keeps.
-
-Watchers that stand at the same place are given the same batch, whose text is made once. A batch is told of new events a little later than
-a few watchers are, so that each of its members is given many at once.
+It is made for the first who watches it, and put away after the last. A slow watcher costs no memory.
 """
 
 from __future__ import annotations
@@ -13,19 +9,88 @@ import asyncio
 import itertools
 import json
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import aclosing, asynccontextmanager
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, TypeVar
 
+from perdure.actors.chat.followers import Caller, Rest
 from perdure.actors.events.reducer import SentFrame
 from perdure.actors.gateway.plain_json import json_bytes
-from perdure.actors.gateway.shared import Shared, Watched
 from perdure.actors.gateway.streaming import event
+from perdure.actors.life.state_watch import StatePage
 from perdure.actors.link.messages import Fields
 from perdure.actors.runtime.client import Client
-from perdure.actors.tasks import awaited
+from perdure.actors.tasks import Pending, awaited
 from perdure.ledger import LAST_EVENTS
+
+
+class Watched:
+    """What is begun once, by the first who comes, and stopped once. A task follows it meanwhile, and wakes those who wait for a change."""
+
+    def __init__(self) -> None:
+        self.users = 0
+        self._following: asyncio.Task[None] | None = None
+        self._beginning, self._changed = asyncio.Lock(), asyncio.Event()
+
+    async def begin(self) -> None:
+        # Or wait until it has begun. Raises what keeps it from beginning.
+        async with self._beginning:
+            if self._following is None:
+                self._following = awaited(await self._begun())
+
+    async def _begun(self) -> Pending[None]:
+        # Learns how it stands, and gives what follows it from there.
+        raise NotImplementedError
+
+    async def stop(self) -> None:
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)  # its watchers were told
+
+    async def _change(self, since: asyncio.Event | None = None) -> None:
+        # It may have come since `since` was the event of the next one. Raises what has ended the following.
+        if self._following is not None and self._following.done():
+            self._following.result()
+        await (since or self._changed).wait()
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+
+T = TypeVar("T", bound=Watched)
+
+
+class Shared(Generic[T]):
+    def __init__(self) -> None:
+        self._known: dict[str, T] = {}
+
+    @asynccontextmanager
+    async def watched(self, key: str, make: Callable[[], T]) -> AsyncGenerator[T, None]:
+        if key not in self._known:
+            self._known[key] = make()
+        found = self._known[key]
+        found.users += 1
+        try:
+            await found.begin()
+            yield found
+        finally:
+            found.users -= 1
+            if not found.users:
+                del self._known[key]  # who comes while it is stopped gets another one
+                await found.stop()
+
+
+# ---------------------------------------------------------------- runs
+# The events of a run, encoded once for any number of watchers.
+#
+# One follower for each watched run asks the supervisor. It keeps the newest events, encoded, in a window. A watcher has a place in the
+# sequence and nothing else: whatever has left the window is read again from what the ledger keeps.
+#
+# Watchers that stand at the same place are given the same batch, whose text is made once. A batch is told of new events a little later than
+# a few watchers are, so that each of its members is given many at once.
+
 
 WINDOW: Final = 4096
 """How many encoded events of a run are kept for its watchers."""
@@ -37,15 +102,13 @@ PAUSE_MAX_S: Final = 0.1
 
 
 class Encoded(NamedTuple):
-    """An event of a run, and its JSON text."""
-
     sequence: int
     text: bytes
     is_last: bool
 
 
 class Batch(tuple[Encoded, ...]):  # noqa: SLOT001 - its text is kept in it
-    """Some events in a row, the same for every watcher that is given them."""
+    # The same for every watcher that is given these events.
 
     @cached_property
     def stream(self) -> bytes:
@@ -53,7 +116,7 @@ class Batch(tuple[Encoded, ...]):  # noqa: SLOT001 - its text is kept in it
 
     @cached_property
     def frames(self) -> list[SentFrame]:
-        """The events as their JSON has them, which is not always as the ledger does."""
+        # As the JSON has them, which is not always as the ledger does.
         return [json.loads(each.text) for each in self]
 
 
@@ -155,13 +218,69 @@ def _newest(events: Sequence[Encoded]) -> int:
 
 
 class RunFeeds(Shared[RunFeed]):
-    """The watched runs of one gateway."""
-
     async def watch(self, client: Client, run_id: str, after: int = -1) -> AsyncGenerator[Batch, None]:
-        """The events of a run after a number, in batches: kept ones, then live ones, until its hard end. Raises `UnknownRun`."""
         async with (
             self.watched(run_id, lambda: RunFeed(client, run_id)) as feed,
             aclosing(feed.after(after)) as batches,
         ):
             async for batch in batches:
                 yield batch
+
+
+# ---------------------------------------------------------------- states
+# Only the newest state of an agent counts, so a slow watcher misses some. The follower lets its agent fall asleep, as that of a
+# conversation does.
+
+
+class KnownState(NamedTuple):
+    """A state as the gateway was told it. `version` is empty if there is none; `number` counts what the gateway was told. `edition` has the
+    life of the agent, and how many changes that life had seen."""
+
+    state: dict[str, object]
+    version: str
+    number: int
+    edition: tuple[int, int] = (0, 0)
+
+    def is_before(self, edition: tuple[int, int]) -> bool:
+        # The same life of the agent has had another state since.
+        return self.edition[0] == edition[0] and self.edition[1] < edition[1]
+
+
+class WatchedState(Watched):
+    """The state of one agent as the gateway knows it."""
+
+    def __init__(self, caller: Caller) -> None:
+        super().__init__()
+        self.known = KnownState({}, "", 0)
+        self._edition: tuple[int, int] | None = None  # that was told last, which may have had the same state
+        self._caller = caller
+
+    async def begin(self) -> None:
+        # Reads the state, which wakes the agent.
+        self._take(await self._caller.call("_perdure_watch_state", None, None, 0.0))
+        if self._following is None or self._following.done():
+            self._following = awaited(self._follow())
+
+    async def after(self, number: int) -> KnownState:
+        """Wait until the agent has told of a change after this one: of the same state as before, if others were in between. Raises what
+        has ended the following."""
+        while self.known.number <= number:
+            await self._change()
+        return self.known
+
+    def _take(self, page: StatePage) -> None:
+        self._edition = page["edition"]
+        if page["is_news"]:
+            life, changes = page["edition"]
+            self.known = KnownState(page["state"], page["version"], self.known.number + 1, (life, changes))
+            self._wake()
+
+    async def _follow(self) -> None:
+        rest = Rest(self._caller)
+        try:
+            while True:
+                page: StatePage = await rest.ask("_perdure_watch_state", self.known.version, self._edition)
+                self._take(page)
+                await rest.after(is_resting=not page["is_news"])
+        finally:
+            self._wake()

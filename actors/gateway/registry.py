@@ -23,8 +23,6 @@ RESERVED: Final = "sub"
 
 
 class Step(NamedTuple):
-    """One part of an address: a class and a name."""
-
     agent_class: type[Agent]
     name: str
 
