@@ -123,7 +123,7 @@ Speaker = Callable[[MessengerEvent], str | None] | Literal["author"] | None
 
 
 def user_text(event: MessengerEvent, speaker: Speaker = "author") -> str:
-    """The text for the model: what was written and attached, with the speaker's name where others read along."""
+    # For the model: with the speaker's name where others read along.
     text, action = event.text, event.action
     if action is not None:
         about = {"Action selected": action.id, "Value": action.value, "Source message": action.message_text}
@@ -145,7 +145,7 @@ def user_message(event: MessengerEvent, speaker: Speaker = "author") -> Message:
 
 
 def own_mentions(text: str, bot_id: str, user_name: str) -> str:
-    """Replace the bot's id by its name, for adapters whose provider writes ids."""
+    # For adapters whose provider writes ids.
     if not bot_id or not user_name:
         return text
     own = re.escape(bot_id)
@@ -153,7 +153,7 @@ def own_mentions(text: str, bot_id: str, user_name: str) -> str:
 
 
 def conversation_name(messenger_id: str, thread_id: str) -> str:
-    """The name of the agent of one thread."""
+    # The name of the agent of one thread.
     escaped = messenger_id.replace("%", "%25").replace(":", "%3A")
     return short(f"{escaped}:{thread_id}")
 

@@ -47,8 +47,6 @@ NO_LONGER: Final = "No longer asked."
 
 
 class Choice(NamedTuple):
-    """A possible answer, as its button shows it."""
-
     label: str
     value: Json
 
@@ -58,7 +56,7 @@ APPROVE_OR_DENY: Final = (Choice("Approve", True), Choice("Deny", False))
 
 
 class KeepsReplies(Protocol):
-    """What takes in a reply, and begins its delivery (`deliveries.Deliveries`)."""
+    # `deliveries.Deliveries`, which imports this module.
 
     def messenger(self, messenger_id: str) -> Messenger: ...
 
@@ -87,7 +85,7 @@ class ThreadQuestions:
     # asking
 
     def review(self, reply: ReplyRow, *, is_parked: bool) -> None:
-        """Ask for the calls of a reply's turn that need approval, each once, and close the questions that were answered elsewhere."""
+        # Each call that needs approval is asked for once. Questions that were answered elsewhere are closed.
         wanted = {str(ask["ask_id"]): ask for ask in self._asked_of(reply.request_id)}
         for ask_id, ask in wanted.items() if is_parked else ():
             if ask_id not in reply.approvals:
@@ -111,7 +109,7 @@ class ThreadQuestions:
         return any(each not in self._closed for each in reply.approvals.values())
 
     def ask(self, ask: AskRow, messenger_id: str, thread_id: str, groups: Collection[str]) -> None:
-        """Post a question of a run, as part of the open transaction. `groups` are those as which the thread may answer."""
+        # Part of the open transaction. `groups` are those as which the thread may answer.
         choices = choices_of(ask["schema"])
         self._post(messenger_id, thread_id, self._asked(ask, groups), ask_text(ask, is_choice=bool(choices)), choices)
 
@@ -164,7 +162,7 @@ class ThreadQuestions:
         return {"accepted": True, "reply": row.reply_id}
 
     async def decide(self, press: ReplyRow) -> None:
-        """Decide a press, after those of its question that were accepted before it. Afterwards its words say what came of it."""
+        # After those presses of its question that were accepted before it. Afterwards its words say what came of it.
         assert press.press is not None, "this is for presses"
         question_id = press.press["question"]
         lock = self._locks.setdefault(question_id, asyncio.Lock())
@@ -232,7 +230,7 @@ class ThreadQuestions:
         came_to: tuple[str, str],
         voted: AskRow | None,
     ) -> None:
-        """Write down what a press came to: words for the presser, and the outcome, or the votes so far if it is still open."""
+        # Words for the presser, and the outcome, or the votes so far if the question is still open.
         words, outcome = came_to
         self._replies.change(press, words=words)
         if outcome:
@@ -249,7 +247,7 @@ class ThreadQuestions:
             return None
 
     def _elsewhere(self, asked: AskedInThread) -> str:
-        """What a call came to that was answered by another way."""
+        # What a call came to that was answered by another way.
         turn = self._turns.views.find(asked["request_id"])
         message = None if turn is None else self._turns.views.result_of(turn).message
         parts: Sequence[Part] = [] if message is None else message["parts"]
@@ -283,7 +281,6 @@ class ThreadQuestions:
 
 
 def buttons_of(row: ReplyRow) -> list[Button]:
-    """The buttons of a question, as providers get them."""
     return [Button(label, f"{OURS}:{row.reply_id}:{place}") for place, label in enumerate(row.buttons)]
 
 
@@ -291,7 +288,7 @@ def buttons_of(row: ReplyRow) -> list[Button]:
 
 
 def choices_of(schema: Mapping[str, Any]) -> list[Choice]:
-    """The answers among which a schema lets choose; none if they are too many, or no list."""
+    # None if they are too many, or no list.
     if schema.get("type") == "boolean" and "enum" not in schema and "const" not in schema:
         return [*YES_OR_NO]
     values = [schema["const"]] if "const" in schema else schema.get("enum", [])
@@ -311,7 +308,6 @@ def _one_line(text: str, most: int = NAME_CHARS_MAX) -> str:
 
 
 def ask_text(ask: AskRow, *, is_choice: bool = True) -> str:
-    """A question for whoever is to answer it."""
     said = [str(ask["question"])]
     if ask["args"]:
         said.append(_as_code(ask["args"]))
@@ -334,7 +330,7 @@ def _as_code(value: object) -> str:
 
 
 def _came_to(row: AskRow | None, asked: AskedInThread, refusal: BadRequest | None) -> tuple[str, str]:
-    """What the presser is told, and the outcome; that is empty while the question is open."""
+    # What the presser is told, and the outcome; that is empty while the question is open.
     if row is None:
         return UNKNOWN, NO_LONGER
     if row["status"] == "answered":
