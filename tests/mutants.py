@@ -387,7 +387,7 @@ MUTANTS = (
            "test_a_question_that_needs_too_much_memory_is_refused_and_ends_nothing"),
     Mutant("actors.tasks:Tasks._over", "never", "_is_stopping",
            "test_what_a_handler_raises_is_a_failed_try_and_its_mail_is_parked_with_the_words[itself]"),
-    Mutant("actors.ag_ui.run_events:AgUiRun.parked", "never", "_is_fronted",
+    Mutant("actors.ag_ui.run_events:AgUiRun.parked", "never", "_fronted",
            "test_a_tool_of_the_front_end_ends_the_run_and_its_result_begins_the_next"),
     Mutant("actors.ag_ui.turn_translation:_Serving._resumed", "never", "open_ids",
            "test_every_open_interrupt_has_to_be_answered"),

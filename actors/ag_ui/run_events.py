@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, cast
+from typing import Final, Literal, cast
 from urllib.parse import quote, unquote
 
 from ag_ui.core import (
@@ -399,7 +399,9 @@ class AgUiRun:
         self._catch_up()
         usage = chunk.get("usage") if chunk.get("type") == "finish-step" else None
         if isinstance(usage, Mapping):
-            self._usage.append(used(usage))
+            read, written = usage.get("input_tokens"), usage.get("output_tokens")
+            cached = usage.get("cache_read_tokens")
+            self._usage.append(TokenUsage(input_tokens=read, output_tokens=written, cached_input_tokens=cached))
         found = self._speech.say(chunk)
         if self._speech.restated:
             self._speech.restated = False
@@ -436,9 +438,6 @@ class AgUiRun:
     def succeeded(self) -> list[BaseEvent]:
         return self._finished(RunFinishedSuccessOutcome())
 
-    def cancelled(self) -> list[BaseEvent]:
-        return self._finished(RunFinishedCancelledOutcome(), "the turn was cancelled")
-
     def failed(self, message: str, code: str) -> list[BaseEvent]:
         usage = self._usage or None
         return [*self.close(message), RunErrorEvent(message=message or "no reason is known", code=code, usage=usage)]
@@ -450,7 +449,7 @@ class AgUiRun:
             case TurnStatus.COMPLETED:
                 return self.succeeded()
             case TurnStatus.ABORTED:
-                return self.cancelled()
+                return self._finished(RunFinishedCancelledOutcome(), "the turn was cancelled")
             case _:
                 return self.failed(end["error"], end["reason"] or end["status"])
 
@@ -459,15 +458,12 @@ class AgUiRun:
         waiting = open_calls(self._speech.parts)
         if not waiting:
             return self.succeeded()
-        if all(self._is_fronted(part) for part in waiting):
+        if all(tool_name(part) in self._fronted and part.get("state") != "approval-requested" for part in waiting):
             ids = [str(part["toolCallId"]) for part in waiting]
             return self._finished(RunFinishedSuccessOutcome(pending_tool_call_ids=ids))
         return self._finished(
             RunFinishedInterruptOutcome(interrupts=[interrupt(self._request_id, each) for each in waiting])
         )
-
-    def _is_fronted(self, part: Part) -> bool:
-        return tool_name(part) in self._fronted and part.get("state") != "approval-requested"
 
     def _finished(self, outcome: RunFinishedOutcome, why: str | None = None) -> list[BaseEvent]:
         end = RunFinishedEvent(
@@ -494,12 +490,10 @@ class _Child:
         self._is_over = False
 
     def told(self, event: RunEvent) -> list[BaseEvent]:
-        return [*self._asked(event), *self._said(event)]
-
-    def _asked(self, event: RunEvent) -> list[BaseEvent]:
-        # A question of its run, as a row of the inbox: the newest of each `ask_id` counts.
+        # A question of its run is told as a row of the inbox: the newest of each `ask_id` counts.
         tag = self._tag if self._speech is not None else None
-        return [CustomEvent(name=ASK, value=row, subagent_run_id=tag) for row in self._asks.take(event)]
+        asked = [CustomEvent(name=ASK, value=row, subagent_run_id=tag) for row in self._asks.take(event)]
+        return [*asked, *self._said(event)]
 
     def _said(self, event: RunEvent) -> list[BaseEvent]:
         kind = event["kind"]
@@ -605,11 +599,3 @@ def changes_of(before: Mapping[str, object], now: Mapping[str, object]) -> list[
 
 def _pointer(name: str) -> str:
     return "/" + name.replace("~", "~0").replace("/", "~1")
-
-
-def used(usage: Mapping[str, Any]) -> TokenUsage:
-    return TokenUsage(
-        input_tokens=usage.get("input_tokens"),
-        output_tokens=usage.get("output_tokens"),
-        cached_input_tokens=usage.get("cache_read_tokens"),
-    )

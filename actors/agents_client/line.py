@@ -125,8 +125,3 @@ def encoded(kind: str, **fields: object) -> str:
 
 def json_text(value: object) -> str:
     return to_json(value, by_alias=True, inf_nan_mode="null", bytes_mode="base64").decode()
-
-
-def chosen_protocol(socket: WebSocket) -> str | None:
-    offered: list[str] = socket.scope.get("subprotocols") or []
-    return offered[0] if offered else None

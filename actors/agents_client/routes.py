@@ -25,7 +25,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from perdure.actors.agent.agent import Agent
-from perdure.actors.agents_client.line import ClientSocket, Closed, chosen_protocol, encoded, json_text
+from perdure.actors.agents_client.line import ClientSocket, Closed, encoded, json_text
 from perdure.actors.agents_client.talk import MESSAGES, RESPONSE, Attendance, Author, TurnNotice, WatchedChat
 from perdure.actors.agents_client.tool_runs import RunList, RunTeller
 from perdure.actors.chat.chat_agent import ChatAgent
@@ -53,27 +53,8 @@ RECHECK_S: Final = 60.0
 RETRIED: Final = 1011
 NO_TOOLS: Final[JsonObject] = {"servers": {}, "tools": [], "prompts": [], "resources": []}
 READ_ONLY: Final = "Connection is readonly"
-
-
-# What tabs had not been told when their lines were lost. A tab that comes back to the same gateway names itself by the same `_pk`.
 REMEMBERED_MAX: Final = 10_000
-
-
-class Returning:
-    # The oldest are forgotten first.
-
-    def __init__(self) -> None:
-        self._lost: OrderedDict[tuple[str, str], str] = OrderedDict()
-
-    def left(self, agent: str, tab: str, untold: str) -> None:
-        if tab:
-            self._lost[agent, tab] = untold
-        if len(self._lost) > REMEMBERED_MAX:
-            self._lost.popitem(last=False)
-
-    def came(self, agent: str, tab: str) -> str | None:
-        # The turn whose end it was not told, or an empty text; None if the tab was not here before.
-        return self._lost.pop((agent, tab), None)
+"""How many tabs with a lost line are remembered; the oldest are forgotten first."""
 
 
 # ---------------------------------------------------------------- calls
@@ -198,8 +179,8 @@ class ChatDesk:
         self._line, self._talk, self._attendance = line, talk, attendance
         self._call, self._turns = talk.caller.call, ChatTurns(talk.caller, who, "agents-client")
 
-    async def take(self, frame: dict[str, Any]) -> None:
-        taking = self._taking.get(frame["type"])
+    async def take(self, frame: JsonObject) -> None:
+        taking = self._taking.get(str(frame["type"]))
         if taking is not None:
             await taking(self, frame)
 
@@ -339,7 +320,9 @@ class AgentsClients:
         self._talks: Shared[WatchedChat] = Shared()
         self._runs: Shared[RunList] = Shared()
         self._numbers = count()
-        self._returning = Returning()
+        # By agents and tabs: the turn whose end the tab had not been told when its line was lost, or an empty text. A tab that comes back
+        # to the same gateway names itself by the same `_pk`.
+        self._lost: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     async def messages(self, request: Request) -> Response:
         who = self._backend.principal(request, Scope.READ)
@@ -354,7 +337,8 @@ class AgentsClients:
 
     async def connect(self, socket: WebSocket) -> None:
         """Serve a connection, which is accepted first: these clients take a failed upgrade for a failed network."""
-        await socket.accept(subprotocol=chosen_protocol(socket))
+        offered: list[str] = socket.scope.get("subprotocols") or []
+        await socket.accept(subprotocol=offered[0] if offered else None)
         line = ClientSocket(socket, next(self._numbers))
         try:
             await self._serve(line)
@@ -399,14 +383,17 @@ class AgentsClients:
 
     async def _welcome(self, line: ClientSocket, talk: WatchedChat, key: str) -> Attendance:
         # A tab that may have lost its line in a turn is told the conversation: what it shows may be half an answer.
-        untold = self._returning.came(key, line.socket.query_params.get(TAB, ""))
+        untold = self._lost.pop((key, line.socket.query_params.get(TAB, "")), None)
         attendance = Attendance(line, talk, await talk.missed(untold or ""))
         if untold is not None or (talk.has_just_ended and TAB in line.socket.query_params):
             await line.send(MESSAGES, messages=await talk.transcript(), connect=True)
         return attendance
 
     def _part(self, line: ClientSocket, attendance: Attendance, key: str) -> None:
-        self._returning.left(key, line.socket.query_params.get(TAB, ""), attendance.untold)
+        if tab := line.socket.query_params.get(TAB, ""):
+            self._lost[key, tab] = attendance.untold
+        if len(self._lost) > REMEMBERED_MAX:
+            self._lost.popitem(last=False)
         attendance.leave()
 
     async def _greet(self, line: ClientSocket, reached: Reached, state: KnownState) -> None:

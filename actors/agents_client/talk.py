@@ -285,7 +285,10 @@ class WatchedChat(Watched):
             return
         if kind == "data-retract":
             self._unsettled.add(known.turn)
-        if seen.is_recovering != (recovering := _recovers(told)):
+        recovering = (
+            bool(told["data"].get("outcome") == "scheduled") if kind == "data-interrupted" else kind == "data-attempt"
+        )
+        if seen.is_recovering != recovering:
             seen = self.turns[known.turn] = replace(seen, is_recovering=recovering)
             self.add(TurnNotice("recovering", seen, recovering_frame(seen)))
         chunk = shown_chunk(told)
@@ -359,12 +362,6 @@ def chunk_frame(turn: ShownTurn, number: int, chunk: Event, *, replay: bool = Fa
 
 def recovering_frame(turn: ShownTurn) -> str:
     return encoded("cf_agent_chat_recovering", recovering=turn.is_recovering, id=turn.wire)
-
-
-def _recovers(event: Event) -> bool:
-    if event["type"] == "data-interrupted":
-        return bool(event["data"].get("outcome") == "scheduled")
-    return event["type"] == "data-attempt"
 
 
 def _accepted(told: TurnStanding) -> TurnAccepted:

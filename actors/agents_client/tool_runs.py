@@ -225,7 +225,8 @@ class RunTeller:
         try:
             while True:
                 if not self._ahead and not found and taken < retained:
-                    found.extend(await self._backend.kept(run_ids[taken : min(retained, taken + TOGETHER)]))
+                    # None for each that has not ended, or has too many events to be told so.
+                    found.extend(await self._backend.ask("kept", run_ids[taken : min(retained, taken + TOGETHER)]))
                 while taken < len(run_ids) and len(self._ahead) < AHEAD and (found or taken >= retained):
                     frames = found.popleft() if found else None
                     self._ahead.append(_Reading(self._backend.watch(run_ids[taken])) if frames is None else frames)

@@ -368,23 +368,19 @@ class Translator:
         self.is_over = True
 
 
-def made(call: Event) -> list[Event]:
-    """The events of a call that was made: the client is told the input, and not that the call is to be made."""
-    text = to_json(all_mended(call.get("input"))).decode()
-    return [{**call, "type": "tool-input-start"}, {**call, "type": "tool-input-delta", "inputTextDelta": text}]
-
-
 def settled(events: list[Event]) -> list[Event]:
     """Events of the past, in which a call that has its outcome is not told as one to be made."""
     # `tool-input-available` is what the client hears by `onToolCall`. Without it the client shows the call all the same, and does not make
-    # it again.
+    # it again. So it is told the input alone.
     over = {each["toolCallId"] for each in events if each["type"] in CALL_ENDS and not each.get("preliminary")}
     found: list[Event] = []
     for event in events:
         if event.get("toolCallId") not in over or event.get("providerExecuted"):
             found.append(event)
         elif event["type"] == "tool-input-available":
-            found += made(event)
+            text = to_json(all_mended(event.get("input"))).decode()
+            found.append({**event, "type": "tool-input-start"})
+            found.append({**event, "type": "tool-input-delta", "inputTextDelta": text})
         elif event["type"] not in ("tool-input-start", "tool-input-delta"):
             found.append(event)
     return found

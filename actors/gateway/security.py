@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from inspect import isawaitable
 from ipaddress import ip_address, ip_network
-from typing import Any, Final
+from typing import Final
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from starlette.requests import HTTPConnection
@@ -171,9 +171,9 @@ def _is_number(name: str) -> bool:
     return True
 
 
-def path_within(scope: Mapping[str, Any]) -> str:
+def path_within(scope: Mapping[str, object]) -> str:
     # The application may be mounted in another one.
-    return str(scope["path"]).removeprefix(scope.get("root_path", ""))
+    return str(scope["path"]).removeprefix(str(scope.get("root_path", "")))
 
 
 def check_exposed(host: str, security: Security) -> None:

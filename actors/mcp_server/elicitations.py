@@ -135,7 +135,7 @@ def form_elicitation(row: AskRow, wrong: str | None = None) -> JsonObject:
     return _elicitation(words, schema)
 
 
-def filled_in(row: AskRow, content: Mapping[str, Any]) -> tuple[object, JsonObject | None]:
+def filled_in(row: AskRow, content: Mapping[str, object]) -> tuple[object, JsonObject | None]:
     # The answer, and the arguments that were changed; None if none were.
     value, proposed = form_of(row["schema"]).value(content), row["args"] or {}
     args: JsonObject = {}
@@ -167,7 +167,7 @@ def call_elicitation(part: Part) -> JsonObject:
     return _elicitation(words, APPROVAL if is_approval else RESULT)
 
 
-def said_in(key: str, response: object) -> tuple[bool, Mapping[str, Any]]:
+def said_in(key: str, response: object) -> tuple[bool, Mapping[str, object]]:
     # Whether somebody has filled in a form, and what.
     if not isinstance(response, Mapping) or response.get("action") not in ACTIONS:
         raise BadRequest("inputResponses", f"the answer to {key!r:.100} has no action")

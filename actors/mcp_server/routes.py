@@ -76,6 +76,6 @@ class _Mcp:
                 serving = await asyncio.to_thread(import_module, SERVING)
                 served: McpOverHttp = serving.McpOverHttp(self._backend, self._choices)
                 await served.start()
-                self._backend.at_end(served.stop)
+                self._backend.at_end.append(served.stop)
                 self._served = served
         return self._served

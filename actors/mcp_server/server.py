@@ -232,7 +232,9 @@ class McpServer:
             raise BadRequest("requestState", f"is not that of a call of {name}")
         if takes_tasks(ctx):
             return await self._shown(who, again.run, "task")
-        self._remember(ctx, who, again.run)
+        self._calls[call_of(ctx, ctx.request_id)] = who.name, again.run
+        while len(self._calls) > CALLS_MAX:
+            self._calls.popitem(last=False)
         required = await self._awaited(ctx, who, again, params.input_responses or {})
         return required or result_of(offer, await self._runs.seen(who, again.run))
 
@@ -313,7 +315,7 @@ class McpServer:
             else:
                 return
 
-    async def _portable(self, ctx: Context, name: str, given: Mapping[str, Any]) -> types.CallToolResult:
+    async def _portable(self, ctx: Context, name: str, given: Mapping[str, object]) -> types.CallToolResult:
         for each in given:
             if each not in PORTABLE[name]:
                 raise BadRequest(each, f"{name} has no such argument")
@@ -336,7 +338,7 @@ class McpServer:
         shown = {"run": handle, **{each: known[each] for each in names if known.get(each) not in (None, [], "")}}
         return types.CallToolResult(content=[text(shown)], structured_content=shown)
 
-    async def _inbox(self, ctx: Context, name: str, given: Mapping[str, Any]) -> types.CallToolResult:
+    async def _inbox(self, ctx: Context, name: str, given: Mapping[str, object]) -> types.CallToolResult:
         # With the scopes that REST asks for.
         who = self._who(ctx, Scope.READ if name == "list_asks" else Scope.CHAT)
         shown: JsonObject
@@ -365,11 +367,6 @@ class McpServer:
         return who
 
     # cancelling
-
-    def _remember(self, ctx: Context, who: Principal, handle: str) -> None:
-        self._calls[call_of(ctx, ctx.request_id)] = who.name, handle
-        while len(self._calls) > CALLS_MAX:
-            self._calls.popitem(last=False)
 
     async def _cancelled(self, ctx: Context, params: types.CancelledNotificationParams) -> None:
         # In the newer era nobody says so: the stream is closed, and the run goes on.
@@ -476,7 +473,7 @@ def scope_of(offer: Offer) -> Scope:
     return Scope.OPERATE if offer.is_run and not offer.is_chat else Scope.CHAT
 
 
-def taken(given: Mapping[str, Any], name: str, kind: type[T], default: T | None = None) -> T:
+def taken(given: Mapping[str, object], name: str, kind: type[T], default: T | None = None) -> T:
     value = given.get(name, default)
     if value is None:
         raise BadRequest(name, "is missing")

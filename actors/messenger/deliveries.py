@@ -129,7 +129,11 @@ class Posts:
             if await self._repeated(partial(self._make, index, piece, below)) is Next.PARK:
                 raise DeliveryParked(self._reply.problem)
         for index in sorted(each for each in self.rows if each >= len(pieces)):
-            await self._take_away(index)
+            message_id = self.rows[index].message_id  # an earlier attempt had a longer text
+            if message_id:
+                await self._repeated(partial(self._delete, message_id))  # one that cannot be deleted stays
+            del self.rows[index]
+            self._replies.forget_post(self._reply, index)
 
     async def _repeated(self, request: Callable[[], Awaitable[Next]]) -> Next:
         time_s = asyncio.get_running_loop().time
@@ -197,13 +201,6 @@ class Posts:
             return what
         self._replies.keep_post(self._reply, row)
         return Next.DONE if what is Next.DONE else Next.AGAIN
-
-    async def _take_away(self, index: int) -> None:
-        message_id = self.rows[index].message_id  # an earlier attempt had a longer text
-        if message_id:
-            await self._repeated(partial(self._delete, message_id))  # one that cannot be deleted stays
-        del self.rows[index]
-        self._replies.forget_post(self._reply, index)
 
     async def _delete(self, message_id: str) -> Next:
         where = self._reply.thread_id, message_id

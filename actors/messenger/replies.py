@@ -140,9 +140,6 @@ class ReplyRow(StoredRow):
         # It is a question that is open, as far as is known here.
         return self.asked is not None and "outcome" not in self.asked
 
-    def is_press_of(self, question_id: str) -> bool:
-        return self.press is not None and self.press["question"] == question_id
-
     def has_place(self, place: int) -> bool:
         # It is a question that has an answer there.
         return self.asked is not None and place < len(self.asked["values"])

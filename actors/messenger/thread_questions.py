@@ -167,8 +167,10 @@ class ThreadQuestions:
         question_id = press.press["question"]
         lock = self._locks.setdefault(question_id, asyncio.Lock())
         async with lock:
-            before = [each for each in self._replies.open.values() if each.is_press_of(question_id)]
-            for each in sorted(before, key=lambda row: row.number):
+            presses = [
+                each for each in self._replies.open.values() if each.press and each.press["question"] == question_id
+            ]
+            for each in sorted(presses, key=lambda row: row.number):
                 if each.number <= press.number and each.words is None and each.cancelled is None:
                     await self._decide(each, question_id)
 

@@ -7,7 +7,7 @@ import asyncio
 import time
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from pydantic import BaseModel, Field
 
@@ -189,7 +189,7 @@ class SteeringHandlers(Handlers):
         await self._backend.ask("upgrade", asked.body.type, True)
         return {"types": await self._types(asked.body.type)}
 
-    async def _types(self, only: str | None) -> list[dict[str, Any]]:
+    async def _types(self, only: str | None) -> list[dict[str, object]]:
         code_dir = (await self._backend.client()).code_dir
         rows = await self._backend.ask("upgrade", None, False)
         return by_type(rows, code_dir, only) if code_dir is not None else [dict(row) for row in rows]

@@ -82,10 +82,6 @@ class Traced:
             TRACE.reset(token)
 
 
-def traced() -> list[Middleware]:
-    return [Middleware(Traced)] if TelemetrySettings.of(os.environ).is_on else []
-
-
 # ---------------------------------------------------------------- app
 
 
@@ -151,7 +147,7 @@ class Gateway:
             middleware=[
                 *_cors(security),
                 Middleware(Guard, security=security, limits=self.limits, refusals={mcp.PATH: mcp.refusal}),
-                *traced(),
+                *([Middleware(Traced)] if TelemetrySettings.of(os.environ).is_on else ()),
             ],
             exception_handlers={HTTPException: unrouted},
             lifespan=self._lifespan,
