@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, aclosing
 from itertools import count
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 from urllib.parse import quote, unquote
 
 from starlette.requests import HTTPConnection, Request
@@ -43,7 +43,7 @@ from perdure.actors.link.caller import CallerSide
 from perdure.actors.link.wire import RemoteError
 from perdure.actors.tasks import Pending
 from perdure.ledger import AgentUnreachable, BadRequest, PerdureError, pack_value
-from perdure.policies import JsonObject, plan_request
+from perdure.policies import Json, JsonObject, plan_request
 
 PREFIX: Final = "/agents/"
 TAB: Final = "_pk"
@@ -86,10 +86,11 @@ class CallDesk:
         self._sent_at_s = asyncio.get_running_loop().time() if told.version else float("-inf")
 
     async def take(self, frame: JsonObject) -> None:
+        call_id, method, args = frame.get("id"), frame.get("method"), frame.get("args")
         if frame["type"] == STATE:
             await self._set_state(frame.get("state"))
-        elif all(isinstance(frame.get(name), kind) for name, kind in (("id", str), ("method", str), ("args", list))):
-            await self._line.beside(self._call(frame))
+        elif isinstance(call_id, str) and isinstance(method, str) and isinstance(args, list):
+            await self._line.beside(self._call(call_id, method, args))
 
     async def refuse(self, frame: JsonObject, why: str) -> None:
         if frame["type"] == STATE:
@@ -131,16 +132,15 @@ class CallDesk:
 
     # calls
 
-    async def _call(self, frame: dict[str, Any]) -> None:
-        call_id, method = frame["id"], frame["method"]
+    async def _call(self, call_id: str, method: str, args: list[Json]) -> None:
         try:
             function = self._function(method)
             if isinstance(function, str):
                 await self._line.send(RPC, id=call_id, success=False, error=function)
             elif gives_bit_by_bit(function):
-                await self._stream(call_id, getattr(self._reached.handle, method)(*frame["args"]))
+                await self._stream(call_id, getattr(self._reached.handle, method)(*args))
             else:
-                result = await asked(getattr(self._reached.handle, method)(*frame["args"]))
+                result = await asked(getattr(self._reached.handle, method)(*args))
                 await self._line.send_text(encoded(RPC, id=call_id, success=True, done=True, result=result))
         except PerdureError as problem:
             await self._line.send(RPC, id=call_id, success=False, error=problem_text(problem))
@@ -203,13 +203,15 @@ class ChatDesk:
         except PerdureError as problem:
             await self._refuse(request_id, problem_text(problem))
 
-    async def _submit(self, request_id: str, body: dict[str, Any]) -> None:
+    async def _submit(self, request_id: str, body: JsonObject) -> None:
         standing = await self._turns.standing(request_id)
         if standing["known"] is not None:
             return  # the same request again: its turn is under way, or over
         waiting = [[each["id"], each["role"]] for turn in standing["turns"] for each in turn["waiting"]]
-        sent = body.get("messages") if isinstance(body.get("messages"), list) else []
-        plan = plan_request([*standing["messages"], *waiting], sent or [], body.get("trigger"))
+        sent = body.get("messages")
+        plan = plan_request(
+            [*standing["messages"], *waiting], sent if isinstance(sent, list) else [], body.get("trigger")
+        )
         if plan.trigger is None:
             await self._refuse(request_id, plan.why)
             return

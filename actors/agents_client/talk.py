@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from perdure.actors.agents_client.line import BEHIND, ClientSocket, Closed, encoded, json_text
 from perdure.actors.chat.feed import FeedEvent, TurnAccepted, TurnBegun, TurnEnded, TurnStreamed
@@ -493,14 +493,15 @@ class Attendance:
             if not self._missed.streams:
                 self._ended_unheard(self._missed)
 
-    async def _reply(self, frame: dict[str, Any]) -> None:
+    async def _reply(self, frame: JsonObject) -> None:
         if frame["type"] == "cf_agent_stream_resume_ack":
             await self._replay(frame.get("id"))
             return
         if frame["type"] == UNHEARD:
-            await self._end_unheard(frame["id"])
+            await self._end_unheard(str(frame["id"]))
             return
-        probe = {"probeId": frame["probeId"]} if isinstance(frame.get("probeId"), str) else {}
+        probe_id = frame.get("probeId")
+        probe = {"probeId": probe_id} if isinstance(probe_id, str) else {}
         streaming = next((each for each in self._turns.values() if each.streams), None)
         accepted = next((each for each in self._turns.values() if each.status is TurnStatus.ACCEPTED), None)
         parked = (each for each in self._turns.values() if each.status is TurnStatus.PARKED)

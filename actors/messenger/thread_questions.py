@@ -353,7 +353,7 @@ def _votes(row: AskRow, asked: AskedInThread) -> str:
     return f"{row['people']} people are asked to say the same. So far: {_sentence(said)}"
 
 
-def _said(answer: Mapping[str, Any], asked: AskedInThread) -> str:
+def _said(answer: Mapping[str, object], asked: AskedInThread) -> str:
     labels = [label for label, value in zip(asked["labels"], asked["values"], strict=True) if value == answer["value"]]
     if asked["kind"] == APPROVAL:
         return _decided(approved=answer["value"] is True, by=f"by {answer['who']}")
