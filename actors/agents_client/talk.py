@@ -290,10 +290,10 @@ class WatchedChat(Watched):
         )
         if seen.is_recovering != recovering:
             seen = self.turns[known.turn] = replace(seen, is_recovering=recovering)
-            self.add(TurnNotice("recovering", seen, recovering_frame(seen)))
+            self.add(TurnNotice("recovering", seen, _recovering_frame(seen)))
         chunk = shown_chunk(told)
         if chunk is not None:
-            self.add(TurnNotice("chunk", seen, chunk_frame(seen, event["event_number"], chunk)))
+            self.add(TurnNotice("chunk", seen, _chunk_frame(seen, event["event_number"], chunk)))
 
     async def _look_whether_parked(self, turn: ShownTurn) -> None:
         # The answer of a turn was written, and the turn has not ended: it may wait for a person now.
@@ -311,7 +311,7 @@ class WatchedChat(Watched):
             return
         status = TurnStatus(event["status"])
         if known.is_recovering:
-            self.add(TurnNotice("recovering", frame=recovering_frame(replace(known, is_recovering=False))))
+            self.add(TurnNotice("recovering", frame=_recovering_frame(replace(known, is_recovering=False))))
         ended = replace(known, status=status, error=event["error"], is_recovering=False)
         self.failed = ended if status is TurnStatus.ERROR else self.failed
         self.add(TurnNotice("ended", ended))
@@ -355,12 +355,12 @@ class WatchedChat(Watched):
             self.wake()
 
 
-def chunk_frame(turn: ShownTurn, number: int, chunk: Event, *, replay: bool = False) -> str:
+def _chunk_frame(turn: ShownTurn, number: int, chunk: Event, *, replay: bool = False) -> str:
     flags = {**({"continuation": True} if turn.is_continuation else {}), **({"replay": True} if replay else {})}
     return encoded(RESPONSE, id=turn.wire, body=json_text(chunk), done=False, seq=number, **flags)
 
 
-def recovering_frame(turn: ShownTurn) -> str:
+def _recovering_frame(turn: ShownTurn) -> str:
     return encoded("cf_agent_chat_recovering", recovering=turn.is_recovering, id=turn.wire)
 
 
@@ -487,7 +487,7 @@ class Attendance:
                 self._waiting.add(turn.turn)
                 await self._line.send("cf_agent_stream_pending", id=turn.turn)
             if turn.is_recovering:
-                await self._line.send_text(recovering_frame(turn))
+                await self._line.send_text(_recovering_frame(turn))
         if self._missed is not None:
             await self._resume(self._missed)
             if not self._missed.streams:
@@ -574,7 +574,7 @@ class Attendance:
 
     async def _send_kept(self, turn: ShownTurn, *, replay: bool) -> None:
         async for number, chunk in self._talk.kept(turn.turn, turn.next):
-            await self._line.send_text(chunk_frame(turn, number, chunk, replay=replay))
+            await self._line.send_text(_chunk_frame(turn, number, chunk, replay=replay))
 
     async def _send_end(self, turn: ShownTurn, *, replay: bool = False) -> None:
         self._told_last = (turn.turn, asyncio.get_running_loop().time())

@@ -188,7 +188,7 @@ class McpServer:
         self._runs, self._local = McpRuns(backend), local
         self._questions = QuestionsBelow(backend)
         self._neighbours = backend.neighbours
-        self._neighbours.on(CANCELLED, self._cancelled_elsewhere)
+        self._neighbours.on(CANCELLED, self._cancel)
         # By session and request: whose run it is, and which.
         self._calls: OrderedDict[tuple[str, str], tuple[str, str]] = OrderedDict()
         self.server: Server[object] = Server("perdure", on_list_tools=worded(self._list), on_call_tool=self._called)
@@ -385,9 +385,6 @@ class McpServer:
             del self._calls[session, request_id]
             await self._runs.cancel(Principal(name), handle, reason)
         return bool(handle)
-
-    async def _cancelled_elsewhere(self, *said: str) -> None:
-        await self._cancel(*said)
 
     # tasks
 

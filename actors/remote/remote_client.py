@@ -160,10 +160,10 @@ def connect_async(
         timeout_s: how long an answer is waited for; events are waited for without end.
         authority: a file with the certificate of whoever has signed the gateway's, or with that itself; by default the public authorities.
     """
-    return AsyncGateway(_AsyncWire(httpx.AsyncClient(**http_options(url, token, timeout_s, authority))))
+    return AsyncGateway(_AsyncWire(httpx.AsyncClient(**_http_options(url, token, timeout_s, authority))))
 
 
-def http_options(url: str, token: str | None, timeout_s: float, authority: str | Path | None) -> dict[str, Any]:
+def _http_options(url: str, token: str | None, timeout_s: float, authority: str | Path | None) -> dict[str, Any]:
     try:
         verify = True if authority is None else ssl.create_default_context(cafile=authority)
     except OSError as problem:
@@ -320,7 +320,7 @@ def connect(
     url: str, *, token: str | None = None, timeout_s: float = TIMEOUT_S, authority: str | Path | None = None
 ) -> RemoteGateway:
     """A client of the gateway at this address, for sync code; the arguments are those of `connect_async`."""
-    wire = _BlockingWire(httpx.Client(**http_options(url, token, timeout_s, authority)))
+    wire = _BlockingWire(httpx.Client(**_http_options(url, token, timeout_s, authority)))
     return RemoteGateway(AsyncGateway(wire))
 
 
