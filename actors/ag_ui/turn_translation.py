@@ -83,7 +83,7 @@ def asking(given: RunAgentInput) -> list[JsonObject]:
 
 
 def earlier(given: RunAgentInput) -> list[JsonObject]:
-    # What was said before these: texts alone.
+    # What was said before the messages of `asking`: texts alone.
     found = []
     for at, message in enumerate(given.messages[: len(given.messages) - len(asking(given))]):
         if isinstance(message, UserMessage | SystemMessage | DeveloperMessage) or (
@@ -109,7 +109,7 @@ def planned(messages: list[JsonObject], known: Sequence[OurMessage]) -> TurnPlan
 
 
 def steering(body: bytes) -> Json:
-    # A text, or a message of AG-UI's user.
+    # The message is a text, or a message of AG-UI's user.
     given = message_in(parsed_object(body))
     if not isinstance(given, dict):
         return given
@@ -171,7 +171,7 @@ def metadata(given: RunAgentInput) -> Json:
 
 
 def conversation(transcript: Iterable[OurMessage]) -> list[Message]:
-    # With the ids by which its turns were told.
+    # The messages have the ids by which their turns were told.
     return [each for message in transcript for each in _told(message)]
 
 
@@ -366,7 +366,7 @@ class _Serving:
 
 
 def answer_of(part: Part, said: ResumeEntry) -> CallAnswer:
-    # Refuses what does not say whether the call is approved.
+    # Raises `BadRequest` for an answer that does not say whether the call is approved.
     call_id, is_resolved = part["toolCallId"], said.status == "resolved"
     if part.get("state") != "approval-requested":
         is_cancelled = None if is_resolved else "The user has cancelled this call."

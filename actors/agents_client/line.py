@@ -76,7 +76,7 @@ class ClientSocket:
         return found if isinstance(found.fields.get("type"), str) else None
 
     async def beside(self, job: Pending[None]) -> None:
-        # Beside the reading. If there are many jobs already, one of them is waited for first.
+        # The job runs beside the reading. If there are many jobs already, one of them is waited for first.
         while len(self._jobs) >= CALLS_MAX:
             await asyncio.wait(self._jobs, return_when=asyncio.FIRST_COMPLETED)
         task = awaited(job)
@@ -84,7 +84,7 @@ class ClientSocket:
         task.add_done_callback(self._jobs.discard)
 
     async def together(self, *jobs: Pending[None]) -> None:
-        # Until one of them ends or fails. Then all are stopped, with what was begun beside them. Raises what made it end.
+        # They run until one of them ends or fails. Then all are stopped, with what was begun beside them. Raises what made it end.
         tasks = [awaited(job) for job in jobs]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

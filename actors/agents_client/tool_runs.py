@@ -82,7 +82,7 @@ class Retold:
         self._asks = RunAsks()
 
     def events(self, frame: SentFrame) -> list[Told]:
-        # Each with its number.
+        # Each event has its number.
         event = frame["event"]
         asked = ask_events(frame, self._asks.take(event))
         if asked:

@@ -437,7 +437,7 @@ class Children:
 
 
 def standing(run: RunState) -> dict[str, object]:
-    # An output that is not final.
+    # This output is not final.
     found: dict[str, object] = {
         "runId": run.run_id,
         "agentType": run.agent_type.rpartition(":")[2],

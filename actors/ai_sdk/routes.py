@@ -128,7 +128,7 @@ class Following:
     events: list[Event] = field(default_factory=list)  # of pages that are not translated yet
 
     def chunks(self, page: TurnPage) -> list[Chunk]:
-        # Once the page is the newest, with those before it: so nobody is told what was withdrawn by then.
+        # Pages are told together once the newest is there, so that nobody is told what was withdrawn by then.
         self.events += page["events"]
         if not is_newest(page):
             return []
@@ -211,7 +211,7 @@ class ClientTurns:
         return found
 
     async def messages(self, limit: int | None, before: str | None) -> list[Message]:
-        # Without the answers that are being written: to resume tells these from their start.
+        # Answers that are being written are left out: `resume` tells them from their start.
         found: list[Message] = await self._call("get_messages", limit, before)
         written = {each["message_id"] for each in await self.turns.under_way()}
         return [each for each in found if each["id"] not in written]

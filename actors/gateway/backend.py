@@ -90,7 +90,7 @@ class Backend:
         return await self._connection.client()
 
     async def ask(self, name: str, *args: Plain) -> Plain:
-        # The supervisor; see `Client.ask`.
+        # This asks the supervisor; see `Client.ask`.
         return await (await self.client()).ask(name, *args)
 
     async def close(self) -> None:

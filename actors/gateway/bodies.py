@@ -36,7 +36,7 @@ def parsed_object(text: bytes | str, field: str = "body") -> JsonObject:
 
 
 def message_in(body: JsonObject) -> Json:
-    # A request that steers says nothing else.
+    # A request that steers has no other field.
     beside = sorted(body.keys() - {"message"})
     if beside or "message" not in body:
         raise BadRequest(beside[0] if beside else "message", "is no field here" if beside else "is missing")

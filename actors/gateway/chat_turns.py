@@ -66,7 +66,7 @@ class ChatTurns:
     async def begin_first(
         self, plans: Iterable[TurnPlan], request_id: str, options: Mapping[str, object]
     ) -> TurnPage | None:
-        # The same for the first plan whose `instead_of` the agent has, or that has none.
+        # A plan whose `instead_of` the agent does not have is passed over. None if no plan is left.
         for plan in plans:
             try:
                 return await self.begin(plan, request_id, options)
@@ -76,7 +76,7 @@ class ChatTurns:
         return None
 
     async def accept(self, plan: TurnPlan, request_id: str, options: Mapping[str, object]) -> None:
-        # For somebody who follows the conversation, so without a page. Raises `TurnDropped`.
+        # Its caller follows the conversation, so it returns no page. Raises `TurnDropped`.
         await self._accepted("_perdure_accept_turn", plan, request_id, options)
 
     async def _accepted(self, method: str, plan: TurnPlan, request_id: str, options: Mapping[str, object]) -> Any:
@@ -131,7 +131,7 @@ class ChatTurns:
     # messages, and calls in them
 
     async def transcript(self) -> list[Message]:
-        # In pages, of which none is too large for an answer.
+        # It is read in pages, of which none is too large for an answer.
         pages: list[list[Message]] = []
         before, most = None, PAGE
         while True:
@@ -169,7 +169,7 @@ class ChatTurns:
         return was_waited_for
 
     async def answer_in(self, message: Message, given: Iterable[CallAnswer]) -> list[CallAnswer]:
-        # Only calls that wait for just that. Returns the answers that counted.
+        # Only calls that wait for such an answer are answered. Returns the answers that counted.
         calls = {part["toolCallId"]: part for part in message["parts"] if is_tool_part(part) and not is_settled(part)}
         fitting = [each for each in given if each.call_id in calls and each.fits(calls[each.call_id])]
         return [each for each in fitting if await self.answer(each)]

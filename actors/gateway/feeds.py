@@ -34,13 +34,13 @@ class Watched:
         self._beginning, self._changed = asyncio.Lock(), asyncio.Event()
 
     async def begin(self) -> None:
-        # Or wait until it has begun. Raises what keeps it from beginning.
+        # A second caller waits until it has begun. Raises what keeps it from beginning.
         async with self._beginning:
             if self._following is None:
                 self._following = awaited(await self._begun())
 
     async def _begun(self) -> Pending[None]:
-        # Learns how it stands, and gives what follows it from there.
+        # A subclass learns how things stand, and returns what follows them from there.
         raise NotImplementedError
 
     async def stop(self) -> None:
@@ -49,7 +49,7 @@ class Watched:
             await asyncio.gather(self._following, return_exceptions=True)  # its watchers were told
 
     async def _change(self, since: asyncio.Event | None = None) -> None:
-        # It may have come since `since` was the event of the next one. Raises what has ended the following.
+        # `since` is an earlier `_changed`: a change that has come after it counts. Raises what has ended the following.
         if self._following is not None and self._following.done():
             self._following.result()
         await (since or self._changed).wait()

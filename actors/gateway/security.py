@@ -90,7 +90,7 @@ def bearer(tokens: Mapping[str, Principal]) -> Authenticate:
 
 
 def token_digest(token: str) -> str:
-    # What may be kept and handed on of a token: it can be compared, and not be used.
+    # A digest may be kept and handed on: it can be compared, and cannot be used as the token.
     return hashlib.sha256(token.encode(errors="surrogatepass")).hexdigest()
 
 
@@ -107,7 +107,7 @@ def by_digest(digests: Mapping[str, Principal]) -> Authenticate:
 
 
 def without_token(query: bytes) -> bytes:
-    # So that no log has it.
+    # No log shall have the token.
     kept = (each for each in query.split(b"&") if unquote_to_bytes(each.partition(b"=")[0]) != IN_QUERY.encode())
     return b"&".join(kept)
 
@@ -182,7 +182,7 @@ def check_exposed(host: str, security: Security) -> None:
 
 
 def host_names(given: Iterable[str]) -> frozenset[str]:
-    # Refuses what no request can ask for.
+    # Raises `BadRequest` for a name that no request can ask for.
     found = frozenset(each.lower() for each in given)
     for each in found - {"*"}:
         if (_name_of(each) != each or "*" in each) and not _is_number(each):
@@ -193,7 +193,7 @@ def host_names(given: Iterable[str]) -> frozenset[str]:
 
 
 def page_origins(given: Iterable[str]) -> frozenset[str]:
-    # Refuses what no browser can send.
+    # Raises `BadRequest` for an origin that no browser can send.
     found = frozenset(each.rstrip("/").lower() for each in given)
     for each in found - {"*", "null"}:
         scheme, _, rest = each.partition("://")

@@ -151,7 +151,7 @@ class CallRuns:
             ended.result()
 
     async def told(self, call_id: str) -> None:
-        # Until all is told that the run of a call has said, if that run has ended.
+        # Waits until all is told that the run of a call has said, if that run has ended.
         first, second = run_ids(self._request_id, call_id)
         for run_id in (first, second) if second in self._approved else (first,):
             if run_id not in self._runs or self._runs[run_id].done():

@@ -192,7 +192,8 @@ class QuestionsBelow:
         return cast("list[JsonObject]", await self._backend.ask("asks", to, False))
 
     async def of_run(self, who: Principal, run_id: str) -> dict[str, AskRow]:
-        # Those of the runs below it too, as far as this one may answer and has not; by the ids of the elicitations.
+        # The questions of the run and of those below it, as far as this principal may answer and has not; by the ids of their
+        # elicitations.
         if Scope.CHAT not in who.scopes:
             return {}
         answerer = who.answerer()
@@ -205,7 +206,7 @@ class QuestionsBelow:
         }
 
     async def changes(self, who: Principal, run_id: str) -> AsyncGenerator[dict[str, AskRow], None]:
-        # Each time that the questions are others.
+        # Gives the questions each time that they are others.
         known: dict[str, AskRow] = {}
         while True:
             found = await self.of_run(who, run_id)
@@ -246,7 +247,7 @@ class QuestionsBelow:
     async def open(
         self, who: Principal, offer: Offer, run_id: str, known: Mapping[str, object]
     ) -> Mapping[str, JsonObject]:
-        # By the ids of their calls or questions, which are never used again.
+        # The keys are the ids of calls or questions, which are never used again.
         calls = await self._waiting(offer, known) if offer.is_chat else {}
         asks = await self.of_run(who, run_id)
         found = {call_id: call_elicitation(part) for call_id, part in calls.items()}

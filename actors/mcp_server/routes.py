@@ -35,7 +35,7 @@ INTERNAL_ERROR: Final = -32603
 
 
 def routes(backend: Backend, choices: Iterable[Choice]) -> list[BaseRoute]:
-    # Refuses a choice that can be no tool, and a method of an agent without an address.
+    # Raises `BadRequest` for a choice that can be no tool, and for a method of an agent without an address.
     chosen = tuple(choices)
     for offer in offers_of(chosen).values() if chosen else ():
         if offer.method and offer.agent_class not in backend.registry.roots.values():
@@ -44,7 +44,7 @@ def routes(backend: Backend, choices: Iterable[Choice]) -> list[BaseRoute]:
 
 
 def refusal(problem: Exception) -> JSONResponse:
-    # A request that failed before the SDK had it. As an error of JSON-RPC, since clients show no other words.
+    # The request failed before the SDK had it. The answer is an error of JSON-RPC, since clients show no other words.
     answer = plain_refusal(problem)
     code = INVALID_REQUEST if answer.status_code < HTTPStatus.INTERNAL_SERVER_ERROR else INTERNAL_ERROR
     error = json.loads(bytes(answer.body))["error"]

@@ -73,7 +73,7 @@ class McpRuns:
         return type_name(offer.agent_class, (await self._backend.client()).code_dir)
 
     async def begin(self, who: Principal, offer: Offer, given: Mapping[str, object], key: str) -> str:
-        # Or finds it. Returns its handle.
+        # Begins the run, or finds it. Returns its handle.
         assert offer.tool is not None
         input = offer.tool.agent_input(dict(given))
         handle = await self._handle(who, offer, given, key)
@@ -110,7 +110,7 @@ class McpRuns:
             await self._backend.ask("cancel", run_id_of(who, handle), None, reason)
 
     async def progress(self, who: Principal, handle: str) -> AsyncGenerator[RunProgress, None]:
-        # Until the hard end of the run. Whoever stops watching changes nothing.
+        # Ends with the hard end of the run. Whoever stops watching changes nothing.
         last = 0.0
         async for batch in self._backend.watch(run_id_of(who, handle)):
             for event in (frame["event"] for frame in batch.frames):
@@ -122,7 +122,7 @@ class McpRuns:
                 yield RunProgress(last, 1.0 if last <= 1 else None, str(words))
 
     async def call(self, who: Principal, offer: Offer, given: Mapping[str, object]) -> object:
-        # At most once, or again after a death if the method is repeatable.
+        # The method is called at most once, or again after a death if it is repeatable.
         arguments = dict(given)
         name = arguments.pop(AGENT, None)
         if not isinstance(name, str):
@@ -508,7 +508,7 @@ class InputRound(NamedTuple):
 
     @classmethod
     def of(cls, state: str | None) -> Self | None:
-        # None if the call is the first.
+        # A first call has no state, so the answer is None.
         if state is None:
             return None
         try:
@@ -539,7 +539,7 @@ def tool_of(offer: Offer) -> types.Tool:
 
 
 def portable(runs: list[str]) -> list[types.Tool]:
-    # For clients without tasks.
+    # The tools for clients without tasks.
     run = {"run": {"type": "string", "description": "What start_run has returned."}}
     start = {
         "tool": {"type": "string", "enum": runs},
@@ -554,7 +554,7 @@ def portable(runs: list[str]) -> list[types.Tool]:
 
 
 def inbox() -> list[types.Tool]:
-    # For what runs ask people.
+    # The tools for what runs ask people.
     to = {"to": {"type": "string", "description": "A group or a person; by default all questions are told."}}
     answer = {
         "ask_id": {"type": "string", "description": "What list_asks tells of the question."},

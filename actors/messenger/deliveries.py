@@ -108,13 +108,13 @@ class Posts:
         return max(0, self._limits.edit_every_ms if own_ms is None else own_ms) / 1000
 
     def pieces(self, text: str) -> list[str]:
-        # Each with room for `repeated_text` above it.
+        # Each piece leaves room for `repeated_text` above it.
         room = length_of(self._policy.repeated_text, self._limits.counting) + 2
         found = split(sendable(text), self._limits.text_max - room, self._limits.counting)
         return [each.shown for each in found if each.shown.strip()][:POSTS_MAX]
 
     async def show(self, text: str) -> None:
-        # With one request for each message, up to the first that fails.
+        # Makes one request for each message, up to the first that fails.
         if asyncio.get_running_loop().time() < self._quiet_until_s:
             return
         for index, piece in enumerate(self.pieces(text)):
@@ -140,7 +140,7 @@ class Posts:
         return await until(_ENDS.__contains__, request, lambda: max(0.0, self._quiet_until_s - time_s()))
 
     async def tell_presser(self, press_id: str, text: str) -> None:
-        # That cannot be done for long, so what is refused is left.
+        # A provider takes this only for a while, so what is refused is left.
         await self._repeated(partial(self._tell_presser, press_id, text))
 
     async def _tell_presser(self, press_id: str, text: str) -> Next:
@@ -518,7 +518,7 @@ class Deliveries:
         return reply
 
     async def _try(self, reply: ReplyRow) -> bool:
-        # Returns whether that is done. An error of the storage, or a bug, is logged, and it is tried again.
+        # Returns whether the reply is done. An error of the storage, or a bug, is logged, and it is tried again.
         if not reply.is_open:
             return True
         messenger = self.messenger(reply.messenger_id)

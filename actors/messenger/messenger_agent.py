@@ -48,7 +48,7 @@ _MESSENGERS: dict[type[MessengerAgent], dict[str, Messenger]] = {}
 
 
 def messengers_of(agent_class: type[MessengerAgent]) -> dict[str, Messenger]:
-    # Made once in a process. Raises `BadRequest` for what could not work.
+    # They are made once in a process. Raises `BadRequest` for what could not work.
     if agent_class not in _MESSENGERS:
         _MESSENGERS[agent_class] = declared(agent_class.messengers())
     return _MESSENGERS[agent_class]
@@ -153,7 +153,7 @@ class MessengerAgent(ChatAgent):
     @begun_at_host
     @steering
     async def _perdure_press(self, event: MessengerEvent) -> JsonObject:
-        # As `receive` does other events. No client of a gateway can call it.
+        # Accepts presses as `receive` does other events. No client of a gateway can call it.
         deliveries = self._perdure_deliveries
         messenger = deliveries.messenger(event.messenger_id)
         with self.transaction():

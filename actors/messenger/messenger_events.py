@@ -123,7 +123,7 @@ Speaker = Callable[[MessengerEvent], str | None] | Literal["author"] | None
 
 
 def user_text(event: MessengerEvent, speaker: Speaker = "author") -> str:
-    # For the model: with the speaker's name where others read along.
+    # The model is told the speaker's name where others read along.
     text, action = event.text, event.action
     if action is not None:
         about = {"Action selected": action.id, "Value": action.value, "Source message": action.message_text}
@@ -153,7 +153,7 @@ def own_mentions(text: str, bot_id: str, user_name: str) -> str:
 
 
 def conversation_name(messenger_id: str, thread_id: str) -> str:
-    # The name of the agent of one thread.
+    """The name of the agent of one thread."""
     escaped = messenger_id.replace("%", "%25").replace(":", "%3A")
     return short(f"{escaped}:{thread_id}")
 

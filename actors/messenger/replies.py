@@ -77,7 +77,7 @@ class AskedInThread(TypedDict, total=False):
 
 
 class PressedButton(TypedDict):
-    # Of which question, the place of the answer there, and by whom.
+    # It names the question, the place of the answer there, and who has pressed.
     press_id: str
     question: str
     place: int
@@ -244,7 +244,7 @@ class AcceptedEvent(TypedDict):
 
 
 class ReplyFields(TypedDict, total=False):
-    # What changes together with the status.
+    # These fields change together with the status.
     outcome: str
     problem: str
     request_id: str
@@ -297,7 +297,7 @@ class Replies:
         return {row.index: row for row in self._posts.all(f"{reply.reply_id}\0").values()}
 
     def keep(self, reply: ReplyRow, event: MessengerEvent | None = None) -> None:
-        # With an event that joined it. Durable on return, or with the open transaction.
+        # `event` is one that joined the reply. Durable on return, or with the open transaction.
         with self.tenant.storage.transaction() as transaction:
             self.rows.put(transaction, reply.reply_id, reply)
             if event is not None:
@@ -336,7 +336,7 @@ class Replies:
         self.wake_waiters()
 
     async def place_of(self, reply: ReplyRow) -> None:
-        # The first of its thread, with its burst over.
+        # Waits until this reply is the first of its thread, and its burst is over.
         while reply.cancelled is None and reply.status == ReplyStatus.WAITING and not reply.is_apart:
             left_s = self._over_s.get(reply.reply_id, 0.0) - asyncio.get_running_loop().time()
             before = [each for each in self.open.values() if each.number < reply.number and not each.is_apart]
@@ -355,7 +355,7 @@ class Replies:
                 waiter.set_result(None)
 
     def step_aside(self, reply: ReplyRow, *, is_aside: bool) -> None:
-        # Those behind it may pass while its turn waits for a person.
+        # The replies behind it may pass while its turn waits for a person.
         if is_aside is not (reply.reply_id in self._aside):
             (self._aside.add if is_aside else self._aside.discard)(reply.reply_id)
             self.wake_waiters()
@@ -363,7 +363,7 @@ class Replies:
     # ends
 
     def change(self, reply: ReplyRow, **fields: Unpack[ReplyChanges]) -> None:
-        # Now, or with the open transaction. Memory follows the commit.
+        # Durable on return, or with the open transaction. Memory follows the commit.
         with self.tenant.storage.transaction() as transaction:
             self.keep(replace(reply, **fields))
             transaction.then(lambda: vars(reply).update(fields))
@@ -408,7 +408,7 @@ def heard_key(event: MessengerEvent) -> str:
 
 
 def digest(text: str, labels: Iterable[str] = ()) -> str:
-    # By it an intended text, with its buttons, is compared with an acknowledged one.
+    # An intended text, with its buttons, is compared with an acknowledged one by their digests.
     return digest_of("\0".join([text, *labels]).encode("utf-8", "replace"))
 
 

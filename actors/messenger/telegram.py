@@ -285,7 +285,7 @@ def _pressed(query: Query, common: _Common) -> list[MessengerEvent]:
 
 
 def _mentions(message: TelegramMessage, bot_id: str, user_name: str) -> bool:
-    # By name, by a command with the bot's name, or by an answer to one of its messages.
+    # The bot is addressed by name, by a command with its name, or by an answer to one of its messages.
     answered = message.reply_to_message
     if answered is not None and answered.sender is not None and str(answered.sender.id) == bot_id:
         return True
@@ -509,7 +509,7 @@ def _told(problem: TelegramError) -> ProviderTrouble:
 
 
 def _pause_s(body: bytes) -> float:
-    # A second if it is unreadable.
+    # A pause that cannot be read is a second.
     try:
         pause = json.loads(body)["parameters"]["retry_after"]
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -109,7 +109,7 @@ class ThreadQuestions:
         return any(each not in self._closed for each in reply.approvals.values())
 
     def ask(self, ask: AskRow, messenger_id: str, thread_id: str, groups: Collection[str]) -> None:
-        # Part of the open transaction. `groups` are those as which the thread may answer.
+        # The post is part of the open transaction. `groups` are those as which the thread may answer.
         choices = choices_of(ask["schema"])
         self._post(messenger_id, thread_id, self._asked(ask, groups), ask_text(ask, is_choice=bool(choices)), choices)
 
@@ -162,7 +162,7 @@ class ThreadQuestions:
         return {"accepted": True, "reply": row.reply_id}
 
     async def decide(self, press: ReplyRow) -> None:
-        # After those presses of its question that were accepted before it. Afterwards its words say what came of it.
+        # Presses of its question that were accepted before it are decided first. Afterwards its words say what came of it.
         assert press.press is not None, "this is for presses"
         question_id = press.press["question"]
         lock = self._locks.setdefault(question_id, asyncio.Lock())
@@ -232,7 +232,7 @@ class ThreadQuestions:
         came_to: tuple[str, str],
         voted: AskRow | None,
     ) -> None:
-        # Words for the presser, and the outcome, or the votes so far if the question is still open.
+        # Keeps the words for the presser, and the outcome, or the votes so far if the question is still open.
         words, outcome = came_to
         self._replies.change(press, words=words)
         if outcome:
@@ -290,7 +290,7 @@ def buttons_of(row: ReplyRow) -> list[Button]:
 
 
 def choices_of(schema: Mapping[str, Any]) -> list[Choice]:
-    # None if they are too many, or no list.
+    # Empty if there are too many answers, or no list of them.
     if schema.get("type") == "boolean" and "enum" not in schema and "const" not in schema:
         return [*YES_OR_NO]
     values = [schema["const"]] if "const" in schema else schema.get("enum", [])

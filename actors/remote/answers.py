@@ -123,7 +123,7 @@ def chat_path(address: Sequence[str], what: str) -> str:
 
 
 def method(address: Sequence[str], name: str, *args: object) -> RemoteRequest[Any]:
-    # One that may be repeated.
+    # Calls of these methods may be repeated.
     return remote_requests.call(address, "call", name, args, {})._replace(repeatable=True)
 
 

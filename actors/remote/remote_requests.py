@@ -352,7 +352,7 @@ def pause_s(tries: int) -> float:
 
 
 def error_of(status: int, told: object) -> Exception:
-    # Of the class that the error had: one of Perdure's, or what the author's code raised.
+    # The error has the class that it had at the gateway: one of Perdure's, or that of what the author's code raised.
     error = told.get("error") if isinstance(told, dict) else None
     if not isinstance(error, dict):
         return SupervisorUnreachable(f"the gateway answered {status}")
@@ -379,7 +379,7 @@ def refusal(answer: httpx.Response) -> Exception:
 
 
 def lost(request: RemoteRequest[object], problem: httpx.TransportError, tries: int) -> None:
-    # It met nobody, or its line broke. Raises what its caller is told, unless it is to be made again.
+    # The request met nobody, or its line broke. Raises what its caller is told, unless it is to be made again.
     check_trusted(problem)
     if not request.repeatable and not isinstance(problem, httpx.ConnectError):
         raise OutcomeUnknown(request.path, request.method, str(problem)) from problem
@@ -388,7 +388,7 @@ def lost(request: RemoteRequest[object], problem: httpx.TransportError, tries: i
 
 
 def check_trusted(problem: httpx.TransportError) -> None:
-    # A certificate that is not believed: to ask again would change nothing.
+    # If a certificate is not believed, to ask again would change nothing.
     cause: BaseException | None = problem
     while cause is not None and not isinstance(cause, ssl.SSLCertVerificationError):
         cause = cause.__cause__ or cause.__context__
@@ -398,7 +398,7 @@ def check_trusted(problem: httpx.TransportError) -> None:
 
 
 def is_answered(request: RemoteRequest[object], answer: httpx.Response, tries: int) -> bool:
-    # If not, the request is to be made again. Raises the error that a refusal tells of.
+    # If it returns False, the request is to be made again. Raises the error that a refusal tells of.
     if answer.status_code < REFUSED:
         return True
     problem = refusal(answer)

@@ -88,7 +88,7 @@ class Handlers:
 
 
 def routes_of(table: list[Operation], backend: Backend) -> list[BaseRoute]:
-    # One for each path, so that who asks by another method is told all that there are.
+    # A path has one route, so that who asks by another method is told all that there are.
     by_path: dict[str, dict[str, _Endpoint]] = {}
     for each in table:
         path = re.sub(

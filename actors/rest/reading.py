@@ -275,7 +275,7 @@ class ReadingHandlers(Handlers):
 
 
 def seen_by(who: Principal, ask: Fields) -> Fields:
-    # With why this one may not answer the question, if so.
+    # `refusal` says why this principal may not answer the question, or is None.
     refusal = f"{who.name} may only look, without the scope {Scope.CHAT.value!r}"
     if Scope.CHAT in who.scopes:
         began_by = str(ask["began_by"] or "")
