@@ -19,7 +19,6 @@ from perdure.actors.chat.chat_agent import ChatAgent
 from perdure.actors.chat.event_lists import merged
 from perdure.actors.chat.followers import is_last
 from perdure.actors.chat.turn import TurnPage
-from perdure.actors.chat.turns import Turns
 from perdure.actors.code.author_call import in_words, tried
 from perdure.actors.events.message_parts import apply_chunk
 from perdure.actors.host.tenant import Tenant
@@ -289,10 +288,6 @@ class ReplyDelivery:
         self._typing: asyncio.Task[None] | None = None
         self._posts = Posts(replies, reply, messenger)
 
-    @property
-    def _turns(self) -> Turns:  # after a failure of the storage they are other objects
-        return self._agent._perdure_conversation.turns
-
     async def run(self) -> None:
         await self._replies.place_of(self._reply)
         try:
@@ -316,7 +311,7 @@ class ReplyDelivery:
         if reply.status == ReplyStatus.WAITING:
             self._ask()
         elif reply.cancelled is not None:
-            await self._turns.cancel(reply.request_id, reply.cancelled)
+            await self._questions.turns.cancel(reply.request_id, reply.cancelled)
         last = await self._followed()
         self._review(is_parked=False)
         policy, has_posts = self._messenger.delivery, bool(self._posts.rows)
@@ -365,7 +360,7 @@ class ReplyDelivery:
             self._typing = self._replies.tenant.spawn_awaited(self._type())
         while True:
             try:
-                page = await self._turns.views.follow(self._reply.request_id, first, HOLD_S)
+                page = await self._questions.turns.views.follow(self._reply.request_id, first, HOLD_S)
             except BadRequest:
                 return None
             first = page["next"]
@@ -386,7 +381,7 @@ class ReplyDelivery:
                 await self._pause()
 
     async def _pause(self) -> None:
-        ended = awaited(self._turns.ended(self._reply.request_id))
+        ended = awaited(self._questions.turns.ended(self._reply.request_id))
         await asyncio.wait([ended], timeout=self._posts.pace_s)
         if ended.done() and not ended.cancelled() and ended.exception() is not None:
             return  # a storage that failed; the next look raises it

@@ -76,7 +76,7 @@ class ThreadQuestions:
         self._closed: set[str] = set()  # those that are known to be
 
     @property
-    def _turns(self) -> Turns:  # after a failure of the storage they are other objects
+    def turns(self) -> Turns:  # after a failure of the storage they are other objects
         return self._agent._perdure_conversation.turns
 
     def _find(self, reply_id: str) -> ReplyRow | None:
@@ -86,7 +86,7 @@ class ThreadQuestions:
 
     def review(self, reply: ReplyRow, *, is_parked: bool) -> None:
         # Each call that needs approval is asked for once. Questions that were answered elsewhere are closed.
-        wanted = {str(ask["ask_id"]): ask for ask in self._asked_of(reply.request_id)}
+        wanted = {str(ask["ask_id"]): ask for ask in self.turns.answers.approvals(reply.request_id)}
         for ask_id, ask in wanted.items() if is_parked else ():
             if ask_id not in reply.approvals:
                 asked = self._asked(ask, self._keeper.groups_of(reply.messenger_id, reply.thread_id))
@@ -101,9 +101,6 @@ class ThreadQuestions:
             if question is not None and question.asked is not None and question.is_asking:
                 self._close(question, self._elsewhere(question.asked))
             self._closed.add(question_id)
-
-    def _asked_of(self, request_id: str) -> list[AskRow]:
-        return self._turns.answers.approvals(request_id)
 
     def has_open(self, reply: ReplyRow) -> bool:
         return any(each not in self._closed for each in reply.approvals.values())
@@ -199,10 +196,12 @@ class ThreadQuestions:
         self._tenant.faults.at(KillPoint.BEFORE_EFFECT, "messenger answer")
         with self._tenant.outbox.transact():
             try:
-                row: AskRow | None = self._turns.answers.decided(asked["ask_id"], given.said(self._tenant.limits))
+                row: AskRow | None = self.turns.answers.decided(asked["ask_id"], given.said(self._tenant.limits))
                 self._note(question, asked, press, _came_to(row, asked, None), row)
             except BadRequest as refusal:
-                is_open = any(each["ask_id"] == asked["ask_id"] for each in self._asked_of(asked["request_id"]))
+                is_open = any(
+                    each["ask_id"] == asked["ask_id"] for each in self.turns.answers.approvals(asked["request_id"])
+                )
                 outcome = "" if is_open else self._elsewhere(asked)
                 words = refusal.problem if is_open else f"Answered already. {outcome}"
                 self._note(question, asked, press, (words, outcome), None)
@@ -250,8 +249,8 @@ class ThreadQuestions:
 
     def _elsewhere(self, asked: AskedInThread) -> str:
         # What a call came to that was answered by another way.
-        turn = self._turns.views.find(asked["request_id"])
-        message = None if turn is None else self._turns.views.result_of(turn).message
+        turn = self.turns.views.find(asked["request_id"])
+        message = None if turn is None else self.turns.views.result_of(turn).message
         parts: Sequence[Part] = [] if message is None else message["parts"]
         part = next((each for each in parts if each.get("toolCallId") == asked["call_id"]), None)
         approval = {} if part is None else part.get("approval", {})

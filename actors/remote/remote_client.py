@@ -50,7 +50,7 @@ SILENT_S: Final = 60.0
 # Conversations with chat agents behind a gateway.
 
 
-class Ask(Protocol):
+class _Ask(Protocol):
     async def __call__(self, request: RemoteRequest[T]) -> T: ...
 
 
@@ -73,7 +73,7 @@ class Wire(Protocol):
 class AsyncRemoteChat(ChatOperations, Awaits):
     """A conversation with a chat agent. What was asked goes on when the client leaves."""
 
-    def __init__(self, wire: Wire, ask: Ask, address: tuple[str, str]) -> None:
+    def __init__(self, wire: Wire, ask: _Ask, address: tuple[str, str]) -> None:
         self._wire, self._ask, self._address = wire, ask, address
 
     async def send(self, text: str, *, message_id: str | None = None) -> AnswerEnd:
@@ -93,7 +93,7 @@ class AsyncRemoteChat(ChatOperations, Awaits):
 class AsyncRemoteAnswer(AnswerOperations, Awaits):
     """An answer: `async for piece in answer` follows it as it is written, and `result()` waits for its end."""
 
-    def __init__(self, wire: Wire, ask: Ask, question: ChatQuestion) -> None:
+    def __init__(self, wire: Wire, ask: _Ask, question: ChatQuestion) -> None:
         self._wire, self._ask, self._question = wire, ask, question
         self._reply: AnswerEnd | None = None
 
@@ -313,7 +313,7 @@ class AsyncRemoteAgent(AgentOperations, Awaits):
 # ---------------------------------------------------------------- sync code
 
 
-BlockingAsk = Callable[[RemoteRequest[object]], object]
+_BlockingAsk = Callable[[RemoteRequest[object]], object]
 
 
 def connect(
@@ -441,7 +441,7 @@ class RemoteAgent(AgentOperations, Blocks):
 class RemoteChat(ChatOperations, Blocks):
     """A conversation with a chat agent. What was asked goes on when the client leaves."""
 
-    def __init__(self, ask: BlockingAsk, chat: AsyncRemoteChat, address: tuple[str, str]) -> None:
+    def __init__(self, ask: _BlockingAsk, chat: AsyncRemoteChat, address: tuple[str, str]) -> None:
         self._ask, self._chat, self._address = ask, chat, address
 
     def send(self, text: str, *, message_id: str | None = None) -> AnswerEnd:
@@ -460,7 +460,7 @@ class RemoteChat(ChatOperations, Blocks):
 class RemoteAnswer(AnswerOperations, Blocks):
     """An answer: `for piece in answer` follows it as it is written, and `result()` waits for its end."""
 
-    def __init__(self, ask: BlockingAsk, answer: AsyncRemoteAnswer) -> None:
+    def __init__(self, ask: _BlockingAsk, answer: AsyncRemoteAnswer) -> None:
         self._ask, self._answer = ask, answer
         self._question = answer._question  # noqa: SLF001 - the two are one answer
 
