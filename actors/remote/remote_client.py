@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncGenerator, Callable, Mapping
+import time
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar, cast
@@ -23,21 +24,18 @@ from perdure.actors.remote.answers import AnswerEnd, AnswerOperations, ChatOpera
 from perdure.actors.remote.remote_requests import (
     AgentOperations,
     Awaits,
+    Blocks,
     ConnectionState,
     Operations,
     RemoteRequest,
     WatchPosition,
     given,
 )
+from perdure.actors.tasks import Pending
 from perdure.ledger import BadRequest
 
 if TYPE_CHECKING:
     from perdure.actors.chat.turn import TurnTold
-import time
-from collections.abc import Generator, Iterator
-
-from perdure.actors.remote.remote_requests import Blocks
-from perdure.actors.tasks import Pending
 
 T = TypeVar("T")
 
