@@ -40,7 +40,7 @@ class Implementations(NamedTuple):
     store: str = "perdure.ledger.store.duckdb_store:DuckDBStore"
     agent_storages: str = "perdure.ledger.storage.agent_storages:AgentStorages"
     disk: str = "perdure.ledger.storage.file_disk:FileDisk"
-    gateway: str = "perdure.actors.serve.listening:GatewayServer"
+    gateway: str = "perdure.actors.serve.server:GatewayServer"
 
 
 class Deployment(NamedTuple):
