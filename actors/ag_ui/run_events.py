@@ -438,6 +438,9 @@ class AgUiRun:
     def succeeded(self) -> list[BaseEvent]:
         return self._finished(RunFinishedSuccessOutcome())
 
+    def cancelled(self) -> list[BaseEvent]:
+        return self._finished(RunFinishedCancelledOutcome(), "the turn was cancelled")
+
     def failed(self, message: str, code: str) -> list[BaseEvent]:
         usage = self._usage or None
         return [*self.close(message), RunErrorEvent(message=message or "no reason is known", code=code, usage=usage)]
@@ -449,7 +452,7 @@ class AgUiRun:
             case TurnStatus.COMPLETED:
                 return self.succeeded()
             case TurnStatus.ABORTED:
-                return self._finished(RunFinishedCancelledOutcome(), "the turn was cancelled")
+                return self.cancelled()
             case _:
                 return self.failed(end["error"], end["reason"] or end["status"])
 
