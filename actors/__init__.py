@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from perdure.actors.link.wire import RemoteError
     from perdure.actors.log_files import ClusterLogs, LogFiles, WantedLogs
     from perdure.actors.mcp_server.offers import offers_of
-    from perdure.actors.mcp_server.stdio import serve_stdio
+    from perdure.actors.mcp_server.transports import serve_stdio
     from perdure.actors.messenger.adapter import (
         Adapter,
         MalformedUpdate,

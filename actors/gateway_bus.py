@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 NEWS_MAX: Final = 1_000
 """How many announcements wait to be fetched. A gateway of one process fetches none, so the oldest are dropped."""
-Listener = Callable[..., Awaitable[None]]
+Listener = Callable[..., Awaitable[object]]
 
 
 class Announcement(NamedTuple):

@@ -38,9 +38,8 @@ NAMED = {
 }
 EXTRAS = {  # modules that are loaded only where an extra is installed
     "actors/telemetry/otlp.py": "telemetry",
-    "actors/mcp_server/http.py": "mcp",
     "actors/mcp_server/server.py": "mcp",
-    "actors/mcp_server/stdio.py": "mcp",
+    "actors/mcp_server/transports.py": "mcp",
     "scenarios/bench/browser.py": "browser",
     "scenarios/bench/dbos_children.py": "dbos",
     "scenarios/bench/restate_children.py": "restate",

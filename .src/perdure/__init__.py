@@ -69,8 +69,7 @@ if TYPE_CHECKING:
         tell,
         tool,
     )
-    from perdure.actors.remote.remote_client import connect_async
-    from perdure.actors.remote.sync import connect
+    from perdure.actors.remote.remote_client import connect, connect_async
     from perdure.ledger import (
         AdmissionRefused,
         AgentAborted,

@@ -35,8 +35,7 @@ from ag_ui.core import (
 from ag_ui.encoder import EventEncoder
 from pydantic import ValidationError
 
-from perdure.actors.ag_ui.run_events import AgUiRun, interrupt_id, interrupt_of
-from perdure.actors.ag_ui.speech import Speech, value_of
+from perdure.actors.ag_ui.run_events import AgUiRun, Speech, interrupt_id, interrupt_of, value_of
 from perdure.actors.chat.followers import TurnPages, is_last
 from perdure.actors.chat.turn import TurnPage, TurnTold
 from perdure.actors.events.message_parts import CALL_ENDS, events_of
@@ -73,7 +72,7 @@ def input_of(body: bytes) -> RunAgentInput:
 
 
 def asking(given: RunAgentInput) -> list[JsonObject]:
-    """The messages at the end that an agent is to answer, as ours."""
+    # The messages at the end that an agent is to answer.
     found: list[JsonObject] = []
     for at in range(len(given.messages) - 1, -1, -1):
         message = given.messages[at]
@@ -84,7 +83,7 @@ def asking(given: RunAgentInput) -> list[JsonObject]:
 
 
 def earlier(given: RunAgentInput) -> list[JsonObject]:
-    """What was said before these, as ours: texts alone."""
+    # What was said before the messages of `asking`: texts alone.
     found = []
     for at, message in enumerate(given.messages[: len(given.messages) - len(asking(given))]):
         if isinstance(message, UserMessage | SystemMessage | DeveloperMessage) or (
@@ -96,7 +95,7 @@ def earlier(given: RunAgentInput) -> list[JsonObject]:
 
 
 def planned(messages: list[JsonObject], known: Sequence[OurMessage]) -> TurnPlan:
-    """The turn that answers these messages: a new one, or another one in place of the answer to the last that is known."""
+    # A new turn, or another one in place of the answer to the last message that is known.
     # What was said in the middle of an answer is a part of that answer here.
     steered = {said["id"]: each["id"] for each in known for part in each["parts"] if (said := steered_message(part))}
     new = [message for message in messages if message["id"] not in steered]
@@ -110,7 +109,7 @@ def planned(messages: list[JsonObject], known: Sequence[OurMessage]) -> TurnPlan
 
 
 def steering(body: bytes) -> Json:
-    """What a person says to the turn under way: `message`, a text or a message of AG-UI's user. Raises `BadRequest`."""
+    # The message is a text, or a message of AG-UI's user.
     given = message_in(parsed_object(body))
     if not isinstance(given, dict):
         return given
@@ -161,7 +160,7 @@ def client_tools(given: RunAgentInput) -> list[dict[str, object]]:
 
 
 def metadata(given: RunAgentInput) -> Json:
-    """What stays with the turn for its author: `active_turn.metadata["agUi"]`."""
+    # What stays with the turn for its author, as `active_turn.metadata["agUi"]`.
     context = [{"description": each.description, "value": each.value} for each in given.context or ()]
     props = {"state": given.state, "context": context or None, "forwardedProps": given.forwarded_props or None}
     found: JsonObject = {name: value for name, value in props.items() if value not in (None, {})}
@@ -172,7 +171,7 @@ def metadata(given: RunAgentInput) -> Json:
 
 
 def conversation(transcript: Iterable[OurMessage]) -> list[Message]:
-    """A transcript as messages of AG-UI, with the ids by which its turns were told."""
+    # The messages have the ids by which their turns were told.
     return [each for message in transcript for each in _told(message)]
 
 
@@ -197,8 +196,7 @@ ENCODER = EventEncoder()
 
 
 class RunTarget(NamedTuple):
-    """The turn of a run. With `calls` it is told from the first answer to one of them on; else from its beginning."""
-
+    # With `calls` the turn is told from the first answer to one of them on; else from its beginning.
     request_id: str
     calls: frozenset[str] = frozenset()
     opening: TurnPage | None = None
@@ -368,7 +366,7 @@ class _Serving:
 
 
 def answer_of(part: Part, said: ResumeEntry) -> CallAnswer:
-    """What a person has said to a call that waits. Raises `BadRequest` for what does not say whether the call is approved."""
+    # Raises `BadRequest` for an answer that does not say whether the call is approved.
     call_id, is_resolved = part["toolCallId"], said.status == "resolved"
     if part.get("state") != "approval-requested":
         is_cancelled = None if is_resolved else "The user has cancelled this call."

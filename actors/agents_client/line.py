@@ -30,7 +30,7 @@ CALLS_MAX: Final = 128
 
 
 class Closed(Exception):
-    """The server ends a connection."""
+    # The server ends the connection.
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(code, reason)
@@ -38,8 +38,7 @@ class Closed(Exception):
 
 
 class ClientFrame(NamedTuple):
-    """What a client has sent. If it holds what may not be read, `wrong` says so, and only the texts at its top are there."""
-
+    # If what the client has sent holds what may not be read, `wrong` says so, and only the texts at its top are there.
     fields: JsonObject
     wrong: str = ""
 
@@ -56,7 +55,7 @@ class ClientSocket:
         await self.send_text(encoded(kind, **fields))
 
     async def send_text(self, frame: str) -> None:
-        """Send a frame that is encoded already. Raises `WebSocketDisconnect` if the client has gone."""
+        # Raises `WebSocketDisconnect` if the client has gone.
         async with self._turn:
             try:
                 await self.socket.send_text(frame)
@@ -64,7 +63,7 @@ class ClientSocket:
                 raise WebSocketDisconnect(1006, str(gone)) from gone
 
     async def receive(self) -> ClientFrame | None:
-        """The next frame; None for what is no JSON object with a type. Raises `WebSocketDisconnect`."""
+        # None for what is no JSON object with a type. Raises `WebSocketDisconnect`.
         message = await self.socket.receive()
         if message["type"] == "websocket.disconnect":
             raise WebSocketDisconnect(message.get("code", 1005), message.get("reason"))
@@ -77,7 +76,7 @@ class ClientSocket:
         return found if isinstance(found.fields.get("type"), str) else None
 
     async def beside(self, job: Pending[None]) -> None:
-        """Do a job beside the reading. If there are many already, wait for one of them first."""
+        # The job runs beside the reading. If there are many jobs already, one of them is waited for first.
         while len(self._jobs) >= CALLS_MAX:
             await asyncio.wait(self._jobs, return_when=asyncio.FIRST_COMPLETED)
         task = awaited(job)
@@ -85,7 +84,7 @@ class ClientSocket:
         task.add_done_callback(self._jobs.discard)
 
     async def together(self, *jobs: Pending[None]) -> None:
-        """Do these until one of them ends or fails, then stop them all, and what was begun beside them. Raises what made it end."""
+        # They run until one of them ends or fails. Then all are stopped, with what was begun beside them. Raises what made it end.
         tasks = [awaited(job) for job in jobs]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -99,7 +98,7 @@ class ClientSocket:
 
 
 def head_of(text: str) -> JsonObject:
-    """The fields of an object that are texts, without reading what else is in it. Pure."""
+    # The fields that are texts, without reading what else is in the object.
     found: JsonObject = {}
     depth, key = 0, ""
     for token in TOKENS.finditer(text, 0, HEAD_CHARS_MAX):
@@ -126,8 +125,3 @@ def encoded(kind: str, **fields: object) -> str:
 
 def json_text(value: object) -> str:
     return to_json(value, by_alias=True, inf_nan_mode="null", bytes_mode="base64").decode()
-
-
-def chosen_protocol(socket: WebSocket) -> str | None:
-    offered: list[str] = socket.scope.get("subprotocols") or []
-    return offered[0] if offered else None

@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, aclosing
 from itertools import count
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 from urllib.parse import quote, unquote
 
 from starlette.requests import HTTPConnection, Request
@@ -25,27 +25,25 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from perdure.actors.agent.agent import Agent
-from perdure.actors.agents_client.line import ClientSocket, Closed, chosen_protocol, encoded, json_text
-from perdure.actors.agents_client.resume import Attendance
-from perdure.actors.agents_client.talk import MESSAGES, RESPONSE, Author, TurnNotice, WatchedChat
+from perdure.actors.agents_client.line import ClientSocket, Closed, encoded, json_text
+from perdure.actors.agents_client.talk import MESSAGES, RESPONSE, Attendance, Author, TurnNotice, WatchedChat
 from perdure.actors.agents_client.tool_runs import RunList, RunTeller
 from perdure.actors.chat.chat_agent import ChatAgent
 from perdure.actors.code.signatures import gives_bit_by_bit
 from perdure.actors.gateway.backend import Backend, Reached, asked
 from perdure.actors.gateway.bodies import parsed_object
 from perdure.actors.gateway.chat_turns import CallAnswer, ChatTurns, TurnDropped
+from perdure.actors.gateway.feeds import KnownState, Shared, WatchedState
 from perdure.actors.gateway.problems import close_code, problem_text
 from perdure.actors.gateway.refusals import NoSuchAgent
 from perdure.actors.gateway.registry import kebab
 from perdure.actors.gateway.security import Principal, Scope
-from perdure.actors.gateway.shared import Shared
-from perdure.actors.gateway.state_feed import KnownState, WatchedState
 from perdure.actors.life.state_watch import version_of
 from perdure.actors.link.caller import CallerSide
 from perdure.actors.link.wire import RemoteError
 from perdure.actors.tasks import Pending
 from perdure.ledger import AgentUnreachable, BadRequest, PerdureError, pack_value
-from perdure.policies import JsonObject, plan_request
+from perdure.policies import Json, JsonObject, plan_request
 
 PREFIX: Final = "/agents/"
 TAB: Final = "_pk"
@@ -55,27 +53,8 @@ RECHECK_S: Final = 60.0
 RETRIED: Final = 1011
 NO_TOOLS: Final[JsonObject] = {"servers": {}, "tools": [], "prompts": [], "resources": []}
 READ_ONLY: Final = "Connection is readonly"
-
-
-# What tabs had not been told when their lines were lost. A tab that comes back to the same gateway names itself by the same `_pk`.
 REMEMBERED_MAX: Final = 10_000
-
-
-class Returning:
-    """The lost lines of one gateway; the oldest are forgotten first."""
-
-    def __init__(self) -> None:
-        self._lost: OrderedDict[tuple[str, str], str] = OrderedDict()
-
-    def left(self, agent: str, tab: str, untold: str) -> None:
-        if tab:
-            self._lost[agent, tab] = untold
-        if len(self._lost) > REMEMBERED_MAX:
-            self._lost.popitem(last=False)
-
-    def came(self, agent: str, tab: str) -> str | None:
-        """The turn whose end it was not told, or an empty text; None if the tab was not here before."""
-        return self._lost.pop((agent, tab), None)
+"""How many tabs with a lost line are remembered; the oldest are forgotten first."""
 
 
 # ---------------------------------------------------------------- calls
@@ -107,10 +86,11 @@ class CallDesk:
         self._sent_at_s = asyncio.get_running_loop().time() if told.version else float("-inf")
 
     async def take(self, frame: JsonObject) -> None:
+        call_id, method, args = frame.get("id"), frame.get("method"), frame.get("args")
         if frame["type"] == STATE:
             await self._set_state(frame.get("state"))
-        elif all(isinstance(frame.get(name), kind) for name, kind in (("id", str), ("method", str), ("args", list))):
-            await self._line.beside(self._call(frame))
+        elif isinstance(call_id, str) and isinstance(method, str) and isinstance(args, list):
+            await self._line.beside(self._call(call_id, method, args))
 
     async def refuse(self, frame: JsonObject, why: str) -> None:
         if frame["type"] == STATE:
@@ -152,16 +132,15 @@ class CallDesk:
 
     # calls
 
-    async def _call(self, frame: dict[str, Any]) -> None:
-        call_id, method = frame["id"], frame["method"]
+    async def _call(self, call_id: str, method: str, args: list[Json]) -> None:
         try:
             function = self._function(method)
             if isinstance(function, str):
                 await self._line.send(RPC, id=call_id, success=False, error=function)
             elif gives_bit_by_bit(function):
-                await self._stream(call_id, getattr(self._reached.handle, method)(*frame["args"]))
+                await self._stream(call_id, getattr(self._reached.handle, method)(*args))
             else:
-                result = await asked(getattr(self._reached.handle, method)(*frame["args"]))
+                result = await asked(getattr(self._reached.handle, method)(*args))
                 await self._line.send_text(encoded(RPC, id=call_id, success=True, done=True, result=result))
         except PerdureError as problem:
             await self._line.send(RPC, id=call_id, success=False, error=problem_text(problem))
@@ -200,8 +179,8 @@ class ChatDesk:
         self._line, self._talk, self._attendance = line, talk, attendance
         self._call, self._turns = talk.caller.call, ChatTurns(talk.caller, who, "agents-client")
 
-    async def take(self, frame: dict[str, Any]) -> None:
-        taking = self._taking.get(frame["type"])
+    async def take(self, frame: JsonObject) -> None:
+        taking = self._taking.get(str(frame["type"]))
         if taking is not None:
             await taking(self, frame)
 
@@ -224,13 +203,15 @@ class ChatDesk:
         except PerdureError as problem:
             await self._refuse(request_id, problem_text(problem))
 
-    async def _submit(self, request_id: str, body: dict[str, Any]) -> None:
+    async def _submit(self, request_id: str, body: JsonObject) -> None:
         standing = await self._turns.standing(request_id)
         if standing["known"] is not None:
             return  # the same request again: its turn is under way, or over
         waiting = [[each["id"], each["role"]] for turn in standing["turns"] for each in turn["waiting"]]
-        sent = body.get("messages") if isinstance(body.get("messages"), list) else []
-        plan = plan_request([*standing["messages"], *waiting], sent or [], body.get("trigger"))
+        sent = body.get("messages")
+        plan = plan_request(
+            [*standing["messages"], *waiting], sent if isinstance(sent, list) else [], body.get("trigger")
+        )
         if plan.trigger is None:
             await self._refuse(request_id, plan.why)
             return
@@ -341,10 +322,11 @@ class AgentsClients:
         self._talks: Shared[WatchedChat] = Shared()
         self._runs: Shared[RunList] = Shared()
         self._numbers = count()
-        self._returning = Returning()
+        # By agents and tabs: the turn whose end the tab had not been told when its line was lost, or an empty text. A tab that comes back
+        # to the same gateway names itself by the same `_pk`.
+        self._lost: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     async def messages(self, request: Request) -> Response:
-        """The transcript of a chat agent, as a JSON array."""
         who = self._backend.principal(request, Scope.READ)
         reached, rest = await self._backend.reach(who, segments_of(request))
         if rest != [TRANSCRIPT] or not issubclass(reached.agent_class, ChatAgent):
@@ -356,8 +338,9 @@ class AgentsClients:
         return Response(json_text(found), media_type="application/json")
 
     async def connect(self, socket: WebSocket) -> None:
-        """Serve a connection."""
-        await socket.accept(subprotocol=chosen_protocol(socket))
+        """Serve a connection, which is accepted first: these clients take a failed upgrade for a failed network."""
+        offered: list[str] = socket.scope.get("subprotocols") or []
+        await socket.accept(subprotocol=offered[0] if offered else None)
         line = ClientSocket(socket, next(self._numbers))
         try:
             await self._serve(line)
@@ -402,14 +385,17 @@ class AgentsClients:
 
     async def _welcome(self, line: ClientSocket, talk: WatchedChat, key: str) -> Attendance:
         # A tab that may have lost its line in a turn is told the conversation: what it shows may be half an answer.
-        untold = self._returning.came(key, line.socket.query_params.get(TAB, ""))
+        untold = self._lost.pop((key, line.socket.query_params.get(TAB, "")), None)
         attendance = Attendance(line, talk, await talk.missed(untold or ""))
         if untold is not None or (talk.has_just_ended and TAB in line.socket.query_params):
             await line.send(MESSAGES, messages=await talk.transcript(), connect=True)
         return attendance
 
     def _part(self, line: ClientSocket, attendance: Attendance, key: str) -> None:
-        self._returning.left(key, line.socket.query_params.get(TAB, ""), attendance.untold)
+        if tab := line.socket.query_params.get(TAB, ""):
+            self._lost[key, tab] = attendance.untold
+        if len(self._lost) > REMEMBERED_MAX:
+            self._lost.popitem(last=False)
         attendance.leave()
 
     async def _greet(self, line: ClientSocket, reached: Reached, state: KnownState) -> None:
@@ -453,7 +439,7 @@ PASSIVE: Final = frozenset({"cf_agent_stream_resume_request", "cf_agent_stream_r
 
 
 def segments_of(connection: HTTPConnection) -> list[str]:
-    """The segments of an address, each decoded once: a slash within a name is no end of it."""
+    # Each is decoded once: a slash within a name is no end of it.
     raw = connection.scope.get("raw_path")
     path = raw.decode("latin-1") if raw else quote(connection.scope["path"])
     path = path.removeprefix(quote(connection.scope.get("root_path", "")))

@@ -17,8 +17,7 @@ from typing import Any, Final
 from perdure.actors.agents_client.line import ClientSocket, encoded, json_text
 from perdure.actors.events.reducer import RunAsks, SentFrame
 from perdure.actors.gateway.backend import Backend
-from perdure.actors.gateway.run_feed import Batch
-from perdure.actors.gateway.shared import Watched
+from perdure.actors.gateway.feeds import Batch, Watched
 from perdure.actors.runtime.client import Client
 from perdure.actors.tasks import Pending, awaited
 from perdure.ledger import LAST_EVENTS, UnknownRun, digest_of
@@ -53,8 +52,7 @@ Told = tuple[int, JsonObject]
 
 @dataclass(eq=False)
 class RunPiece:
-    """A chunk, or chunks in a row that continue the same: what it is, and what it adds if it grows."""
-
+    # A chunk, or chunks in a row that continue the same: what it is, and what it adds if it grows.
     what: str
     adds: str | None = None
     text: StringIO = field(default_factory=StringIO)
@@ -84,7 +82,7 @@ class Retold:
         self._asks = RunAsks()
 
     def events(self, frame: SentFrame) -> list[Told]:
-        """The events to be told for a frame, each with its number."""
+        # Each event has its number.
         event = frame["event"]
         asked = ask_events(frame, self._asks.take(event))
         if asked:
@@ -227,7 +225,8 @@ class RunTeller:
         try:
             while True:
                 if not self._ahead and not found and taken < retained:
-                    found.extend(await self._backend.kept(run_ids[taken : min(retained, taken + TOGETHER)]))
+                    # None for each that has not ended, or has too many events to be told so.
+                    found.extend(await self._backend.ask("kept", run_ids[taken : min(retained, taken + TOGETHER)]))
                 while taken < len(run_ids) and len(self._ahead) < AHEAD and (found or taken >= retained):
                     frames = found.popleft() if found else None
                     self._ahead.append(_Reading(self._backend.watch(run_ids[taken])) if frames is None else frames)
@@ -307,7 +306,7 @@ class _Pace:
         return [held]
 
     def chosen(self, frames: list[SentFrame], now_s: float) -> list[SentFrame]:
-        """The frames of a batch that are told now. A report that is held back is told before the end, unless there is a newer one."""
+        # A report that is held back is told before the end, unless there is a newer one.
         is_end = bool(frames) and frames[-1]["event"]["kind"] in LAST_EVENTS
         newest = max((at for at, frame in enumerate(frames) if _is_progress(frame)), default=-1)
         if newest >= 0:

@@ -92,8 +92,7 @@ _WHOLE = frozenset({"file", "source-url", "source-document"})
 
 @dataclass(eq=False)
 class _Place:
-    """One part of our message, as far as the translation needs it."""
-
+    # One part of our message, as far as the translation needs it.
     kind: str
     key: str = ""
     name: str = ""
@@ -106,7 +105,7 @@ class _Place:
 
 
 def chunk(kind: str, given: Mapping[str, object]) -> Chunk:
-    """A chunk of this type from the fields of an event. A field that must be there and is not is told as an empty one."""
+    # A field that must be there and is not is told as an empty one.
     always, sometimes, _ = FIELDS[kind]
     told: Chunk = {"type": kind}
     for name in always:
@@ -151,7 +150,7 @@ class Translator:
     # what is asked of it
 
     def chunks(self, events: Iterable[Event]) -> list[Chunk]:
-        """The chunks for the next events of the turn. What is withdrawn within them is not told."""
+        # What is withdrawn within these events is not told.
         self._out, self._fresh, self._touched = [], set(), []
         for event in events:
             if not self.is_over:
@@ -173,11 +172,11 @@ class Translator:
         return [chunk("tool-output-available", {"toolCallId": call_id, "output": output, "preliminary": True})]
 
     def beside(self, kind: str, key: str, data: object) -> list[Chunk]:
-        """Data that is no part of our message: the client shows the newest of each key in its own."""
+        # Data that is no part of our message: the client shows the newest of each key in its own.
         return [] if self.is_over or self._silent_steps else [{"type": kind, "id": key, "data": data}]
 
     def paused(self) -> list[Chunk]:
-        """The turn waits for a person: this answer ends here, and the message goes on when the client has sent what is waited for."""
+        # This answer ends here, and the message goes on when the client has sent what is waited for.
         self.is_over = True
         return [chunk("finish", {"finishReason": "tool-calls"})]
 
@@ -369,23 +368,19 @@ class Translator:
         self.is_over = True
 
 
-def made(call: Event) -> list[Event]:
-    """The events of a call that was made: the client is told the input, and not that the call is to be made."""
-    text = to_json(all_mended(call.get("input"))).decode()
-    return [{**call, "type": "tool-input-start"}, {**call, "type": "tool-input-delta", "inputTextDelta": text}]
-
-
 def settled(events: list[Event]) -> list[Event]:
     """Events of the past, in which a call that has its outcome is not told as one to be made."""
     # `tool-input-available` is what the client hears by `onToolCall`. Without it the client shows the call all the same, and does not make
-    # it again.
+    # it again. So it is told the input alone.
     over = {each["toolCallId"] for each in events if each["type"] in CALL_ENDS and not each.get("preliminary")}
     found: list[Event] = []
     for event in events:
         if event.get("toolCallId") not in over or event.get("providerExecuted"):
             found.append(event)
         elif event["type"] == "tool-input-available":
-            found += made(event)
+            text = to_json(all_mended(event.get("input"))).decode()
+            found.append({**event, "type": "tool-input-start"})
+            found.append({**event, "type": "tool-input-delta", "inputTextDelta": text})
         elif event["type"] not in ("tool-input-start", "tool-input-delta"):
             found.append(event)
     return found
@@ -408,7 +403,6 @@ class Children:
         self._shown: set[str] = set()  # questions that the client was told of
 
     def asks(self, framed: Framed, translator: Translator) -> list[Chunk]:
-        """What an event of a run changes in what that asks people."""
         asks = self._asks.setdefault((framed.call_id, framed.frame["run_id"]), RunAsks())
         told: list[Chunk] = []
         for row in asks.take(framed.frame["event"]):
@@ -429,7 +423,6 @@ class Children:
             self._due_s = self._due_s or now_s + PROGRESS_EVERY_S
 
     def due_in_s(self, now_s: float) -> float | None:
-        """When there is something to be told; None if there is nothing."""
         return None if self._due_s is None else max(0.0, self._due_s - now_s)
 
     def chunks(self, translator: Translator) -> list[Chunk]:
@@ -444,7 +437,7 @@ class Children:
 
 
 def standing(run: RunState) -> dict[str, object]:
-    """A run as an output that is not final."""
+    # This output is not final.
     found: dict[str, object] = {
         "runId": run.run_id,
         "agentType": run.agent_type.rpartition(":")[2],

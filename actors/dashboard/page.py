@@ -28,8 +28,6 @@ HEADERS: Final = {
 
 
 class Asset(NamedTuple):
-    """A file of the page."""
-
     content: bytes
     media_type: str
     tag: str
@@ -50,11 +48,15 @@ def assets() -> dict[str, Asset]:
 def routes(backend: Backend) -> list[BaseRoute]:
     """The page at the root, its files under `/dashboard`, and what it must know of this gateway."""
 
-    async def page(request: Request) -> Response:
-        return _answer(request, PAGE)
-
     async def asset(request: Request) -> Response:
-        return _answer(request, request.path_params["name"])
+        name = request.path_params.get("name", PAGE)
+        found = assets().get(name)
+        if found is None:
+            raise NoSuchAgent(f"the page has no file {name!r:.80}")
+        headers = HEADERS | {"etag": found.tag}
+        if request.headers.get("if-none-match") == found.tag:
+            return Response(status_code=304, headers=headers)
+        return Response(found.content, media_type=found.media_type, headers=headers)
 
     async def served(request: Request) -> Response:
         """What this gateway serves: the chat agents that have an address, whether a process may be killed, and whether whoever answers
@@ -68,14 +70,4 @@ def routes(backend: Backend) -> list[BaseRoute]:
         may_kill = backend.striker is not None and Scope.ADMIN in who.scopes
         return JSONResponse({"chat": chat, "may_kill": may_kill, "person": who.name if who.is_person else None})
 
-    return [Route("/", page), Route("/dashboard/served", served), Route("/dashboard/{name}", asset)]
-
-
-def _answer(request: Request, name: str) -> Response:
-    found = assets().get(name)
-    if found is None:
-        raise NoSuchAgent(f"the page has no file {name!r:.80}")
-    headers = HEADERS | {"etag": found.tag}
-    if request.headers.get("if-none-match") == found.tag:
-        return Response(status_code=304, headers=headers)
-    return Response(found.content, media_type=found.media_type, headers=headers)
+    return [Route("/", asset), Route("/dashboard/served", served), Route("/dashboard/{name}", asset)]

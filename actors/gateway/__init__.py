@@ -4,7 +4,7 @@
     registry            which agents have an address, and under which name
     security            who asks, and what that one may
     problems            errors of Perdure as HTTP statuses and close codes
-    run_feed            the events of a run, encoded once for any number of watchers
+    feeds               what several connections watch: the events of a run, the state of an agent
     chat_turns          the turns of a chat agent: begun, found and answered
     turn_follower       one turn and the runs of its calls, for one reader
     streaming           event streams over HTTP

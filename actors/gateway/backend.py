@@ -11,12 +11,11 @@ from starlette.requests import HTTPConnection
 
 from perdure.actors.agent.agent import Agent
 from perdure.actors.code.author_call import tried
-from perdure.actors.events.reducer import SentFrame
 from perdure.actors.gateway.client_connection import ClientConnection, Opener
+from perdure.actors.gateway.feeds import Batch, RunFeeds
 from perdure.actors.gateway.problems import AgentRaised
 from perdure.actors.gateway.refusals import NoSuchAgent
 from perdure.actors.gateway.registry import Registry
-from perdure.actors.gateway.run_feed import Batch, RunFeeds
 from perdure.actors.gateway.security import Principal, Scope, Security
 from perdure.actors.gateway_bus import GatewayBus
 from perdure.actors.life.handle import Handle, address_of
@@ -85,20 +84,17 @@ class Backend:
         self._may_address = may_address
         self._feeds = RunFeeds()
         self.following = 0  # turns; see `TurnFollower`
-        self._at_end: list[Callable[[], Awaitable[None]]] = []
+        self.at_end: list[Callable[[], Awaitable[None]]] = []
 
     async def client(self) -> Client:
         return await self._connection.client()
 
     async def ask(self, name: str, *args: Plain) -> Plain:
-        """Ask the supervisor; see `Client.ask`."""
+        # This asks the supervisor; see `Client.ask`.
         return await (await self.client()).ask(name, *args)
 
-    def at_end(self, stop: Callable[[], Awaitable[None]]) -> None:
-        self._at_end.append(stop)
-
     async def close(self) -> None:
-        for stop in self._at_end:
+        for stop in self.at_end:
             await stop()
         await self._connection.close()
 
@@ -126,12 +122,11 @@ class Backend:
         address = address_of(handle)
         assert handle is not None
         assert address is not None
-        return Reached(
-            handle, CallerSide(client.caller, address), steps[-1].agent_class, steps[-1].name, address.agent_id
-        ), rest
+        last, caller = steps[-1], CallerSide(client.caller, address)
+        return Reached(handle, caller, last.agent_class, last.name, address.agent_id), rest
 
     async def own_id(self, address: str) -> str:
-        """Under which id the agent of an address lives and asks for runs: that of a run's child does not begin with its parent's."""
+        # The id under which it lives and asks for runs: that of a run's child does not begin with its parent's.
         (root_type, root), *steps = path_of(address)
         own = agent_id(root_type, root)
         for agent_type, name in steps:
@@ -139,10 +134,6 @@ class Backend:
             is_child = run is not None and run["attempt"] and (run["parent"], run["agent_type"]) == (own, agent_type)
             own = agent_id(agent_type, name) if is_child else sub_agent_id(own, agent_type, name)
         return own
-
-    async def kept(self, run_ids: list[str]) -> list[list[SentFrame] | None]:
-        """The events of the first of these runs, by one question; None for each that has not ended, or has too many to be told so."""
-        return cast("list[list[SentFrame] | None]", await self.ask("kept", run_ids))
 
     async def watch(self, run_id: str, after: int = -1) -> AsyncGenerator[Batch, None]:
         """The events of a run after a number, in encoded batches, until its hard end. Raises `UnknownRun`."""

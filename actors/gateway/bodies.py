@@ -17,7 +17,6 @@ DEPTH_MAX: Final = 100
 
 
 async def body_of(request: Request, bytes_max: int = BODY_BYTES_MAX) -> bytes:
-    """The body of a request. Raises `TooLarge` as soon as it is."""
     declared = request.headers.get("content-length", "0")
     if declared.isdecimal() and int(declared[:20]) > bytes_max:
         raise TooLarge("body", f"has more than {bytes_max} bytes")
@@ -37,7 +36,7 @@ def parsed_object(text: bytes | str, field: str = "body") -> JsonObject:
 
 
 def message_in(body: JsonObject) -> Json:
-    """The message in the body of a request that says nothing else. Raises `BadRequest`, which names the field."""
+    # A request that steers has no other field.
     beside = sorted(body.keys() - {"message"})
     if beside or "message" not in body:
         raise BadRequest(beside[0] if beside else "message", "is no field here" if beside else "is missing")

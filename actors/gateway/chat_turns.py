@@ -44,7 +44,7 @@ class CallAnswer(NamedTuple):
 
 
 def turn_id(agent_id: str, given: str) -> str:
-    """The id of the turn that a client has named. Clients make such ids, so that of one agent's turn must not reach a run of another's."""
+    # Clients make such ids, so that of one agent's turn must not reach a run of another's.
     return f"{given}.{blake2b(agent_id.encode(), digest_size=6).hexdigest()}"
 
 
@@ -66,7 +66,7 @@ class ChatTurns:
     async def begin_first(
         self, plans: Iterable[TurnPlan], request_id: str, options: Mapping[str, object]
     ) -> TurnPage | None:
-        """The same for the first of these turns whose `instead_of` the agent has, or that has none; None if there is no such turn."""
+        # A plan whose `instead_of` the agent does not have is passed over. None if no plan is left.
         for plan in plans:
             try:
                 return await self.begin(plan, request_id, options)
@@ -76,7 +76,7 @@ class ChatTurns:
         return None
 
     async def accept(self, plan: TurnPlan, request_id: str, options: Mapping[str, object]) -> None:
-        """Have a turn accepted, or find it, for somebody who follows the conversation. Raises `TurnDropped`."""
+        # Its caller follows the conversation, so it returns no page. Raises `TurnDropped`.
         await self._accepted("_perdure_accept_turn", plan, request_id, options)
 
     async def _accepted(self, method: str, plan: TurnPlan, request_id: str, options: Mapping[str, object]) -> Any:
@@ -106,7 +106,7 @@ class ChatTurns:
         return turns
 
     async def steer(self, message: object) -> SteerReceipt:
-        """Say something to the turn under way. A message with an id is known by it: sent again, it is the same."""
+        # A message with an id is known by it: sent again, it is the same.
         given = message.get("id") if isinstance(message, Mapping) else None
         request_id = request_of(given) if isinstance(given, str) and given else self._new_id()
         told: SteerReceipt = await self._call("_perdure_accept_turn", STEER, message, request_id, self._asker)
@@ -117,7 +117,7 @@ class ChatTurns:
         return was_open
 
     async def cancel_under_way(self, reason: str) -> bool:
-        """Cancel what somebody has asked for and is not over. Turns that wait for a person stay. Returns whether there was any."""
+        # Turns that wait for a person stay.
         # The last one first, so that none begins meanwhile.
         turns = [each for each in await self.under_way() if each["trigger"] in TRIGGERS]
         for each in reversed(turns):
@@ -131,7 +131,7 @@ class ChatTurns:
     # messages, and calls in them
 
     async def transcript(self) -> list[Message]:
-        """All messages of the conversation, in pages of which none is too large for an answer."""
+        # It is read in pages, of which none is too large for an answer.
         pages: list[list[Message]] = []
         before, most = None, PAGE
         while True:
@@ -161,7 +161,7 @@ class ChatTurns:
         return found
 
     async def answer(self, given: CallAnswer) -> bool:
-        """Answer a call. Returns whether it waited for that: the first answer counts."""
+        # The first answer counts: returns whether the call waited for this one.
         who = self._who.answerer()
         by = [who.name, sorted(who.groups), who.is_operator, who.is_admin]
         answer = [given.approved, given.reason, given.output, given.error]
@@ -169,7 +169,7 @@ class ChatTurns:
         return was_waited_for
 
     async def answer_in(self, message: Message, given: Iterable[CallAnswer]) -> list[CallAnswer]:
-        """Answer those calls of a message that wait for just that. Returns the answers that counted."""
+        # Only calls that wait for such an answer are answered. Returns the answers that counted.
         calls = {part["toolCallId"]: part for part in message["parts"] if is_tool_part(part) and not is_settled(part)}
         fitting = [each for each in given if each.call_id in calls and each.fits(calls[each.call_id])]
         return [each for each in fitting if await self.answer(each)]

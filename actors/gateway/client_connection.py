@@ -46,7 +46,7 @@ class ClientConnection:
         self._is_closed = False
 
     async def client(self) -> Client:
-        """The client. Raises `SupervisorUnreachable` after the end, and whatever kept it from being opened."""
+        # Raises `SupervisorUnreachable` after the end, and whatever kept it from being opened.
         if self._client is not None and not self._client.is_over:
             return self._client
         if self._lock is None:

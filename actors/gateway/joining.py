@@ -21,15 +21,14 @@ from perdure.policies import Limits
 async def client_of(
     deployment: Deployment, transport: Transport, limits: Limits, *, is_local: bool
 ) -> AsyncGenerator[Client, None]:
-    """A client of a directory that is served. `is_local`: the hosts find the code of agents where this process does."""
+    # `is_local`: the hosts find the code of agents where this process does.
     packer = Packer(deployment.code_dir, sources_only=is_local)
     async with served(Client(system_world(), transport, limits, deployment.code_dir, packer)) as client:
         yield client
 
 
 def joining(data: str | Path, *, address: str | None, take_over: bool = False) -> Opener:
-    """Start the cluster that serves a directory, or join it, as `Runtime` does. What it raises is what `Runtime.open` raises."""
-
+    # Raises what `Runtime.open` raises.
     @asynccontextmanager
     async def opened() -> AsyncGenerator[Client, None]:
         cluster = await asyncio.to_thread(RayCluster.start, Path(data), address=address, take_over=take_over)

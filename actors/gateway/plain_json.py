@@ -20,7 +20,7 @@ def json_text(told: object) -> str:
 
 
 def json_bytes(told: object) -> bytes:
-    """The same in UTF-8. Half of a surrogate pair, which UTF-8 does not know, becomes a question mark."""
+    # Half of a surrogate pair, which UTF-8 does not know, becomes a question mark.
     return json_text(told).encode(errors="replace")
 
 

@@ -53,7 +53,7 @@ from perdure.policies import JsonObject
 
 
 class AgentRaised(PerdureError):
-    """The author's code raised. The words are those of its exception, without a traceback."""
+    # The author's code raised. The words are those of its exception, without a traceback.
 
     def __init__(self, problem: Exception) -> None:
         super().__init__(in_words(problem))
@@ -120,7 +120,7 @@ def status_of(problem: Exception) -> int:
 
 
 def public(problem: Exception) -> Exception:
-    """The same error without the path of the data directory, which is nobody's business who asks from elsewhere."""
+    # Clients elsewhere are not told the path of the data directory.
     if isinstance(problem, LedgerError) and not isinstance(problem, VersionMismatch):
         return type(problem)("the data directory", problem.problem, problem.advice)
     if isinstance(problem, BucketUnreachable):
@@ -129,7 +129,7 @@ def public(problem: Exception) -> Exception:
 
 
 def told(problem: Exception) -> dict[str, str]:
-    """What the one who asked is told: the type, the words, and the field if one is at fault. Of a bug of ours only that it was logged."""
+    # A bug of ours is logged, and the client is told only that.
     if status_of(problem) == INTERNAL:
         logger.error("a request failed", exc_info=problem)
         return {"type": "InternalError", "message": "this is an error of the gateway; its log has the details"}
@@ -146,7 +146,7 @@ def problem_text(problem: Exception) -> str:
 
 
 def warn_once(problem: Exception) -> None:
-    """Log why nobody can be asked, once a minute for each cause: every request that comes meanwhile has the same."""
+    # Each cause is logged once a minute, because every request that comes meanwhile has the same one.
     words, now_s = f"{type(problem).__name__}: {problem}", time.monotonic()
     if now_s - _WARNED.get(words, -WARN_EVERY_S) >= WARN_EVERY_S:
         if len(_WARNED) >= WARNED_MAX:

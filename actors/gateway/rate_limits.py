@@ -54,7 +54,7 @@ class GatewayLimits:
 
 
 class TooManyRequests(PerdureError):
-    """One principal asks too often, or for too much at the same time. It may ask again after `again_s` seconds."""
+    # One principal asks too often, or for too much at the same time. It may ask again after `again_s` seconds.
 
     def __init__(self, message: str, again_s: float = 1.0) -> None:
         super().__init__(message)

@@ -18,7 +18,7 @@ class NoSuchAgent(PerdureError):
 
 
 class GatewayStopped(OutcomeUnknown):
-    """The gateway was stopped before it had answered, so what it was asked for may or may not have happened. `agent_id` is the path."""
+    # The gateway was stopped before it had answered: what it was asked for may or may not have happened. `agent_id` is the path.
 
     def __str__(self) -> str:
         return f"the gateway was stopped before it answered {self.method} {self.agent_id}, which may or may not have taken effect"

@@ -23,8 +23,6 @@ RESERVED: Final = "sub"
 
 
 class Step(NamedTuple):
-    """One part of an address: a class and a name."""
-
     agent_class: type[Agent]
     name: str
 
@@ -54,11 +52,6 @@ class Registry:
             if self.roots.setdefault(name, each) is not each:
                 raise BadRequest("agents", f"{each!r} and {self.roots[name]!r} would both be addressed as {name!r}")
 
-    def root(self, name: str) -> type[Agent]:
-        if name not in self.roots:
-            raise NoSuchAgent(f"no agent is addressed as {name!r} here")
-        return self.roots[name]
-
     def chat_roots(self) -> dict[str, type[ChatAgent[Any]]]:
         return {name: each for name, each in self.roots.items() if issubclass(each, ChatAgent)}
 
@@ -66,7 +59,10 @@ class Registry:
         """The steps of an address, `class name [sub class name …]`, and the segments that follow. Raises `NoSuchAgent`."""
         if len(segments) < 2:  # noqa: PLR2004 - a class and a name
             raise NoSuchAgent("an address is /agents/CLASS/NAME")
-        steps = [Step(self.root(segments[0]), _name(segments[1]))]
+        root = self.roots.get(segments[0])
+        if root is None:
+            raise NoSuchAgent(f"no agent is addressed as {segments[0]!r} here")
+        steps = [Step(root, _name(segments[1]))]
         rest = list(segments[2:])
         while len(rest) >= 3 and rest[0] == RESERVED:  # noqa: PLR2004 - sub, a class and a name
             steps.append(Step(self._child(rest[1]), _name(rest[2])))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from inspect import isawaitable
 from ipaddress import ip_address, ip_network
-from typing import Any, Final
+from typing import Final
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from starlette.requests import HTTPConnection
@@ -90,13 +90,12 @@ def bearer(tokens: Mapping[str, Principal]) -> Authenticate:
 
 
 def token_digest(token: str) -> str:
-    """What may be kept and handed on of a token: it can be compared, and not be used."""
+    # A digest may be kept and handed on: it can be compared, and cannot be used as the token.
     return hashlib.sha256(token.encode(errors="surrogatepass")).hexdigest()
 
 
 def by_digest(digests: Mapping[str, Principal]) -> Authenticate:
-    """As `bearer`, by `token_digest` of each token. Digests are of one length, so not even the length of a token is told by the time."""
-
+    # Digests are of one length, so not even the length of a token is told by the time.
     def authenticate(connection: HTTPConnection) -> Principal | None:
         kind, _, said = connection.headers.get("authorization", "").partition(" ")
         given = said.strip() if kind.lower() == "bearer" else connection.query_params.get(IN_QUERY, "")
@@ -108,7 +107,7 @@ def by_digest(digests: Mapping[str, Principal]) -> Authenticate:
 
 
 def without_token(query: bytes) -> bytes:
-    """A query string without the token that may be in it, so that no log has it. Pure."""
+    # No log shall have the token.
     kept = (each for each in query.split(b"&") if unquote_to_bytes(each.partition(b"=")[0]) != IN_QUERY.encode())
     return b"&".join(kept)
 
@@ -139,7 +138,7 @@ class Security:
         return "*" in self.origins or origin in self.origins or origin.partition("://")[2] == host.lower()
 
     async def principal(self, connection: HTTPConnection) -> Principal:
-        """Who asks. Raises `Unauthenticated` and `Forbidden`."""
+        # Raises `Unauthenticated` and `Forbidden`.
         host, origin = connection.headers.get("host", ""), connection.headers.get("origin")
         self.check_host(host)
         if origin is not None and not self.allows_origin(origin, host):
@@ -172,9 +171,9 @@ def _is_number(name: str) -> bool:
     return True
 
 
-def path_within(scope: Mapping[str, Any]) -> str:
-    """The path within the application, which may be mounted in another one."""
-    return str(scope["path"]).removeprefix(scope.get("root_path", ""))
+def path_within(scope: Mapping[str, object]) -> str:
+    # The application may be mounted in another one.
+    return str(scope["path"]).removeprefix(str(scope.get("root_path", "")))
 
 
 def check_exposed(host: str, security: Security) -> None:
@@ -183,7 +182,7 @@ def check_exposed(host: str, security: Security) -> None:
 
 
 def host_names(given: Iterable[str]) -> frozenset[str]:
-    """A set of host names. Raises `BadRequest` for what no request can ask for."""
+    # Raises `BadRequest` for a name that no request can ask for.
     found = frozenset(each.lower() for each in given)
     for each in found - {"*"}:
         if (_name_of(each) != each or "*" in each) and not _is_number(each):
@@ -194,7 +193,7 @@ def host_names(given: Iterable[str]) -> frozenset[str]:
 
 
 def page_origins(given: Iterable[str]) -> frozenset[str]:
-    """A set of origins. Raises `BadRequest` for what no browser can send."""
+    # Raises `BadRequest` for an origin that no browser can send.
     found = frozenset(each.rstrip("/").lower() for each in given)
     for each in found - {"*", "null"}:
         scheme, _, rest = each.partition("://")

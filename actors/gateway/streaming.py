@@ -22,7 +22,7 @@ COMMENT: Final = b": still here\n\n"
 
 
 def event(data: bytes, *, number: int | str | None = None, name: str = "") -> bytes:
-    """One event as it stands on the wire, with lines that end in LF. Pure. `data` is one line."""
+    # `data` is one line.
     head = (b"event: %s\n" % name.encode() if name else b"") + (
         b"id: %s\n" % str(number).encode() if number is not None else b""
     )

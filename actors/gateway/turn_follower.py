@@ -81,7 +81,7 @@ class TurnFollower:
         return page
 
     async def said_before(self, call_id: str) -> Framed | None:
-        """What a run says before all is told of the run of this call, if that has ended; None then."""
+        # What a run says before all is told of the run of this call; None if all is, or that has not ended.
         self._telling = self._telling or awaited(self.runs.told(call_id))
         if (framed := await self._framed(self._telling)) is None:
             self._telling = None
@@ -132,7 +132,6 @@ class CallRuns:
         self._leave: Callable[[], None] | None = None  # ends the hearing
 
     async def follow(self, call_id: str) -> None:
-        """Follow the run of a call, if it has one."""
         first, second = run_ids(self._request_id, call_id)
         if first in self._runs:
             return
@@ -151,7 +150,7 @@ class CallRuns:
             ended.result()
 
     async def told(self, call_id: str) -> None:
-        """Wait until all is told that the run of a call has said, if that run has ended."""
+        # Waits until all is told that the run of a call has said, if that run has ended.
         first, second = run_ids(self._request_id, call_id)
         for run_id in (first, second) if second in self._approved else (first,):
             if run_id not in self._runs or self._runs[run_id].done():

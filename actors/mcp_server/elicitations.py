@@ -51,7 +51,7 @@ OF_OBJECT: Final = frozenset({"type", "properties", "required", "title", "descri
 
 
 def is_field(schema: object) -> bool:
-    """Whether a form can ask for a value of this schema as it is."""
+    # A form can ask for a value of this schema as it is.
     if not isinstance(schema, Mapping):
         return False
     kind = schema.get("type")
@@ -79,7 +79,6 @@ class Form(NamedTuple):
     is_json: bool = False
 
     def value(self, content: Mapping[str, Any]) -> object:
-        """The answer in what was filled in. Raises `BadRequest`."""
         given = {name: each for name, each in content.items() if not name.startswith(ARGUMENT)}
         if self.is_answer:
             return given
@@ -94,7 +93,6 @@ class Form(NamedTuple):
 
 
 def form_of(schema: Mapping[str, Any]) -> Form:
-    """How answers of this schema are asked for."""
     if is_flat(schema):
         return Form(dict(schema["properties"]), list(schema.get("required") or ()), is_answer=True)
     if is_field(schema):
@@ -115,7 +113,6 @@ def json_of(field: str, text: object) -> object:
 
 
 def argument_field(value: object) -> JsonObject:
-    """The field for an argument that a question proposes."""
     for kind, name in ((bool, "boolean"), (int, "integer"), (float, "number"), (str, "string")):
         if isinstance(value, kind):
             return {"type": name, "default": cast("Any", value)}
@@ -123,7 +120,7 @@ def argument_field(value: object) -> JsonObject:
 
 
 def form_elicitation(row: AskRow, wrong: str | None = None) -> JsonObject:
-    """A question of the inbox as an elicitation. `wrong` says why the answer before was not taken."""
+    # `wrong` says why the answer before was not taken.
     form, proposed = form_of(row["schema"]), row["args"] or {}
     fields = {f"{ARGUMENT}{name}": argument_field(value) for name, value in proposed.items()}
     note = f"Asked again: {row['note']}." if row["note"] else ""
@@ -138,8 +135,8 @@ def form_elicitation(row: AskRow, wrong: str | None = None) -> JsonObject:
     return _elicitation(words, schema)
 
 
-def filled_in(row: AskRow, content: Mapping[str, Any]) -> tuple[object, JsonObject | None]:
-    """The answer in a form, and the arguments that were changed; None if none were. Raises `BadRequest`."""
+def filled_in(row: AskRow, content: Mapping[str, object]) -> tuple[object, JsonObject | None]:
+    # The answer, and the arguments that were changed; None if none were.
     value, proposed = form_of(row["schema"]).value(content), row["args"] or {}
     args: JsonObject = {}
     for name, was in proposed.items():
@@ -152,7 +149,7 @@ def filled_in(row: AskRow, content: Mapping[str, Any]) -> tuple[object, JsonObje
 
 
 def key_of(row: AskRow) -> str:
-    """The id of the elicitation of a question. One that is asked anew has another, since clients never answer the same twice."""
+    # A question that is asked anew has another id, since clients never answer the same twice.
     return f"{row['ask_id']}/{row['opened_at_ms']}"
 
 
@@ -170,8 +167,8 @@ def call_elicitation(part: Part) -> JsonObject:
     return _elicitation(words, APPROVAL if is_approval else RESULT)
 
 
-def said_in(key: str, response: object) -> tuple[bool, Mapping[str, Any]]:
-    """Whether somebody has filled in a form, and what. Raises `BadRequest` for what is no response."""
+def said_in(key: str, response: object) -> tuple[bool, Mapping[str, object]]:
+    # Whether somebody has filled in a form, and what.
     if not isinstance(response, Mapping) or response.get("action") not in ACTIONS:
         raise BadRequest("inputResponses", f"the answer to {key!r:.100} has no action")
     content = response.get("content") or {}
@@ -195,7 +192,8 @@ class QuestionsBelow:
         return cast("list[JsonObject]", await self._backend.ask("asks", to, False))
 
     async def of_run(self, who: Principal, run_id: str) -> dict[str, AskRow]:
-        """What a run, and those below it, ask, as far as this one may answer and has not; by the ids of the elicitations."""
+        # The questions of the run and of those below it, as far as this principal may answer and has not; by the ids of their
+        # elicitations.
         if Scope.CHAT not in who.scopes:
             return {}
         answerer = who.answerer()
@@ -208,7 +206,7 @@ class QuestionsBelow:
         }
 
     async def changes(self, who: Principal, run_id: str) -> AsyncGenerator[dict[str, AskRow], None]:
-        """The same, each time that it is another; it is looked for every second."""
+        # Gives the questions each time that they are others.
         known: dict[str, AskRow] = {}
         while True:
             found = await self.of_run(who, run_id)
@@ -227,7 +225,7 @@ class QuestionsBelow:
         digest: str | None = None,
         named: str | None = None,
     ) -> JsonObject:
-        """Answer a question. Returns its row as it is then."""
+        # Returns the question as it is then.
         client = await self._backend.client()
         answered = await client.answer(ask_id, value, who.answerer(named), CHANNEL, args=args, digest=digest)
         return cast("JsonObject", answered)
@@ -249,7 +247,7 @@ class QuestionsBelow:
     async def open(
         self, who: Principal, offer: Offer, run_id: str, known: Mapping[str, object]
     ) -> Mapping[str, JsonObject]:
-        """The elicitations that wait, by the ids of their calls or questions; ids are never used again."""
+        # The keys are the ids of calls or questions, which are never used again.
         calls = await self._waiting(offer, known) if offer.is_chat else {}
         asks = await self.of_run(who, run_id)
         found = {call_id: call_elicitation(part) for call_id, part in calls.items()}
@@ -258,7 +256,7 @@ class QuestionsBelow:
     async def answer(
         self, who: Principal, offer: Offer, run_id: str, known: Mapping[str, object], said: Mapping[str, object]
     ) -> None:
-        """Answer some of them. What waits for nothing is ignored: the first answer counts. Raises `BadRequest` for an ill-formed one."""
+        # What waits for nothing is ignored: the first answer counts.
         waiting = await self._waiting(offer, known) if offer.is_chat else {}
         asks = await self.of_run(who, run_id)
         for key, response in said.items():

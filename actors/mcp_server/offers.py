@@ -57,7 +57,7 @@ class Offer:
 
 
 def offers_of(choices: Iterable[Choice]) -> dict[str, Offer]:
-    """The tools of these choices, by name. Raises `BadRequest` for a choice that is none, for two of one name, and without the SDK."""
+    # Raises `BadRequest` for a choice that is none, for two of one name, and without the SDK.
     found: dict[str, Offer] = {}
     if find_spec("mcp") is None:
         raise BadRequest("mcp_tools", "they need the SDK of MCP: pip install 'perdure[mcp]'")

@@ -26,16 +26,16 @@ from perdure.actors.mcp_server.offers import Choice, offers_of
 from perdure.ledger import BadRequest
 
 if TYPE_CHECKING:
-    from perdure.actors.mcp_server.http import McpOverHttp
+    from perdure.actors.mcp_server.transports import McpOverHttp
 
-SERVING = "perdure.actors.mcp_server.http"  # brings the SDK, which is not installed everywhere
+SERVING = "perdure.actors.mcp_server.transports"  # brings the SDK, which is not installed everywhere
 PATH: Final = "/mcp"
 INVALID_REQUEST: Final = -32600
 INTERNAL_ERROR: Final = -32603
 
 
 def routes(backend: Backend, choices: Iterable[Choice]) -> list[BaseRoute]:
-    """The route `/mcp`. Raises `BadRequest` for a choice that can be no tool, and for a method of an agent without an address."""
+    # Raises `BadRequest` for a choice that can be no tool, and for a method of an agent without an address.
     chosen = tuple(choices)
     for offer in offers_of(chosen).values() if chosen else ():
         if offer.method and offer.agent_class not in backend.registry.roots.values():
@@ -44,7 +44,7 @@ def routes(backend: Backend, choices: Iterable[Choice]) -> list[BaseRoute]:
 
 
 def refusal(problem: Exception) -> JSONResponse:
-    """The answer to a request that failed before the SDK had it, as an error of JSON-RPC: clients show no other words."""
+    # The request failed before the SDK had it. The answer is an error of JSON-RPC, since clients show no other words.
     answer = plain_refusal(problem)
     code = INVALID_REQUEST if answer.status_code < HTTPStatus.INTERNAL_SERVER_ERROR else INTERNAL_ERROR
     error = json.loads(bytes(answer.body))["error"]
@@ -76,6 +76,6 @@ class _Mcp:
                 serving = await asyncio.to_thread(import_module, SERVING)
                 served: McpOverHttp = serving.McpOverHttp(self._backend, self._choices)
                 await served.start()
-                self._backend.at_end(served.stop)
+                self._backend.at_end.append(served.stop)
                 self._served = served
         return self._served

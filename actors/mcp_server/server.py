@@ -16,9 +16,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
+from hashlib import blake2b
 from typing import Any, Final, NamedTuple, Self, TypeVar, cast
 
 from mcp import types
@@ -29,16 +30,117 @@ from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from perdure.actors.gateway.backend import Backend
+from perdure.actors.code.naming import type_name
+from perdure.actors.gateway.backend import Backend, asked
 from perdure.actors.gateway.plain_json import json_text
 from perdure.actors.gateway.problems import is_known, told
+from perdure.actors.gateway.registry import kebab
 from perdure.actors.gateway.security import Principal, Scope
 from perdure.actors.mcp_server.elicitations import QuestionsBelow, form_elicitation
-from perdure.actors.mcp_server.long_runs import McpRuns, run_id_of
-from perdure.actors.mcp_server.offers import RESERVED, Choice, Offer, offers_of
+from perdure.actors.mcp_server.offers import AGENT, RESERVED, Choice, Offer, offers_of
 from perdure.actors.tasks import awaited, to_the_end
 from perdure.ledger import HARD, AskRow, BadRequest, PerdureError, Status, UnknownRun
 from perdure.policies import JsonObject
+
+# ---------------------------------------------------------------- runs
+# The runs behind MCP's calls: durable before anything is answered, found again by whoever asked, and by nobody else.
+#
+# A call has a *handle*, which is what the client sees as the id of its task or run. The run's id is made of the handle and the principal's
+# name. So another principal with the same handle comes to another run, which does not exist, and nothing has to be remembered.
+#
+# The handle is made of the tool and an idempotency key, if the client gives one: the same key is the same run for ever. Without a key it is
+# made of the tool and the arguments: an identical call joins the run that is under way, and begins a new one after its end.
+
+
+PROBES_MAX: Final = 64
+"""Identical calls that are looked through for one that is under way."""
+
+
+class RunProgress(NamedTuple):
+    # How far a run is: `value` rises with each, and is a fraction while the run tells one.
+    value: float
+    total: float | None
+    message: str
+
+
+class McpRuns:
+    """Begins, watches and cancels the runs of principals."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    async def type_of(self, offer: Offer) -> str:
+        return type_name(offer.agent_class, (await self._backend.client()).code_dir)
+
+    async def begin(self, who: Principal, offer: Offer, given: Mapping[str, object], key: str) -> str:
+        # Begins the run, or finds it. Returns its handle.
+        assert offer.tool is not None
+        input = offer.tool.agent_input(dict(given))
+        handle = await self._handle(who, offer, given, key)
+        client = await self._backend.client()
+        await client.start(offer.agent_class, input, run_id=run_id_of(who, handle), began_by=who.began_by)
+        return handle
+
+    async def _handle(self, who: Principal, offer: Offer, given: Mapping[str, object], key: str) -> str:
+        if key:
+            return _digest("key", offer.name, key)
+        asked_for = json.dumps(given, sort_keys=True, default=str)
+        for number in range(PROBES_MAX):
+            handle = _digest("call", offer.name, asked_for, str(number))
+            known = await self._inspected(who, handle)
+            if known is None or known["status"] not in HARD:
+                return handle
+        client = await self._backend.client()
+        return _digest("call", offer.name, client.world.dice.token())
+
+    async def seen(self, who: Principal, handle: str) -> dict[str, Any]:
+        # Raises `UnknownRun`, also for a run of somebody else.
+        known = await self._inspected(who, handle)
+        if known is None:
+            raise UnknownRun("run", f"no run is known as {handle!r:.100}")
+        return known
+
+    async def _inspected(self, who: Principal, handle: str) -> JsonObject | None:
+        found: JsonObject | None = await self._backend.ask("inspect", run_id_of(who, handle))
+        return found
+
+    async def cancel(self, who: Principal, handle: str, reason: str = "cancelled over MCP") -> None:
+        known = await self.seen(who, handle)
+        if known["status"] not in HARD:
+            await self._backend.ask("cancel", run_id_of(who, handle), None, reason)
+
+    async def progress(self, who: Principal, handle: str) -> AsyncGenerator[RunProgress, None]:
+        # Ends with the hard end of the run. Whoever stops watching changes nothing.
+        last = 0.0
+        async for batch in self._backend.watch(run_id_of(who, handle)):
+            for event in (frame["event"] for frame in batch.frames):
+                if event["kind"] not in ("progress", "milestone"):
+                    continue
+                fraction = event.get("fraction")
+                last = fraction if fraction is not None and fraction > last else last + 1e-6
+                words = event.get("message") or event.get("name") or event.get("phase") or ""
+                yield RunProgress(last, 1.0 if last <= 1 else None, str(words))
+
+    async def call(self, who: Principal, offer: Offer, given: Mapping[str, object]) -> object:
+        # The method is called at most once, or again after a death if it is repeatable.
+        arguments = dict(given)
+        name = arguments.pop(AGENT, None)
+        if not isinstance(name, str):
+            raise BadRequest(AGENT, "name the agent")
+        reached, _ = await self._backend.reach(who, [kebab(offer.agent_class.__name__), name])
+        return await asked(getattr(reached.handle, offer.method)(**arguments))
+
+
+def run_id_of(who: Principal, handle: str) -> str:
+    return "mcp-" + _digest(who.name, handle)
+
+
+def _digest(*parts: str) -> str:
+    return blake2b("\0".join(parts).encode(errors="surrogatepass"), digest_size=16).hexdigest()
+
+
+# ---------------------------------------------------------------- server
+
 
 TASKS: Final = "io.modelcontextprotocol/tasks"
 KEY: Final = "perdure/idempotencyKey"
@@ -63,19 +165,12 @@ T = TypeVar("T")
 Handler = Callable[[Context, P], Awaitable[T]]
 
 
-# ---------------------------------------------------------------- server
-
-
 class TaskParams(types.RequestParams):
-    """Names a task."""
-
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
     task_id: str
 
 
 class TaskUpdateParams(TaskParams):
-    """Answers what a task asks."""
-
     input_responses: JsonObject = Field(default_factory=dict)
 
 
@@ -93,7 +188,7 @@ class McpServer:
         self._runs, self._local = McpRuns(backend), local
         self._questions = QuestionsBelow(backend)
         self._neighbours = backend.neighbours
-        self._neighbours.on(CANCELLED, self._cancelled_elsewhere)
+        self._neighbours.on(CANCELLED, self._cancel)
         # By session and request: whose run it is, and which.
         self._calls: OrderedDict[tuple[str, str], tuple[str, str]] = OrderedDict()
         self.server: Server[object] = Server("perdure", on_list_tools=worded(self._list), on_call_tool=self._called)
@@ -137,7 +232,9 @@ class McpServer:
             raise BadRequest("requestState", f"is not that of a call of {name}")
         if takes_tasks(ctx):
             return await self._shown(who, again.run, "task")
-        self._remember(ctx, who, again.run)
+        self._calls[call_of(ctx, ctx.request_id)] = who.name, again.run
+        while len(self._calls) > CALLS_MAX:
+            self._calls.popitem(last=False)
         required = await self._awaited(ctx, who, again, params.input_responses or {})
         return required or result_of(offer, await self._runs.seen(who, again.run))
 
@@ -218,7 +315,7 @@ class McpServer:
             else:
                 return
 
-    async def _portable(self, ctx: Context, name: str, given: Mapping[str, Any]) -> types.CallToolResult:
+    async def _portable(self, ctx: Context, name: str, given: Mapping[str, object]) -> types.CallToolResult:
         for each in given:
             if each not in PORTABLE[name]:
                 raise BadRequest(each, f"{name} has no such argument")
@@ -241,7 +338,7 @@ class McpServer:
         shown = {"run": handle, **{each: known[each] for each in names if known.get(each) not in (None, [], "")}}
         return types.CallToolResult(content=[text(shown)], structured_content=shown)
 
-    async def _inbox(self, ctx: Context, name: str, given: Mapping[str, Any]) -> types.CallToolResult:
+    async def _inbox(self, ctx: Context, name: str, given: Mapping[str, object]) -> types.CallToolResult:
         # With the scopes that REST asks for.
         who = self._who(ctx, Scope.READ if name == "list_asks" else Scope.CHAT)
         shown: JsonObject
@@ -271,11 +368,6 @@ class McpServer:
 
     # cancelling
 
-    def _remember(self, ctx: Context, who: Principal, handle: str) -> None:
-        self._calls[call_of(ctx, ctx.request_id)] = who.name, handle
-        while len(self._calls) > CALLS_MAX:
-            self._calls.popitem(last=False)
-
     async def _cancelled(self, ctx: Context, params: types.CancelledNotificationParams) -> None:
         # In the newer era nobody says so: the stream is closed, and the run goes on.
         who = self._who(ctx, Scope.READ)
@@ -293,9 +385,6 @@ class McpServer:
             del self._calls[session, request_id]
             await self._runs.cancel(Principal(name), handle, reason)
         return bool(handle)
-
-    async def _cancelled_elsewhere(self, *said: str) -> None:
-        await self._cancel(*said)
 
     # tasks
 
@@ -364,8 +453,7 @@ TASK_STATUS: Final[Mapping[str, str]] = {
 
 
 def worded(handle: Handler[P, T]) -> Handler[P, T]:
-    """A handler whose refusals are errors of the protocol, in words. For the SDK any other exception is a fault of the server."""
-
+    # Refusals are errors of the protocol, in words. For the SDK any other exception is a fault of the server.
     async def handled(ctx: Context, params: P) -> T:
         try:
             return await handle(ctx, params)
@@ -382,7 +470,7 @@ def scope_of(offer: Offer) -> Scope:
     return Scope.OPERATE if offer.is_run and not offer.is_chat else Scope.CHAT
 
 
-def taken(given: Mapping[str, Any], name: str, kind: type[T], default: T | None = None) -> T:
+def taken(given: Mapping[str, object], name: str, kind: type[T], default: T | None = None) -> T:
     value = given.get(name, default)
     if value is None:
         raise BadRequest(name, "is missing")
@@ -420,7 +508,7 @@ class InputRound(NamedTuple):
 
     @classmethod
     def of(cls, state: str | None) -> Self | None:
-        """That of a call; None if it is the first. Raises `BadRequest`."""
+        # A first call has no state, so the answer is None.
         if state is None:
             return None
         try:
@@ -437,7 +525,6 @@ def call_of(ctx: Context, request_id: object) -> tuple[str, str]:
 
 
 def tool_of(offer: Offer) -> types.Tool:
-    """An offer as a tool."""
     hints = types.ToolAnnotations(
         title=offer.name.replace("_", " ").capitalize(),
         idempotent_hint=offer.is_repeatable if offer.method else None,
@@ -452,7 +539,7 @@ def tool_of(offer: Offer) -> types.Tool:
 
 
 def portable(runs: list[str]) -> list[types.Tool]:
-    """The tools for clients without tasks."""
+    # The tools for clients without tasks.
     run = {"run": {"type": "string", "description": "What start_run has returned."}}
     start = {
         "tool": {"type": "string", "enum": runs},
@@ -467,7 +554,7 @@ def portable(runs: list[str]) -> list[types.Tool]:
 
 
 def inbox() -> list[types.Tool]:
-    """The tools for what runs ask people."""
+    # The tools for what runs ask people.
     to = {"to": {"type": "string", "description": "A group or a person; by default all questions are told."}}
     answer = {
         "ask_id": {"type": "string", "description": "What list_asks tells of the question."},

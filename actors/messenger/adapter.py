@@ -209,7 +209,7 @@ class Messenger:
 
 
 def declared(messengers: Iterable[Messenger]) -> dict[str, Messenger]:
-    """The messengers of a class by id. Raises `BadRequest` for what could not work."""
+    # Raises `BadRequest` for what could not work.
     found: dict[str, Messenger] = {}
     paths: dict[str, str] = {}
     for each in messengers:

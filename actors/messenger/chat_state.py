@@ -32,13 +32,13 @@ DEFAULT: Final = "default"
 
 
 def shard_of(thread_id: str) -> str:
-    """The name of the agent that keeps the state of a thread: the first two parts of the thread's id."""
+    # The agent that keeps the state of a thread is named by the first two parts of the thread's id.
     parts = thread_id.split(":")
     return ":".join(parts[:2]) if len(parts) > 1 and all(parts[:2]) else DEFAULT
 
 
 def key_shard(key: str) -> str | None:
-    """The same for a key of the cache or of a list; None if the key names no thread. `dedupe:<adapter>:<thread>` goes with its thread."""
+    # None if the key names no thread. `dedupe:<adapter>:<thread>` goes with its thread.
     for prefix in THREAD_KEYS:
         if key.startswith(prefix):
             return shard_of(key.removeprefix(prefix))
@@ -204,7 +204,7 @@ class ChatState(Agent):
         return value if self._lives(until_ms) else None
 
     def _put(self, kind: str, key: str, value: Json, until_ms: float | None = None) -> None:
-        """Keep a value; None deletes it."""
+        # None deletes the value.
         self._write(_key(kind, key), None if value is None else [until_ms, value])
 
     def _write(self, key: str, document: list[object] | None) -> None:
@@ -222,7 +222,7 @@ class ChatState(Agent):
         self._write(_key(kind, key), [list(each) for each in items] or None)
 
     def _append(self, kind: str, key: str, value: Json, most: int, ttl_ms: float | None, *, is_whole: bool) -> int:
-        """Add one item. Those that expired are deleted first, so that a new time does not bring them back."""
+        # Those that expired are deleted first, so that a new time does not bring them back.
         with self.transaction():
             items, until_ms = self._items(kind, key), self._until_ms(ttl_ms)
             if is_whole and ttl_ms is None and items:

@@ -19,7 +19,6 @@ from perdure.actors.chat.chat_agent import ChatAgent
 from perdure.actors.chat.followers import is_last
 from perdure.actors.chat.stream import merged
 from perdure.actors.chat.turn import TurnPage
-from perdure.actors.chat.turns import Turns
 from perdure.actors.code.author_call import in_words, tried
 from perdure.actors.events.message_parts import apply_chunk
 from perdure.actors.host.tenant import Tenant
@@ -32,8 +31,8 @@ from perdure.actors.messenger.adapter import (
     ProviderTrouble,
 )
 from perdure.actors.messenger.messenger_events import MessengerEvent, user_message
-from perdure.actors.messenger.questions import ThreadQuestions, buttons_of
 from perdure.actors.messenger.replies import PostRow, PressedButton, Replies, ReplyRow, digest, heard_key
+from perdure.actors.messenger.thread_questions import ThreadQuestions, buttons_of
 from perdure.actors.ports import KillPoint
 from perdure.actors.retries import until
 from perdure.actors.tasks import awaited
@@ -108,13 +107,13 @@ class Posts:
         return max(0, self._limits.edit_every_ms if own_ms is None else own_ms) / 1000
 
     def pieces(self, text: str) -> list[str]:
-        """A text as messages, each with room for `repeated_text` above it."""
+        # Each piece leaves room for `repeated_text` above it.
         room = length_of(self._policy.repeated_text, self._limits.counting) + 2
         found = split(sendable(text), self._limits.text_max - room, self._limits.counting)
         return [each.shown for each in found if each.shown.strip()][:POSTS_MAX]
 
     async def show(self, text: str) -> None:
-        """Bring the messages to this text, with one request for each, up to the first that fails."""
+        # Makes one request for each message, up to the first that fails.
         if asyncio.get_running_loop().time() < self._quiet_until_s:
             return
         for index, piece in enumerate(self.pieces(text)):
@@ -122,21 +121,25 @@ class Posts:
                 return
 
     async def finish(self, text: str, buttons: Sequence[Button] = ()) -> None:
-        """Make the messages say exactly this, the last one with these buttons. Raises `DeliveryParked` if that is impossible."""
+        # The messages say exactly this, the last one with these buttons. Raises `DeliveryParked` if that is impossible.
         pieces = self.pieces(text)
         for index, piece in enumerate(pieces):
             below = buttons if index == len(pieces) - 1 else ()
             if await self._repeated(partial(self._make, index, piece, below)) is Next.PARK:
                 raise DeliveryParked(self._reply.problem)
         for index in sorted(each for each in self.rows if each >= len(pieces)):
-            await self._take_away(index)
+            message_id = self.rows[index].message_id  # an earlier attempt had a longer text
+            if message_id:
+                await self._repeated(partial(self._delete, message_id))  # one that cannot be deleted stays
+            del self.rows[index]
+            self._replies.forget_post(self._reply, index)
 
     async def _repeated(self, request: Callable[[], Awaitable[Next]]) -> Next:
         time_s = asyncio.get_running_loop().time
         return await until(_ENDS.__contains__, request, lambda: max(0.0, self._quiet_until_s - time_s()))
 
     async def tell_presser(self, press_id: str, text: str) -> None:
-        """Tell whoever has pressed a button what came of it. That cannot be done for long, so what is refused is left."""
+        # A provider takes this only for a while, so what is refused is left.
         await self._repeated(partial(self._tell_presser, press_id, text))
 
     async def _tell_presser(self, press_id: str, text: str) -> Next:
@@ -198,13 +201,6 @@ class Posts:
         self._replies.keep_post(self._reply, row)
         return Next.DONE if what is Next.DONE else Next.AGAIN
 
-    async def _take_away(self, index: int) -> None:
-        message_id = self.rows[index].message_id  # an earlier attempt had a longer text
-        if message_id:
-            await self._repeated(partial(self._delete, message_id))  # one that cannot be deleted stays
-        del self.rows[index]
-        self._replies.forget_post(self._reply, index)
-
     async def _delete(self, message_id: str) -> Next:
         where = self._reply.thread_id, message_id
         _, trouble = await self._asked("delete", lambda: self._adapter.delete(*where))
@@ -212,7 +208,7 @@ class Posts:
         return Next.DONE if what is Next.ANEW else what  # it is gone
 
     async def _asked(self, what: str, request: Callable[[], Awaitable[T]]) -> tuple[T | None, ProviderTrouble | None]:
-        """Make one request. Errors other than `ProviderTrouble` are bugs of the adapter, and are not repeated."""
+        # Errors other than `ProviderTrouble` are bugs of the adapter, and are not repeated.
         await self._replies.tenant.services.until_durable()
         self._replies.tenant.faults.at(KillPoint.BEFORE_EFFECT, f"messenger {what}")
         begun_ms = self._replies.tenant.now_ms()
@@ -231,7 +227,7 @@ class Posts:
         return None, ProviderRefused(f"the adapter failed: {in_words(problem)}")
 
     def _after(self, trouble: ProviderTrouble, *, is_edit: bool) -> Next:
-        """What follows a failure. The count is made durable, and the pause is set."""
+        # The count of failures is made durable, and the pause is set.
         reply = self._reply
         is_busy = trouble.trouble is trouble.trouble.BUSY
         reply.busy, reply.tries = reply.busy + is_busy, reply.tries + (not is_busy)
@@ -261,7 +257,7 @@ HOLD_S = 10.0
 
 
 class StreamedAnswer:
-    """The answer of a turn so far, and whether the turn is being recovered."""
+    # The answer of a turn so far, and whether the turn is being recovered.
 
     def __init__(self) -> None:
         self._parts: list[Part] = []
@@ -292,12 +288,7 @@ class ReplyDelivery:
         self._typing: asyncio.Task[None] | None = None
         self._posts = Posts(replies, reply, messenger)
 
-    @property
-    def _turns(self) -> Turns:  # after a failure of the storage they are other objects
-        return self._agent._perdure_conversation.turns
-
     async def run(self) -> None:
-        """Deliver it to its end, or park it."""
         await self._replies.place_of(self._reply)
         try:
             outcome, problem = await self._to_the_end()
@@ -320,7 +311,7 @@ class ReplyDelivery:
         if reply.status == ReplyStatus.WAITING:
             self._ask()
         elif reply.cancelled is not None:
-            await self._turns.cancel(reply.request_id, reply.cancelled)
+            await self._questions.turns.cancel(reply.request_id, reply.cancelled)
         last = await self._followed()
         self._review(is_parked=False)
         policy, has_posts = self._messenger.delivery, bool(self._posts.rows)
@@ -341,7 +332,7 @@ class ReplyDelivery:
         return DeliveryOutcome.ANSWERED, ""
 
     async def _finish_words(self) -> None:
-        """Make the messages say its words, which may become others meanwhile."""
+        # The words may become others meanwhile.
         shown: tuple[str | None, list[str]] | None = None
         while shown != (shown := (self._reply.words, self._reply.buttons)):
             await self._posts.finish(shown[0] or "", buttons_of(self._reply))
@@ -363,13 +354,13 @@ class ReplyDelivery:
     # following
 
     async def _followed(self) -> TurnPage | None:
-        """Show the answer as it grows, until the turn is over, and return its last page; None if the turn was forgotten meanwhile."""
+        # Shows the answer as it grows. Returns the last page of the turn; None if that was forgotten meanwhile.
         telling, first = StreamedAnswer(), 0
         if not self._posts.rows:
             self._typing = self._replies.tenant.spawn_awaited(self._type())
         while True:
             try:
-                page = await self._turns.views.follow(self._reply.request_id, first, HOLD_S)
+                page = await self._questions.turns.views.follow(self._reply.request_id, first, HOLD_S)
             except BadRequest:
                 return None
             first = page["next"]
@@ -390,7 +381,7 @@ class ReplyDelivery:
                 await self._pause()
 
     async def _pause(self) -> None:
-        ended = awaited(self._turns.ended(self._reply.request_id))
+        ended = awaited(self._questions.turns.ended(self._reply.request_id))
         await asyncio.wait([ended], timeout=self._posts.pace_s)
         if ended.done() and not ended.cancelled() and ended.exception() is not None:
             return  # a storage that failed; the next look raises it
@@ -441,7 +432,7 @@ class Deliveries:
     # accepting
 
     def accept(self, event: MessengerEvent, words: str | None = None) -> JsonObject:
-        """Accept an event, unless it was accepted before; durable on return, or with the open transaction. `words` are its answer."""
+        # Durable on return, or with the open transaction. `words` are the answer to the event.
         known = self._replies.heard(event)
         if known is not None:
             return {"accepted": False, "reply": known["reply"], "why": "heard before"}
@@ -457,7 +448,7 @@ class Deliveries:
         return {"accepted": True, "reply": row.reply_id}
 
     def notice(self, messenger_id: str, thread_id: str, text: str, kind: str) -> ReplyRow:
-        """Accept a text that is posted without a turn, in its place among the replies."""
+        # A text that is posted without a turn, in its place among the replies.
         self.messenger(messenger_id)
         number, now_ms = self.next_number(), self._tenant.now_ms()
         key = f"messenger:{messenger_id}:{kind}:{number}"
@@ -480,7 +471,7 @@ class Deliveries:
         return self._number
 
     def keep(self, row: ReplyRow, event: MessengerEvent | None = None) -> None:
-        """Make a reply durable. The fiber of a new one begins with the commit."""
+        # The fiber of a new reply begins with the commit.
         is_new = row.reply_id not in self._replies.open
         row.fiber_id = f"{FIBER}-{row.reply_id}-{row.round}"
         about = {"messenger": row.messenger_id, "thread": row.thread_id, "key": row.key, "reply": row.reply_id}
@@ -514,7 +505,7 @@ class Deliveries:
                 self._tenant.spawn(self._without_fiber(row.reply_id, "" if fiber is None else fiber.error or ""))
 
     async def deliver(self, reply_id: str) -> ReplyRow | None:
-        """Deliver a reply to its end, and return it. The body of the reply's fiber, however often it is entered."""
+        # The body of the reply's fiber, however often it is entered.
         reply = self._replies.open.get(reply_id)
         if reply is None:
             return self._replies.rows.get(reply_id)
@@ -522,7 +513,7 @@ class Deliveries:
         return reply
 
     async def _try(self, reply: ReplyRow) -> bool:
-        """Try to deliver a reply. Returns whether that is done. An error of the storage, or a bug, is logged, and it is tried again."""
+        # Returns whether the reply is done. An error of the storage, or a bug, is logged, and it is tried again.
         if not reply.is_open:
             return True
         messenger = self.messenger(reply.messenger_id)
@@ -534,7 +525,7 @@ class Deliveries:
         return False
 
     def let_go(self, reply_id: str, reason: str) -> None:
-        """The fiber of a reply was cancelled: cancel the turn too, and deliver the rest of the reply in a task."""
+        # Its fiber was cancelled: the turn is cancelled too, and the rest of the reply is delivered in a task.
         reply = self._replies.open.get(reply_id)
         if reply is not None and reply.is_open and not self._tenant.is_leaving:
             if reply.cancelled is None:
@@ -542,7 +533,7 @@ class Deliveries:
             self._tenant.spawn(self._without_fiber(reply_id, reason))
 
     async def _without_fiber(self, reply_id: str, why: str) -> None:
-        """End an open reply whose fiber is over: deliver it if it was cancelled, else park it."""
+        # Its fiber is over: it is delivered if it was cancelled, else parked.
         reply = self._replies.open.get(reply_id)
         if reply is not None and reply.cancelled is None:
             self._replies.park(reply, f"its fiber is over: {why or 'it was deleted'}")
@@ -555,7 +546,7 @@ class Deliveries:
             self._replies.park(reply, f"the process died {attempts} times while it was delivered")
 
     def retry(self, reply_id: str) -> bool:
-        """Try a parked reply again. Returns whether there was one."""
+        # Returns whether there was a parked one.
         row = self._replies.rows.get(reply_id)
         if row is None:
             return False

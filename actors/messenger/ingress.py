@@ -104,7 +104,6 @@ class WebhookEndpoint:
             await tried(job())
 
     async def serve(self, request: Request) -> Response:
-        """Answer one webhook."""
         try:
             body = await body_of(request, self._body_max)
         except TooLarge as refused:

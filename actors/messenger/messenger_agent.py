@@ -28,7 +28,7 @@ from perdure.actors.link.questions import about_ask, question_of
 from perdure.actors.messenger.adapter import Messenger, declared
 from perdure.actors.messenger.deliveries import Deliveries
 from perdure.actors.messenger.messenger_events import Kind, MessengerEvent, conversation_name
-from perdure.actors.messenger.questions import NOT_YOU
+from perdure.actors.messenger.thread_questions import NOT_YOU
 from perdure.ledger import AskRow, BadRequest, UnknownAsk, check_id, check_whole
 from perdure.policies import DeliveryOutcome, FiberResult, JsonObject, Message
 
@@ -48,7 +48,7 @@ _MESSENGERS: dict[type[MessengerAgent], dict[str, Messenger]] = {}
 
 
 def messengers_of(agent_class: type[MessengerAgent]) -> dict[str, Messenger]:
-    """The messengers of a class by id, made once in a process. Raises `BadRequest` for what could not work."""
+    # They are made once in a process. Raises `BadRequest` for what could not work.
     if agent_class not in _MESSENGERS:
         _MESSENGERS[agent_class] = declared(agent_class.messengers())
     return _MESSENGERS[agent_class]
@@ -84,7 +84,7 @@ class MessengerAgent(ChatAgent):
 
     @classmethod
     def _perdure_check_ask(cls, agent_name: str, to: Sequence[str]) -> None:
-        """Called where a run asks by way of an agent of this class. Raises `BadRequest` if that certainly has no thread for it."""
+        # Called where a run asks by way of an agent of this class: refused if that certainly has no thread for it.
         if cls.ask_thread is MessengerAgent.ask_thread:
             cls._perdure_named_thread(agent_name, to)
 
@@ -153,7 +153,7 @@ class MessengerAgent(ChatAgent):
     @begun_at_host
     @steering
     async def _perdure_press(self, event: MessengerEvent) -> JsonObject:
-        """Accept the press of a button of a question, as `receive` does other events. No client of a gateway can call it."""
+        # Accepts presses as `receive` does other events. No client of a gateway can call it.
         deliveries = self._perdure_deliveries
         messenger = deliveries.messenger(event.messenger_id)
         with self.transaction():

@@ -123,7 +123,7 @@ Speaker = Callable[[MessengerEvent], str | None] | Literal["author"] | None
 
 
 def user_text(event: MessengerEvent, speaker: Speaker = "author") -> str:
-    """The text for the model: what was written and attached, with the speaker's name where others read along."""
+    # The model is told the speaker's name where others read along.
     text, action = event.text, event.action
     if action is not None:
         about = {"Action selected": action.id, "Value": action.value, "Source message": action.message_text}
@@ -145,7 +145,7 @@ def user_message(event: MessengerEvent, speaker: Speaker = "author") -> Message:
 
 
 def own_mentions(text: str, bot_id: str, user_name: str) -> str:
-    """Replace the bot's id by its name, for adapters whose provider writes ids."""
+    # For adapters whose provider writes ids.
     if not bot_id or not user_name:
         return text
     own = re.escape(bot_id)

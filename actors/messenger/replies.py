@@ -77,8 +77,7 @@ class AskedInThread(TypedDict, total=False):
 
 
 class PressedButton(TypedDict):
-    """The press of a button: of which question, the place of the answer there, and by whom."""
-
+    # It names the question, the place of the answer there, and who has pressed.
     press_id: str
     question: str
     place: int
@@ -133,24 +132,21 @@ class ReplyRow(StoredRow):
 
     @property
     def is_apart(self) -> bool:
-        """Whether it keeps no order with the others of its thread."""
+        # It keeps no order with the others of its thread.
         return self.asked is not None or self.press is not None
 
     @property
     def is_asking(self) -> bool:
-        """Whether it is a question that is open, as far as is known here."""
+        # It is a question that is open, as far as is known here.
         return self.asked is not None and "outcome" not in self.asked
 
-    def is_press_of(self, question_id: str) -> bool:
-        return self.press is not None and self.press["question"] == question_id
-
     def has_place(self, place: int) -> bool:
-        """Whether it is a question that has an answer there."""
+        # It is a question that has an answer there.
         return self.asked is not None and place < len(self.asked["values"])
 
     @property
     def reply_id(self) -> str:
-        """Its name for people, and the key of its row."""
+        # Its name for people, and the key of its row.
         return f"{self.number:010d}"
 
     @property
@@ -158,7 +154,7 @@ class ReplyRow(StoredRow):
         return self.status in REPLY_OPEN
 
     def next(self, event: ReplyEvent) -> ReplyStatus | None:
-        """The status after an event; None if the event is ignored. Raises `IllegalTransition`."""
+        # None if the event is ignored. Raises `IllegalTransition`.
         return REPLY_TRANSITIONS.next(self.status, event, f"reply {self.reply_id}")
 
     def is_of(self, messenger_id: str, thread_id: str) -> bool:
@@ -243,15 +239,12 @@ class ReplySpans:
 
 
 class AcceptedEvent(TypedDict):
-    """An accepted event as plain data, and its reply."""
-
     event: JsonObject
     reply: str
 
 
 class ReplyFields(TypedDict, total=False):
-    """The fields of a reply that change together with its status."""
-
+    # These fields change together with the status.
     outcome: str
     problem: str
     request_id: str
@@ -260,8 +253,6 @@ class ReplyFields(TypedDict, total=False):
 
 
 class ReplyChanges(ReplyFields, total=False):
-    """The fields of a reply that change."""
-
     status: ReplyStatus
     cancelled: str
     words: str
@@ -306,7 +297,7 @@ class Replies:
         return {row.index: row for row in self._posts.all(f"{reply.reply_id}\0").values()}
 
     def keep(self, reply: ReplyRow, event: MessengerEvent | None = None) -> None:
-        """Make a reply durable, and an event that joined it: now, or with the open transaction."""
+        # `event` is one that joined the reply. Durable on return, or with the open transaction.
         with self.tenant.storage.transaction() as transaction:
             self.rows.put(transaction, reply.reply_id, reply)
             if event is not None:
@@ -337,7 +328,7 @@ class Replies:
     # order
 
     def join(self, row: ReplyRow, burst_ms: float) -> None:
-        """A reply, or an event that joined it, has become durable. Its burst lasts for `burst_ms` more at most."""
+        # The row has become durable. The burst of the reply lasts for `burst_ms` more at most.
         known = self.open.setdefault(row.reply_id, row)
         known.heard, known.ready_at_ms = row.heard, row.ready_at_ms
         left_ms = min(max(0, row.ready_at_ms - self.tenant.now_ms()), burst_ms)
@@ -345,7 +336,7 @@ class Replies:
         self.wake_waiters()
 
     async def place_of(self, reply: ReplyRow) -> None:
-        """Wait until this reply is the first of its thread, and its burst is over."""
+        # Waits until this reply is the first of its thread, and its burst is over.
         while reply.cancelled is None and reply.status == ReplyStatus.WAITING and not reply.is_apart:
             left_s = self._over_s.get(reply.reply_id, 0.0) - asyncio.get_running_loop().time()
             before = [each for each in self.open.values() if each.number < reply.number and not each.is_apart]
@@ -364,7 +355,7 @@ class Replies:
                 waiter.set_result(None)
 
     def step_aside(self, reply: ReplyRow, *, is_aside: bool) -> None:
-        """Let the replies behind this one pass while its turn waits for a person."""
+        # The replies behind it may pass while its turn waits for a person.
         if is_aside is not (reply.reply_id in self._aside):
             (self._aside.add if is_aside else self._aside.discard)(reply.reply_id)
             self.wake_waiters()
@@ -372,13 +363,13 @@ class Replies:
     # ends
 
     def change(self, reply: ReplyRow, **fields: Unpack[ReplyChanges]) -> None:
-        """Change a reply: now, or with the open transaction. Memory follows the commit."""
+        # Durable on return, or with the open transaction. Memory follows the commit.
         with self.tenant.storage.transaction() as transaction:
             self.keep(replace(reply, **fields))
             transaction.then(lambda: vars(reply).update(fields))
 
     def move(self, reply: ReplyRow, event: ReplyEvent, **fields: Unpack[ReplyFields]) -> bool:
-        """Change a reply by an event. Returns whether the event counted."""
+        # Returns whether the event counted.
         status = reply.next(event)
         if status is not None:
             self.change(reply, status=status, **fields)
@@ -393,7 +384,7 @@ class Replies:
         self._leave(reply)
 
     def park(self, reply: ReplyRow, problem: str) -> None:
-        """Park a reply that cannot be delivered. The replies behind it go on."""
+        # The replies behind it go on.
         if self.move(reply, ReplyEvent.PARKED, problem=problem, settled_at_ms=self.tenant.now_ms()):
             words = "reply %s to thread %s was parked: %s; its answer is kept, and retry_delivery(%r) tries again"
             log.warning(words, reply.reply_id, reply.thread_id, problem, reply.reply_id)
@@ -417,7 +408,7 @@ def heard_key(event: MessengerEvent) -> str:
 
 
 def digest(text: str, labels: Iterable[str] = ()) -> str:
-    """A digest by which an intended text, with its buttons, is compared with an acknowledged one."""
+    # An intended text, with its buttons, is compared with an acknowledged one by their digests.
     return digest_of("\0".join([text, *labels]).encode("utf-8", "replace"))
 
 

@@ -74,8 +74,7 @@ _LANGUAGE: Final = re.compile(r"[A-Za-z0-9_+#.-]{1,32}")
 
 
 class TextEntity(NamedTuple):
-    """An entity. `kind` is Telegram's name for it."""
-
+    # `kind` is Telegram's name for it.
     kind: str
     offset: int
     length: int
@@ -83,7 +82,6 @@ class TextEntity(NamedTuple):
 
 
 def rendered(text: str) -> tuple[str, list[TextEntity]]:
-    """The text without its marks, and its entities."""
     shown: list[str] = []
     spans: list[TextEntity] = []
     at = 0
@@ -135,8 +133,6 @@ class _Read(BaseModel):
 
 
 class User(_Read):
-    """The author of a message."""
-
     id: Id
     is_bot: bool = False
     first_name: str = ""
@@ -150,15 +146,12 @@ class User(_Read):
 
 
 class ChatRef(_Read):
-    """A chat."""
-
     id: Id
     type: str
 
 
 class Entity(_Read):
-    """An entity of a text; its place is counted in UTF-16 units."""
-
+    # Its place in the text is counted in UTF-16 units.
     type: str
     offset: Count
     length: Count
@@ -166,8 +159,6 @@ class Entity(_Read):
 
 
 class File(_Read):
-    """An attachment."""
-
     file_id: str
     file_unique_id: str = ""
     file_name: str = ""
@@ -176,8 +167,6 @@ class File(_Read):
 
 
 class TelegramPlace(_Read):
-    """A shared location."""
-
     latitude: float
     longitude: float
 
@@ -226,8 +215,7 @@ class TelegramMessage(_Read):
 
 
 class Query(_Read):
-    """A button was pressed."""
-
+    # A button was pressed.
     id: str
     sender: User = Field(alias="from")
     message: TelegramMessage | None = None
@@ -235,8 +223,6 @@ class Query(_Read):
 
 
 class Update(_Read):
-    """One webhook."""
-
     update_id: Id
     message: TelegramMessage | None = None
     callback_query: Query | None = None
@@ -249,7 +235,6 @@ class _Common(TypedDict):
 
 
 def events_of(body: bytes, messenger_id: str, bot_id: str, user_name: str) -> list[MessengerEvent]:
-    """The events of a webhook. Raises `MalformedUpdate`, which names the field."""
     try:
         update = Update.model_validate_json(body)
     except ValidationError as problem:
@@ -300,7 +285,7 @@ def _pressed(query: Query, common: _Common) -> list[MessengerEvent]:
 
 
 def _mentions(message: TelegramMessage, bot_id: str, user_name: str) -> bool:
-    """Whether the bot is addressed: by name, by a command with its name, or by an answer to one of its messages."""
+    # The bot is addressed by name, by a command with its name, or by an answer to one of its messages.
     answered = message.reply_to_message
     if answered is not None and answered.sender is not None and str(answered.sender.id) == bot_id:
         return True
@@ -332,7 +317,7 @@ def _attachment(kind: str, file: File) -> Attachment:
 
 
 class Flood(TelegramError):
-    """Telegram asks for a pause."""
+    # Telegram asks for a pause.
 
     def __init__(self, retry_after_s: float) -> None:
         super().__init__(f"flood control: again in {retry_after_s:g} s")
@@ -340,7 +325,7 @@ class Flood(TelegramError):
 
 
 class TelegramWire(BaseRequest):
-    """The library's way to the network, which raises `Flood` with the pause that Telegram asks for."""
+    # The library's way to the network, which raises `Flood` with the pause that Telegram asks for.
 
     def __init__(self, inner: BaseRequest) -> None:
         self._inner = inner
@@ -524,7 +509,7 @@ def _told(problem: TelegramError) -> ProviderTrouble:
 
 
 def _pause_s(body: bytes) -> float:
-    """The pause that Telegram asks for; a second if it is unreadable."""
+    # A pause that cannot be read is a second.
     try:
         pause = json.loads(body)["parameters"]["retry_after"]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -543,7 +528,7 @@ def _entities(text: str) -> tuple[str, list[MessageEntity]]:
 
 
 def _keyboard(buttons: Sequence[Button]) -> InlineKeyboardMarkup | None:
-    """Short labels stand beside each other, and long ones below each other."""
+    # Short labels stand beside each other, and long ones below each other.
     long = next((each.key for each in buttons if len(each.key.encode()) > KEY_BYTES_MAX), None)
     if long is not None:
         raise BadRequest("buttons.key", f"{long!r:.200} has more than the {KEY_BYTES_MAX} bytes that Telegram takes")

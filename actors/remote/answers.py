@@ -65,13 +65,13 @@ class ChatQuestion(NamedTuple):
     def request_id(self) -> str:
         return request_of(self.message_id)
 
-    def sent(self) -> RemoteRequest[Any]:
+    def sent(self) -> RemoteRequest[object]:
         parts = [{"type": "text", "text": self.text}]
         message = {"id": self.message_id, "role": "user", "parts": parts}
         path = f"/chat/{quote(self.address[0], safe='')}"
         return RemoteRequest("POST", path, {"id": self.address[1], "messages": [message]}, _AI)
 
-    def followed(self) -> RemoteRequest[Any]:
+    def followed(self) -> RemoteRequest[object]:
         return RemoteRequest("GET", chat_path(self.address, "stream"), query=_AI)
 
     def turn(self) -> RemoteRequest[TurnTold | None]:
@@ -123,12 +123,12 @@ def chat_path(address: Sequence[str], what: str) -> str:
 
 
 def method(address: Sequence[str], name: str, *args: object) -> RemoteRequest[Any]:
-    """A call of a chat agent's method that may be repeated."""
+    # Calls of these methods may be repeated.
     return remote_requests.call(address, "call", name, args, {})._replace(repeatable=True)
 
 
 def is_at_rest(turn: TurnTold | None) -> TypeGuard[TurnTold]:
-    """Whether nothing more comes of a turn, or only after a person has answered."""
+    # Nothing more comes of such a turn, or only after a person has answered.
     return turn is not None and (turn["status"] in TURN_ENDED or turn["status"] == TurnStatus.PARKED)
 
 
@@ -140,7 +140,7 @@ def reply(turn: TurnTold, messages: Sequence[dict[str, Any]]) -> AnswerEnd:
 
 
 def refusal(answer: httpx.Response) -> Exception:
-    """The error that a refusal in plain words tells of. Its text has been read."""
+    # These refusals are in plain words. The text of the answer must have been read.
     kind = _KINDS.get(answer.status_code, "")
     error = {"type": kind, "message": answer.text, "args": [answer.text]}
     return remote_requests.error_of(answer.status_code, {"error": error})
@@ -158,7 +158,7 @@ class Telling(Listening):
 
     @contextmanager
     def connected(self) -> Iterator[None]:
-        """While a connection lasts, which tells the answer from its beginning."""
+        # Each connection tells the answer from its beginning.
         self.is_over, self._texts, self._places, self._step = False, [], {}, 0
         with super().connected():
             yield
@@ -168,7 +168,7 @@ class Telling(Listening):
         return 0.0 if self.is_over and self._tries == 1 else pause_s
 
     def take(self, piece: str, message_id: str | None) -> Iterator[Piece]:
-        """What is gained by a piece of the stream. Nothing is taken of another message than this one."""
+        # What is gained by a piece of the stream. Nothing is taken of another message than this one.
         for _, data in self._events(piece):
             if not data or data == "[DONE]" or self.is_over:
                 continue

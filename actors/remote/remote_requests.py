@@ -17,7 +17,7 @@ import httpx
 
 from perdure.actors.gateway import refusals
 from perdure.actors.life.conditions import After, checked_condition, condition_as_json
-from perdure.actors.life.results import BulkReport, RunResult, run_result
+from perdure.actors.life.results import RunResult, run_result
 from perdure.actors.link.wire import remote_error
 from perdure.ledger import (
     BadRequest,
@@ -44,16 +44,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-def _whole(told: Any) -> Any:
-    return told
-
-
-def _nothing(_told: Any) -> None:
-    """Its caller gets nothing."""
-
-
-def _value(told: Any) -> Any:
-    return told.get("value")
+def _nothing(_told: object) -> None: ...
 
 
 class RemoteRequest(NamedTuple, Generic[T_co]):
@@ -63,8 +54,8 @@ class RemoteRequest(NamedTuple, Generic[T_co]):
     method: str
     path: str
     body: Mapping[str, object] | None = None
-    query: Mapping[str, Any] | None = None
-    told: Callable[[Any], T_co] = _whole
+    query: Mapping[str, object] | None = None
+    told: Callable[[Any], T_co] = lambda told: told
     repeatable: bool = True
 
     @property
@@ -73,14 +64,13 @@ class RemoteRequest(NamedTuple, Generic[T_co]):
 
 
 class ConnectionState:
-    """Whether a connection may be used: it is open, in the process and on the event loop that began with it."""
+    # A connection may be used while it is open, in the process and on the event loop that began with it.
 
     def __init__(self) -> None:
         self._process = os.getpid()
         self._loop: object = None
 
     def check(self, loop: object = None, *, is_closed: bool) -> None:
-        """Raises `RuntimeClosed`, and `BadRequest` for another loop."""
         if os.getpid() != self._process:
             raise RuntimeClosed(
                 "gateway",
@@ -106,7 +96,7 @@ class Blocks:
 
 
 class Performed(Protocol[P, T_co]):
-    """A method as a type checker sees it: its call is a coroutine of what awaits, and blocks in what blocks."""
+    # A method as a type checker sees it: its call is a coroutine of what awaits, and blocks in what blocks.
 
     @overload
     def __get__(self, client: Awaits, owner: type) -> Callable[P, Coroutine[Any, Any, T_co]]: ...
@@ -313,42 +303,22 @@ class Operations:
 def call(
     address: Sequence[str], how: str, method: str, args: Sequence[object], kwargs: Mapping[str, object]
 ) -> RemoteRequest[Any]:
-    """A call of an exposed method, which is never repeated."""
+    # A call is never repeated.
     path = "/".join(quote(each, safe="") for each in address)
     body = {"args": list(args), "kwargs": dict(kwargs)}
     return RemoteRequest(
-        "POST", f"/api/agents/{path}/{how}/{quote(method, safe='')}", body, told=_value, repeatable=False
+        "POST",
+        f"/api/agents/{path}/{how}/{quote(method, safe='')}",
+        body,
+        told=lambda told: told.get("value"),
+        repeatable=False,
     )
-
-
-class RemotePass:
-    """One pass through the runs that a filter chooses, by as many requests as it takes.
-
-    Attributes:
-        report: what was found and done until now.
-    """
-
-    def __init__(self, verb: str, which: Mapping[str, object]) -> None:
-        self._body = {**which, "verb": verb}
-        self.report = BulkReport(verb=verb, dry_run=bool(which.get("dry_run")))
-
-    def request(self) -> RemoteRequest[dict[str, Any]]:
-        """The next part. It may be made twice, and what has been done is told as such: for what is tried again by when the pass began."""
-        is_known = self._body["verb"] != "retry" or self._body.get("began_ms") is not None
-        return RemoteRequest("POST", "/api/runs/bulk", given(**self._body), repeatable=is_known)
-
-    def take(self, told: dict[str, Any]) -> bool:
-        """Take its answer. Returns whether there are more."""
-        self.report.take(told)
-        self.report.next = told["next"]
-        self._body = {**self._body, "before": told["next"], "began_ms": told["began_ms"]}
-        return told["next"] is not None
 
 
 class AgentOperations:
     """The operations of an agent. Its exposed methods are called as if it were here."""
 
-    def __init__(self, ask: Callable[[RemoteRequest[Any]], Any], address: tuple[str, ...]) -> None:
+    def __init__(self, ask: Callable[[RemoteRequest[object]], object], address: tuple[str, ...]) -> None:
         self._ask, self._address = ask, address
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
@@ -364,7 +334,6 @@ class AgentOperations:
 
 
 def ended(told: Mapping[str, Any]) -> RunResult:
-    """The end of a run, from what is told of it."""
     return run_result(
         run_id=told["run_id"],
         agent_type=told.get("agent_type", ""),
@@ -383,7 +352,7 @@ def pause_s(tries: int) -> float:
 
 
 def error_of(status: int, told: object) -> Exception:
-    """The error that a refusal tells of, of the class that it had: one of Perdure's, or what the author's code raised."""
+    # The error has the class that it had at the gateway: one of Perdure's, or that of what the author's code raised.
     error = told.get("error") if isinstance(told, dict) else None
     if not isinstance(error, dict):
         return SupervisorUnreachable(f"the gateway answered {status}")
@@ -409,8 +378,8 @@ def refusal(answer: httpx.Response) -> Exception:
     return error_of(answer.status_code, told)
 
 
-def lost(request: RemoteRequest[Any], problem: httpx.TransportError, tries: int) -> None:
-    """A request met nobody, or its line broke. Raises what its caller is told, unless it is to be made again."""
+def lost(request: RemoteRequest[object], problem: httpx.TransportError, tries: int) -> None:
+    # The request met nobody, or its line broke. Raises what its caller is told, unless it is to be made again.
     check_trusted(problem)
     if not request.repeatable and not isinstance(problem, httpx.ConnectError):
         raise OutcomeUnknown(request.path, request.method, str(problem)) from problem
@@ -419,7 +388,7 @@ def lost(request: RemoteRequest[Any], problem: httpx.TransportError, tries: int)
 
 
 def check_trusted(problem: httpx.TransportError) -> None:
-    """Raises `SupervisorUnreachable` if the certificate of whoever answers is not believed: to ask again would change nothing."""
+    # If a certificate is not believed, to ask again would change nothing.
     cause: BaseException | None = problem
     while cause is not None and not isinstance(cause, ssl.SSLCertVerificationError):
         cause = cause.__cause__ or cause.__context__
@@ -428,8 +397,8 @@ def check_trusted(problem: httpx.TransportError) -> None:
         raise SupervisorUnreachable(f"{told}; name who has signed it by authority=") from problem
 
 
-def is_answered(request: RemoteRequest[Any], answer: httpx.Response, tries: int) -> bool:
-    """Whether this is what was asked for. If not, the request is to be made again. Raises the error that a refusal tells of."""
+def is_answered(request: RemoteRequest[object], answer: httpx.Response, tries: int) -> bool:
+    # If it returns False, the request is to be made again. Raises the error that a refusal tells of.
     if answer.status_code < REFUSED:
         return True
     problem = refusal(answer)
@@ -453,7 +422,7 @@ class Listening:
 
     @contextmanager
     def connected(self) -> Iterator[None]:
-        """While a connection lasts. That it broke is no error, unless nobody has answered for too long."""
+        # That a connection broke is no error, unless nobody has answered for too long.
         self._rest = ""
         try:
             yield
@@ -467,7 +436,7 @@ class Listening:
         return pause_s(self._tries - 1)
 
     def _events(self, piece: str) -> Iterator[tuple[str, str]]:
-        """The names and the data of the events that are whole with a piece of the stream."""
+        # The names and the data of the events that are whole with a piece of the stream.
         *blocks, self._rest = (self._rest + piece).split("\n\n")
         for block in blocks:
             lines = [line.partition(": ") for line in block.split("\n")]
@@ -476,8 +445,6 @@ class Listening:
 
 
 class WatchPosition(Listening):
-    """How far a watcher has come in the events of a run."""
-
     def __init__(self, after: int) -> None:
         super().__init__()
         self.after = after

@@ -17,7 +17,7 @@ from perdure.actors.gateway.refusals import NoSuchAgent
 from perdure.actors.gateway.security import Scope
 from perdure.actors.life.handle import Method, tell
 from perdure.actors.rest import models
-from perdure.actors.rest.table import ApiRequest, Handlers, Operation
+from perdure.actors.rest.operations import ApiRequest, Handlers, Operation
 from perdure.actors.runtime.inspecting import Everywhere, Told, agent_told, everywhere, rows_of, storages_in
 from perdure.ledger import BadRequest, name_of, type_of
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, StringConstraints
 
 from perdure.actors.life.conditions import of_parts
-from perdure.actors.rest.table import Taken
+from perdure.actors.rest.operations import Taken
 from perdure.ledger import BY_OPERATOR, AskStatus, BadRequest, Status, Verb, Wanted, check_id
 from perdure.policies import Condition, EndOf, Json, JsonObject, MilestoneOf
 

@@ -1,4 +1,5 @@
-"""What is read over REST: the overview, runs by pages, one run, its events, the processes, the account of mail, and the limits."""
+"""What is read over REST: the overview, runs by pages, one run, its events, the processes, the account of mail, the
+limits, and what agents printed and logged."""
 
 from __future__ import annotations
 
@@ -7,21 +8,25 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from itertools import count
-from typing import Any, Final, NamedTuple, cast
+from typing import Annotated, Any, Final, Literal, NamedTuple, cast
 
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from perdure.actors.gateway.backend import Backend
+from perdure.actors.gateway.feeds import Shared, Watched
 from perdure.actors.gateway.plain_json import json_bytes
 from perdure.actors.gateway.security import Principal, Scope
-from perdure.actors.gateway.shared import Shared, Watched
 from perdure.actors.gateway.streaming import event, event_stream
 from perdure.actors.link.messages import Fields
 from perdure.actors.link.questions import about_ask
+from perdure.actors.log_files import LATE_MS, ClusterLogs, Logged, WantedLogs
+from perdure.actors.ray_world.deployment import LOGS
 from perdure.actors.rest import models
-from perdure.actors.rest.table import ApiRequest, Handlers, Operation
+from perdure.actors.rest.models import Seq, Words
+from perdure.actors.rest.operations import ApiRequest, Handlers, Operation, Taken
 from perdure.actors.tasks import Pending, awaited
-from perdure.ledger import BadRequest, LedgerError, SupervisorUnreachable
+from perdure.ledger import BadRequest, LedgerError, SupervisorUnreachable, bucket_of
 from perdure.policies import JsonObject, answer_refusal
 
 EVENTS = "text/event-stream"
@@ -44,7 +49,7 @@ EVERY_S: Final = 0.2
 COUNTS_EVERY: Final = 3
 """How many looks lie between two looks at the counts."""
 AT_ONCE: Final = 500
-"""How many changed runs are told at once."""
+"""How many changed runs, or records of logs, are told at once."""
 KEPT: Final = 64
 """How many looks are kept for watchers that are slow. Who lags further behind asks for itself."""
 SILENT_S: Final = 2.0
@@ -79,8 +84,10 @@ class LookOut(Watched):
             if look is None:  # everything is to be read again
                 if after is not None:
                     yield event(b"{}", name="reset")
-                after, overview = await self._overview(live_max)
-                yield overview
+                # The fact is asked for first, so that what changes meanwhile is told after the overview.
+                client = await self._backend.client()
+                after = (await client.ask("changed", None, 0))["upto"]
+                yield event(json_bytes(await client.ask("ps", live_max)), number=after, name="overview")
             elif look.upto > (-1 if after is None else after) and look.text:
                 yield look.text
             after = after if look is None else look.upto
@@ -104,13 +111,6 @@ class LookOut(Watched):
     async def _ask(self, after: int) -> _Look | None:
         told = await (await self._backend.client()).ask("changed", after, AT_ONCE)
         return None if told["reset"] else _look(after, told)
-
-    async def _overview(self, live_max: int) -> tuple[int, bytes]:
-        # The fact is asked for first, so that what changes meanwhile is told after the overview.
-        client = await self._backend.client()
-        upto = (await client.ask("changed", None, 0))["upto"]
-        told = await client.ask("ps", live_max)
-        return upto, event(json_bytes(told), number=upto, name="overview")
 
     async def _look_out(self) -> None:
         after: int | None = None
@@ -275,7 +275,7 @@ class ReadingHandlers(Handlers):
 
 
 def seen_by(who: Principal, ask: Fields) -> Fields:
-    """A question as it is told to someone: with why this one may not answer it, if so."""
+    # `refusal` says why this principal may not answer the question, or is None.
     refusal = f"{who.name} may only look, without the scope {Scope.CHAT.value!r}"
     if Scope.CHAT in who.scopes:
         began_by = str(ask["began_by"] or "")
@@ -284,7 +284,7 @@ def seen_by(who: Principal, ask: Fields) -> Fields:
 
 
 def after(asked: ApiRequest) -> int | None:
-    """The last event that is known; None if none is. What a client says of itself when it comes again wins."""
+    # The last event that is known. What a client says of itself when it comes again wins.
     said = asked.request.headers.get("last-event-id")
     if said is None:
         return cast("int | None", asked.query.after)
@@ -295,3 +295,73 @@ def after(asked: ApiRequest) -> int | None:
     if not -1 <= number < 2**53:
         raise BadRequest("last-event-id", f"{said!r:.40} is no number of an event")
     return number
+
+
+# ---------------------------------------------------------------- logs
+
+
+class LogFilter(Taken):
+    """Which records."""
+
+    of: Annotated[Words, Field(description="Those of a run, of an agent by its address or name, or of a host.")] = ""
+    level: Annotated[Literal["debug", "info", "warning", "error"], Field(description="The least level.")] = "debug"
+
+    def wanted(self, since_ms: float) -> WantedLogs:
+        return WantedLogs(self.of, since_ms, self.level.upper())
+
+
+class LogsAsked(LogFilter):
+    """Which of the records that are there."""
+
+    since_ms: Annotated[Seq, Field(description="Only those that are not older than this instant.")] = 0
+    last: Annotated[int, Field(ge=0, le=10_000, description="Only so many, the newest ones.")] = 1_000
+
+
+class LogsFollowed(LogFilter):
+    """From which on."""
+
+    after: Annotated[int | None, Field(ge=-1, lt=2**53, description="An instant; `Last-Event-ID` wins.")] = None
+
+
+class LogsTold(BaseModel):
+    """Records in the order of time: `at_ms`, `level`, `host`, `run`, `agent`, `logger`, `text`, and `trace` and `span` if there are. Those
+    of another machine than the gateway's have its `machine`. Where one is missing, a record of the logger `perdure.logs` says so."""
+
+    records: list[JsonObject]
+
+
+class LogHandlers(Handlers):
+    """The operations on logs."""
+
+    @Operation("GET", "/api/logs", LogsTold, query=LogsAsked)
+    async def show_logs(self, asked: ApiRequest) -> object:
+        """What agents' code printed and logged, wherever it ran. At most `logs_bytes_max` of it is kept on a machine, and where machines
+        share no directory, each tells at most 256 KB at once."""
+        which: LogsAsked = asked.query
+        return {"records": await self._logs().newest(which.wanted(which.since_ms), which.last)}
+
+    @Operation("GET", "/api/logs/live", media=EVENTS, query=LogsFollowed)
+    async def follow_logs(self, asked: ApiRequest) -> Response:
+        """What is written from now on, or since an instant, as an event stream.
+
+        The data of a `logs` event is `{"records": […]}`; its id is an instant. A client that comes again with the last one misses nothing,
+        and is told once more of the 2 s before.
+        """
+        return event_stream(_followed(self._logs(), asked.query, after(asked)))
+
+    def _logs(self) -> ClusterLogs:
+        data = self._backend.data
+        return ClusterLogs(data / LOGS, self._backend.ask if bucket_of(data) else None)
+
+
+async def _followed(logs: ClusterLogs, which: LogFilter, since_ms: int | None) -> AsyncGenerator[bytes, None]:
+    newest_ms = -1 if since_ms is None else since_ms
+    wanted = which.wanted(newest_ms - LATE_MS)
+    if since_ms is None:  # what is there already is passed over
+        await logs.newest(wanted, 0)
+    async with aclosing(logs.follow(wanted)) as pages:
+        async for records in pages:
+            for begin in range(0, len(records), AT_ONCE):
+                page: list[Logged] = records[begin : begin + AT_ONCE]
+                newest_ms = max(newest_ms, page[-1]["at_ms"])
+                yield event(json_bytes({"records": page}), number=newest_ms, name="logs")

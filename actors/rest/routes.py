@@ -16,12 +16,9 @@ from perdure.actors.gateway.plain_json import json_bytes
 from perdure.actors.gateway.problems import AGAIN_S, public
 from perdure.actors.gateway.security import Scope
 from perdure.actors.rest.agents import AgentHandlers
-from perdure.actors.rest.logs import LogHandlers
-from perdure.actors.rest.openapi import described
-from perdure.actors.rest.reading import ReadingHandlers
-from perdure.actors.rest.steering import SteeringHandlers
-from perdure.actors.rest.table import JSON, Operation, routes_of
-from perdure.actors.rest.upkeep import KeepingHandlers
+from perdure.actors.rest.operations import JSON, Operation, described, routes_of
+from perdure.actors.rest.reading import LogHandlers, ReadingHandlers
+from perdure.actors.rest.steering import KeepingHandlers, SteeringHandlers
 from perdure.ledger import PerdureError
 
 HANDLERS: Final = (SteeringHandlers, ReadingHandlers, AgentHandlers, KeepingHandlers, LogHandlers)
@@ -35,7 +32,6 @@ def table_of(backend: Backend) -> list[Operation]:
 
 
 def routes(backend: Backend) -> list[BaseRoute]:
-    """The routes under `/api`."""
     table = table_of(backend)
     text = json_bytes(described(table))
 

@@ -1,22 +1,33 @@
-"""What is changed over REST: runs are started, cancelled, tried again and cleared; agents are deleted and moved on."""
+"""What is changed over REST: runs are started, cancelled, tried again and cleared; agents are deleted and moved on; a directory is
+examined, backed up and stopped."""
 
 from __future__ import annotations
 
+import asyncio
+import time
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from pydantic import BaseModel, Field
 
 from perdure.actors.code.known_types import by_type
 from perdure.actors.code.naming import type_name
+from perdure.actors.gateway.backend import Backend
+from perdure.actors.gateway.problems import NotNow
 from perdure.actors.gateway.refusals import Forbidden
 from perdure.actors.gateway.security import Scope
 from perdure.actors.rest import models
 from perdure.actors.rest.models import Id
+from perdure.actors.rest.operations import ApiRequest, Handlers, Operation, Taken
 from perdure.actors.rest.reading import seen_by
-from perdure.actors.rest.table import ApiRequest, Handlers, Operation, Taken
 from perdure.actors.runtime.bulk import BulkPass, chosen_by
-from perdure.ledger import BadRequest, UnknownAgentType, name_of, type_of
+from perdure.actors.runtime.directory_files import Asking, ServedSteward, served_findings
+from perdure.actors.tasks import awaited
+from perdure.ledger import BadRequest, LedgerError, UnknownAgentType, bucket_of, name_of, type_of
+from perdure.ledger.maintenance.backup import Backup, BackupSummary, prune
+from perdure.ledger.maintenance.target import BackupTarget
+from perdure.policies import JsonObject
 
 SUPERVISOR: Final = "supervisor"
 WITHIN_S: Final = 10.0
@@ -46,18 +57,16 @@ class SteeringHandlers(Handlers):
         that has come true; if it never can, the run ends as `error`."""
         client = await self._backend.client()
         wanted: models.StartAsked = asked.body
-        kind = self._class(wanted.type, client.code_dir)
+        roots = self._backend.registry.roots.items()
+        names = ((each, (address, type_name(each, client.code_dir))) for address, each in roots)
+        kind = next((each for each, known in names if wanted.type in known), None)
+        if kind is None:
+            raise UnknownAgentType("type", f"{wanted.type!r:.200} is no class that this gateway serves")
         after = None if wanted.after is None else wanted.after.condition(client.limits.id_max)
         started = await client.start(
             kind, wanted.input, run_id=wanted.run_id, after=after, losers=wanted.losers, began_by=asked.who.began_by
         )
         return {"run_id": started.run_id, "status": started.status}
-
-    def _class(self, name: str, code_dir: Path | None) -> type:
-        for address, each in self._backend.registry.roots.items():
-            if name in (address, type_name(each, code_dir)):
-                return each
-        raise UnknownAgentType("type", f"{name!r:.200} is no class that this gateway serves")
 
     @Operation(
         "POST",
@@ -128,7 +137,10 @@ class SteeringHandlers(Handlers):
     @Operation("DELETE", "/api/runs/{run_id}", models.Cleared, scope=Scope.OPERATE, of=models.OfRun)
     async def clear_run(self, asked: ApiRequest) -> object:
         """Forget a run and its child's storage. A live one is cancelled first."""
-        return await self._clear([asked.path.run_id])
+        run_id = asked.path.run_id
+        await self._backend.ask("show", run_id)  # an unknown run is refused
+        await self._backend.ask("clear", [run_id])
+        return {"cleared": 1}
 
     @Operation("POST", "/api/runs/bulk", models.BulkTold, scope=Scope.OPERATE, body=models.BulkAsked)
     async def steer_runs(self, asked: ApiRequest) -> object:
@@ -143,12 +155,6 @@ class SteeringHandlers(Handlers):
         job = BulkPass(which.verb, wanted, reason=which.reason, dry_run=which.dry_run, began_ms=which.began_ms)
         report = await (await self._backend.client()).make_pass(job, WITHIN_S)
         return {**report.told(), "began_ms": job.began_ms}
-
-    async def _clear(self, run_ids: list[str]) -> object:
-        for each in run_ids:
-            await self._backend.ask("show", each)  # refuses one that is unknown before any is cleared
-        await self._backend.ask("clear", run_ids)
-        return {"cleared": len(run_ids)}
 
     @Operation(
         "POST", "/api/asks/{ask_id}/answer", models.AskTold, scope=Scope.CHAT, of=models.OfAsk, body=models.AnswerGiven
@@ -183,7 +189,7 @@ class SteeringHandlers(Handlers):
         await self._backend.ask("upgrade", asked.body.type, True)
         return {"types": await self._types(asked.body.type)}
 
-    async def _types(self, only: str | None) -> list[dict[str, Any]]:
+    async def _types(self, only: str | None) -> list[dict[str, object]]:
         code_dir = (await self._backend.client()).code_dir
         rows = await self._backend.ask("upgrade", None, False)
         return by_type(rows, code_dir, only) if code_dir is not None else [dict(row) for row in rows]
@@ -212,10 +218,118 @@ class SteeringHandlers(Handlers):
         how = await strike(name, pid)
         if how is None:
             raise BadRequest("process", f"{name} ended by itself before it could be killed")
-        return {"process": name, "pid": pid, "told": f"{name} (process {pid}) was ended by {how}. {_next(name)}"}
+        then = "The supervisor gives its runs their next attempts on other hosts."
+        if name == SUPERVISOR:
+            then = "Ray starts it again; until then children go on, and nothing new is decided."
+        return {"process": name, "pid": pid, "told": f"{name} (process {pid}) was ended by {how}. {then}"}
 
 
-def _next(name: str) -> str:
-    if name == SUPERVISOR:
-        return "Ray starts it again; until then children go on, and nothing new is decided."
-    return "The supervisor gives its runs their next attempts on other hosts."
+# ---------------------------------------------------------------- upkeep
+# What asks the supervisor step by step and reads files meanwhile does so in a thread, and hands its questions to the loop.
+
+
+class DoctorAsked(Taken):
+    """How thorough."""
+
+    deep: Annotated[
+        bool, Field(description="Open each storage, however many there are; at most 1,000 are opened without it.")
+    ] = False
+
+
+class FindingTold(BaseModel):
+    """One thing that was found."""
+
+    severity: Annotated[str, Field(description="`ok`, `warning` or `damage`.")]
+    what: str
+    advice: str
+
+
+class Diagnosis(BaseModel):
+    """What `perdure doctor` tells of a directory that is served."""
+
+    findings: list[FindingTold]
+
+
+class BackupAsked(Taken):
+    """Which older ones are kept."""
+
+    keep: Annotated[int, Field(ge=0, le=1_000_000, description="So many backups, the newest; 0 keeps all.")] = 0
+
+
+class BackupTold(BaseModel):
+    """A whole backup."""
+
+    name: str
+    seq: Annotated[int, Field(description="The last fact in it.")]
+    storages: int
+    size: Annotated[int, Field(description="Bytes.")]
+    copied: Annotated[int, Field(description="Bytes that no earlier backup has.")]
+    findings: Annotated[list[str], Field(description="What is wrong with the directory itself.")]
+    pruned: Annotated[int, Field(description="Older backups that were deleted.")]
+
+
+class StopAsked(Taken):
+    """How long running work may go on first."""
+
+    timeout_ms: Annotated[int, Field(ge=0, le=3_600_000)] = 30_000
+
+
+class StopTold(BaseModel):
+    """That it is being stopped. What is cut off goes on when the directory is served again."""
+
+    stops: bool
+
+
+class KeepingHandlers(Handlers):
+    """The operations on the directory."""
+
+    def __init__(self, backend: Backend) -> None:
+        super().__init__(backend)
+        self._backing_up: asyncio.Task[JsonObject] | None = None
+
+    @Operation("GET", "/api/doctor", Diagnosis, scope=Scope.OPERATE, query=DoctorAsked)
+    async def doctor(self, asked: ApiRequest) -> object:
+        """Verify the agents' storages against the ledger. The ledger's own files were verified when the supervisor started."""
+        found = await asyncio.to_thread(
+            served_findings, await self._asking(), self._backend.data, deep=asked.query.deep
+        )
+        return {"findings": [{"severity": it.severity, "what": it.what, "advice": it.advice} for it in found]}
+
+    @Operation("POST", "/api/backup", BackupTold, scope=Scope.ADMIN, body=BackupAsked)
+    async def back_up(self, asked: ApiRequest) -> object:
+        """Back the directory up, to the place that the gateway was started with (`--backups`); 403 without one.
+
+        Only what has changed since the last backup is copied. It is answered when the backup is whole. Who asks while one is being made
+        is answered with that one.
+        """
+        if url := bucket_of(self._backend.data):
+            raise Forbidden(f"{url} is a bucket, and what is here is a cache; see `perdure backup --help`")
+        place = self._backend.backups
+        if not place:
+            raise Forbidden("this gateway has no place for backups; start it with --backups PLACE")
+        if self._backing_up is None or self._backing_up.done():
+            work = partial(_backed_up, self._backend.data, place, await self._asking(), asked.body.keep)
+            self._backing_up = awaited(asyncio.to_thread(work))
+        return await asyncio.shield(self._backing_up)
+
+    @Operation("POST", "/api/stop", StopTold, scope=Scope.ADMIN, body=StopAsked)
+    async def stop(self, asked: ApiRequest) -> object:
+        """Stop the supervisor, the hosts and `perdure serve`, as `perdure stop` does; 403 for a gateway that is served in another way."""
+        if self._backend.stopper is None:
+            raise Forbidden("only `perdure serve` can be stopped in this way; use `perdure stop`")
+        self._backend.stopper(asked.body.timeout_ms)
+        return {"stops": True}
+
+    async def _asking(self) -> Asking:
+        client, loop = await self._backend.client(), asyncio.get_running_loop()
+        return lambda *given: asyncio.run_coroutine_threadsafe(client.ask(*given), loop).result()
+
+
+def _backed_up(data: Path, place: str, ask: Asking, keep: int) -> JsonObject:
+    target = BackupTarget(place)
+    try:
+        made: BackupSummary = Backup(data, target, ServedSteward(ask), lambda _: None).make(time.time_ns() // 1_000_000)
+        gone = prune(target, keep)[0] if keep else 0
+    except LedgerError as problem:
+        raise NotNow(str(problem)) from problem
+    return {**made._asdict(), "pruned": gone}

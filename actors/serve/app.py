@@ -66,7 +66,7 @@ APP: Final = "app"
 
 
 class Traced:
-    """Middleware. A header that is none changes nothing."""
+    # A header that is none changes nothing.
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -79,10 +79,6 @@ class Traced:
             await self._app(scope, receive, send)
         finally:
             TRACE.reset(token)
-
-
-def traced() -> list[Middleware]:
-    return [Middleware(Traced)] if TelemetrySettings.of(os.environ).is_on else []
 
 
 # ---------------------------------------------------------------- app
@@ -150,7 +146,7 @@ class Gateway:
             middleware=[
                 *_cors(security),
                 Middleware(Guard, security=security, limits=self.limits, refusals={mcp.PATH: mcp.refusal}),
-                *traced(),
+                *([Middleware(Traced)] if TelemetrySettings.of(os.environ).is_on else ()),
             ],
             exception_handlers={HTTPException: unrouted},
             lifespan=self._lifespan,

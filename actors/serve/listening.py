@@ -139,7 +139,6 @@ class SocketLine(WebSocketsSansIOProtocol):
 
 
 def lines(limits: GatewayLimits) -> dict[str, Any]:
-    """The protocols of a server with these limits, as uvicorn's options."""
     return {
         "http": type("HttpLine", (HttpLine,), {"limits": limits}),
         "ws": type("SocketLine", (SocketLine,), {"limits": limits}),
@@ -215,7 +214,6 @@ class Server(uvicorn.Server):
 
 
 def check_certificate(certfile: str, keyfile: str) -> None:
-    """Raises `BadRequest` if these are no certificate and its key."""
     if keyfile and not certfile:
         raise BadRequest("certfile", "there is a key, and no certificate")
     if not certfile:

@@ -1,4 +1,7 @@
-"""One process of a gateway: its application, a client of the runtime, and a server on the port that it shares with others."""
+"""One process of a gateway: its application, a client of the runtime, and a server on the port that it shares with others.
+
+It brings Ray, which `listening` does without.
+"""
 
 from __future__ import annotations
 

@@ -17,10 +17,10 @@ from mcp.shared.exceptions import MCPError
 
 from perdure.actors import Client as PerdureClient
 from perdure.actors.gateway.security import Principal
-from perdure.actors.mcp_server import http as over_http
+from perdure.actors.mcp_server import transports as over_http
 from perdure.actors.mcp_server.elicitations import QuestionsBelow
-from perdure.actors.mcp_server.long_runs import McpRuns, run_id_of
 from perdure.actors.mcp_server.offers import offers_of
+from perdure.actors.mcp_server.server import McpRuns, run_id_of
 from perdure.ledger import HARD
 from tests.actors.chat.desk import Outside
 from tests.actors.chat.talk import tell

@@ -85,7 +85,7 @@ def test_a_server_over_stdio_ends_at_ctrl_c_while_its_client_is_silent(tmp_path:
 
 def test_what_stands_on_standard_input_is_told_line_by_line() -> None:
     long = b"x" * 200_000
-    program = "import asyncio, sys; from perdure.actors.mcp_server.stdio import StdinLines\n"
+    program = "import asyncio, sys; from perdure.actors.mcp_server.transports import StdinLines\n"
     program += "async def main():\n  async for line in StdinLines(): print(len(line), repr(line[-2:]))\n"
     program += "  print(repr(sys.stdin.read()))\nasyncio.run(main())"
     environment = os.environ | {"PYTHONPATH": str(ROOT / ".src")}

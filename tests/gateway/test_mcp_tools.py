@@ -16,10 +16,9 @@ from pydantic import BaseModel
 from perdure.actors import Agent, exposed
 from perdure.actors import Client as PerdureClient
 from perdure.actors.gateway.security import Principal, Scope
-from perdure.actors.mcp_server import long_runs as mcp_runs
-from perdure.actors.mcp_server.long_runs import McpRuns, run_id_of
+from perdure.actors.mcp_server import server as mcp_runs
 from perdure.actors.mcp_server.offers import offers_of
-from perdure.actors.mcp_server.server import TASKS, McpServer, instant
+from perdure.actors.mcp_server.server import TASKS, McpRuns, McpServer, instant, run_id_of
 from tests.actors.chat.talk import tell
 from tests.gateway.clerk import CLERK, Clerk
 from tests.gateway.test_mcp import ERAS, NEW, Era, polled, raw, task, until

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from perdure.actors import Agent, RunContext
-from perdure.actors.gateway.run_feed import WINDOW, Batch, RunFeeds
-from perdure.actors.gateway.shared import Shared, Watched
+from perdure.actors.gateway.feeds import WINDOW, Batch, RunFeeds, Shared, Watched
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.gateway.door import Door, events
 from tests.gateway.world import visit

@@ -162,7 +162,7 @@ def test_no_route_and_no_frame_is_open_to_a_principal_without_scopes() -> None:
 
 
 def test_who_may_only_read_cannot_have_the_directory_examined(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.actors.rest.upkeep.served_findings", lambda *_, **__: [])  # it asks from a thread
+    monkeypatch.setattr("perdure.actors.rest.steering.served_findings", lambda *_, **__: [])  # it asks from a thread
 
     async def story(door: Door) -> None:
         headers = {"authorization": "Bearer another-one-of-them"}

@@ -47,8 +47,6 @@ NO_LONGER: Final = "No longer asked."
 
 
 class Choice(NamedTuple):
-    """A possible answer, as its button shows it."""
-
     label: str
     value: Json
 
@@ -58,7 +56,7 @@ APPROVE_OR_DENY: Final = (Choice("Approve", True), Choice("Deny", False))
 
 
 class KeepsReplies(Protocol):
-    """What takes in a reply, and begins its delivery (`deliveries.Deliveries`)."""
+    # `deliveries.Deliveries`, which imports this module.
 
     def messenger(self, messenger_id: str) -> Messenger: ...
 
@@ -78,7 +76,7 @@ class ThreadQuestions:
         self._closed: set[str] = set()  # those that are known to be
 
     @property
-    def _turns(self) -> Turns:  # after a failure of the storage they are other objects
+    def turns(self) -> Turns:  # after a failure of the storage they are other objects
         return self._agent._perdure_conversation.turns
 
     def _find(self, reply_id: str) -> ReplyRow | None:
@@ -87,8 +85,8 @@ class ThreadQuestions:
     # asking
 
     def review(self, reply: ReplyRow, *, is_parked: bool) -> None:
-        """Ask for the calls of a reply's turn that need approval, each once, and close the questions that were answered elsewhere."""
-        wanted = {str(ask["ask_id"]): ask for ask in self._asked_of(reply.request_id)}
+        # Each call that needs approval is asked for once. Questions that were answered elsewhere are closed.
+        wanted = {str(ask["ask_id"]): ask for ask in self.turns.answers.approvals(reply.request_id)}
         for ask_id, ask in wanted.items() if is_parked else ():
             if ask_id not in reply.approvals:
                 asked = self._asked(ask, self._keeper.groups_of(reply.messenger_id, reply.thread_id))
@@ -104,14 +102,11 @@ class ThreadQuestions:
                 self._close(question, self._elsewhere(question.asked))
             self._closed.add(question_id)
 
-    def _asked_of(self, request_id: str) -> list[AskRow]:
-        return self._turns.answers.approvals(request_id)
-
     def has_open(self, reply: ReplyRow) -> bool:
         return any(each not in self._closed for each in reply.approvals.values())
 
     def ask(self, ask: AskRow, messenger_id: str, thread_id: str, groups: Collection[str]) -> None:
-        """Post a question of a run, as part of the open transaction. `groups` are those as which the thread may answer."""
+        # The post is part of the open transaction. `groups` are those as which the thread may answer.
         choices = choices_of(ask["schema"])
         self._post(messenger_id, thread_id, self._asked(ask, groups), ask_text(ask, is_choice=bool(choices)), choices)
 
@@ -164,13 +159,15 @@ class ThreadQuestions:
         return {"accepted": True, "reply": row.reply_id}
 
     async def decide(self, press: ReplyRow) -> None:
-        """Decide a press, after those of its question that were accepted before it. Afterwards its words say what came of it."""
+        # Presses of its question that were accepted before it are decided first. Afterwards its words say what came of it.
         assert press.press is not None, "this is for presses"
         question_id = press.press["question"]
         lock = self._locks.setdefault(question_id, asyncio.Lock())
         async with lock:
-            before = [each for each in self._replies.open.values() if each.is_press_of(question_id)]
-            for each in sorted(before, key=lambda row: row.number):
+            presses = [
+                each for each in self._replies.open.values() if each.press and each.press["question"] == question_id
+            ]
+            for each in sorted(presses, key=lambda row: row.number):
                 if each.number <= press.number and each.words is None and each.cancelled is None:
                     await self._decide(each, question_id)
 
@@ -199,10 +196,12 @@ class ThreadQuestions:
         self._tenant.faults.at(KillPoint.BEFORE_EFFECT, "messenger answer")
         with self._tenant.outbox.transact():
             try:
-                row: AskRow | None = self._turns.answers.decided(asked["ask_id"], given.said(self._tenant.limits))
+                row: AskRow | None = self.turns.answers.decided(asked["ask_id"], given.said(self._tenant.limits))
                 self._note(question, asked, press, _came_to(row, asked, None), row)
             except BadRequest as refusal:
-                is_open = any(each["ask_id"] == asked["ask_id"] for each in self._asked_of(asked["request_id"]))
+                is_open = any(
+                    each["ask_id"] == asked["ask_id"] for each in self.turns.answers.approvals(asked["request_id"])
+                )
                 outcome = "" if is_open else self._elsewhere(asked)
                 words = refusal.problem if is_open else f"Answered already. {outcome}"
                 self._note(question, asked, press, (words, outcome), None)
@@ -232,7 +231,7 @@ class ThreadQuestions:
         came_to: tuple[str, str],
         voted: AskRow | None,
     ) -> None:
-        """Write down what a press came to: words for the presser, and the outcome, or the votes so far if it is still open."""
+        # Keeps the words for the presser, and the outcome, or the votes so far if the question is still open.
         words, outcome = came_to
         self._replies.change(press, words=words)
         if outcome:
@@ -249,9 +248,9 @@ class ThreadQuestions:
             return None
 
     def _elsewhere(self, asked: AskedInThread) -> str:
-        """What a call came to that was answered by another way."""
-        turn = self._turns.views.find(asked["request_id"])
-        message = None if turn is None else self._turns.views.result_of(turn).message
+        # What a call came to that was answered by another way.
+        turn = self.turns.views.find(asked["request_id"])
+        message = None if turn is None else self.turns.views.result_of(turn).message
         parts: Sequence[Part] = [] if message is None else message["parts"]
         part = next((each for each in parts if each.get("toolCallId") == asked["call_id"]), None)
         approval = {} if part is None else part.get("approval", {})
@@ -283,7 +282,6 @@ class ThreadQuestions:
 
 
 def buttons_of(row: ReplyRow) -> list[Button]:
-    """The buttons of a question, as providers get them."""
     return [Button(label, f"{OURS}:{row.reply_id}:{place}") for place, label in enumerate(row.buttons)]
 
 
@@ -291,7 +289,7 @@ def buttons_of(row: ReplyRow) -> list[Button]:
 
 
 def choices_of(schema: Mapping[str, Any]) -> list[Choice]:
-    """The answers among which a schema lets choose; none if they are too many, or no list."""
+    # Empty if there are too many answers, or no list of them.
     if schema.get("type") == "boolean" and "enum" not in schema and "const" not in schema:
         return [*YES_OR_NO]
     values = [schema["const"]] if "const" in schema else schema.get("enum", [])
@@ -311,7 +309,6 @@ def _one_line(text: str, most: int = NAME_CHARS_MAX) -> str:
 
 
 def ask_text(ask: AskRow, *, is_choice: bool = True) -> str:
-    """A question for whoever is to answer it."""
     said = [str(ask["question"])]
     if ask["args"]:
         said.append(_as_code(ask["args"]))
@@ -334,7 +331,7 @@ def _as_code(value: object) -> str:
 
 
 def _came_to(row: AskRow | None, asked: AskedInThread, refusal: BadRequest | None) -> tuple[str, str]:
-    """What the presser is told, and the outcome; that is empty while the question is open."""
+    # What the presser is told, and the outcome; that is empty while the question is open.
     if row is None:
         return UNKNOWN, NO_LONGER
     if row["status"] == "answered":
@@ -355,7 +352,7 @@ def _votes(row: AskRow, asked: AskedInThread) -> str:
     return f"{row['people']} people are asked to say the same. So far: {_sentence(said)}"
 
 
-def _said(answer: Mapping[str, Any], asked: AskedInThread) -> str:
+def _said(answer: Mapping[str, object], asked: AskedInThread) -> str:
     labels = [label for label, value in zip(asked["labels"], asked["values"], strict=True) if value == answer["value"]]
     if asked["kind"] == APPROVAL:
         return _decided(approved=answer["value"] is True, by=f"by {answer['who']}")

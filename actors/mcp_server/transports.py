@@ -1,22 +1,27 @@
-"""MCP over HTTP with the SDK: sessions with replay after a cut line, and calls without a session.
+"""The two ways to the MCP server: HTTP, for any number of clients, and the standard input and output of a process that its client has
+started. They need the extra `mcp`.
 
-Only `routes` loads this module, with the first request: it needs the extra `mcp`, and a gateway that offers nothing over MCP does not.
+Over HTTP there are sessions, with replay after a cut line, and calls without a session. `routes` loads this module with the first request,
+because a gateway that offers nothing over MCP does without the SDK.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
+import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from itertools import count
 from math import isfinite
-from typing import Final
+from typing import Any, Final, Self, cast
 
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
+from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http import EventCallback, EventMessage, EventStore, StreamableHTTPServerTransport
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.types import JSONRPCMessage
@@ -24,10 +29,13 @@ from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
 from perdure.actors.gateway.backend import Backend
-from perdure.actors.gateway.security import Principal
+from perdure.actors.gateway.security import STDIO, Principal
 from perdure.actors.mcp_server.offers import Choice
 from perdure.actors.mcp_server.server import McpServer
 from perdure.actors.tasks import awaited
+
+# ---------------------------------------------------------------- HTTP
+
 
 BODY_BYTES_MAX: Final = sys.maxsize  # the guard has counted them
 SESSIONS_MAX: Final = 1_000
@@ -54,7 +62,6 @@ class McpOverHttp:
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Serve from now on, until `stop`."""
         ready = asyncio.Event()
         self._serving = awaited(self._serve(ready))
         upcoming = awaited(ready.wait())
@@ -77,7 +84,7 @@ class McpOverHttp:
             await self._stopped.wait()
 
     async def answer(self, who: Principal, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request. A session belongs to the principal who has opened it; for all others there is none."""
+        # A session belongs to the principal who has opened it; for all others there is none.
         scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=who.name, scopes=[]))
         session = Headers(scope=scope).get("mcp-session-id")
         known = self._sessions._server_instances  # noqa: SLF001 - the SDK has no question for it
@@ -121,3 +128,65 @@ class RecentEvents(EventStore):
             if each > int(number) and message is not None:
                 await send_callback(EventMessage(message, f"{each}:{stream_id}"))
         return stream_id
+
+
+# ---------------------------------------------------------------- standard input and output
+
+
+LOCAL = Principal(STDIO)
+STDIN: Final = 0
+PIECE_BYTES: Final = 65_536
+PIECES_MAX: Final = 16
+
+
+async def serve_stdio(backend: Backend, choices: Iterable[Choice]) -> None:
+    """Serve until standard input ends. Whatever else is printed meanwhile goes to standard error. The cluster is started, or joined, beside
+    the first messages, so runs of an earlier process go on at once."""
+    server = McpServer(backend, choices, LOCAL).server
+    async with stdio_server(stdin=cast("Any", StdinLines())) as (heard, said):
+        opening = awaited(backend.client())
+        try:
+            await server.run(heard, said, server.create_initialization_options())
+        finally:
+            await asyncio.wait({opening})  # if it failed, each call was told so
+            await backend.close()
+
+
+class StdinLines:
+    """The lines of standard input, which from then on is empty for everybody else. A thread of its own reads them, and the process ends
+    without it: nothing can interrupt it while the client is silent, so Ctrl-C would wait for the SDK's own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._pieces: asyncio.Queue[bytes] = asyncio.Queue(PIECES_MAX)
+        self._rest, self._is_over = bytearray(), False
+        self._wire = os.dup(STDIN)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, STDIN)
+        os.close(nothing)
+        threading.Thread(target=self._read, daemon=True, name="perdure-stdin").start()
+
+    def _read(self) -> None:
+        piece = b"?"
+        with suppress(RuntimeError):  # the loop has ended
+            while piece:
+                piece = os.read(self._wire, PIECE_BYTES)
+                asyncio.run_coroutine_threadsafe(self._pieces.put(piece), self._loop).result()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> str:
+        # The last line may lack its end.
+        searched = 0
+        while (end := self._rest.find(b"\n", searched)) < 0 and not self._is_over:
+            searched = len(self._rest)
+            piece = await self._pieces.get()
+            self._is_over = not piece
+            self._rest += piece
+        if not self._rest:
+            raise StopAsyncIteration
+        taken = len(self._rest) if end < 0 else end + 1
+        line = self._rest[:taken].decode(errors="replace")
+        del self._rest[:taken]
+        return line
