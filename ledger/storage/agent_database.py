@@ -18,8 +18,7 @@ import duckdb
 
 from perdure.ledger.errors import StaleIncarnation, StorageError
 from perdure.ledger.storage.disk import Disk
-from perdure.ledger.storage.ownership import SCHEMA_VERSION, refuse_stranger
-from perdure.ledger.storage.records import Records, Row
+from perdure.ledger.storage.records import SCHEMA_VERSION, Records, Row, refuse_stranger
 from perdure.ledger.storage.sql import OVER, SqlCursor
 from perdure.ledger.storage.sql_statements import bodies, everything, insertion, owner, signing, taking
 

@@ -21,8 +21,7 @@ from perdure.ledger.storage.agent_log import AgentLog
 from perdure.ledger.storage.disk import Disk
 from perdure.ledger.storage.log_file import LogFile
 from perdure.ledger.storage.log_format import LogHead, log_of_rows
-from perdure.ledger.storage.ownership import SCHEMA_VERSION
-from perdure.ledger.storage.records import Records, Row
+from perdure.ledger.storage.records import SCHEMA_VERSION, Records, Row
 from perdure.ledger.storage.sql import SqlCursor
 from perdure.ledger.storage.sql_statements import insertion, signing
 

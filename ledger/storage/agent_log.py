@@ -36,8 +36,7 @@ from perdure.ledger.storage.log_format import (
     read_log,
     rows_of,
 )
-from perdure.ledger.storage.ownership import SCHEMA_VERSION, refuse_stranger
-from perdure.ledger.storage.records import Records, Row
+from perdure.ledger.storage.records import SCHEMA_VERSION, Records, Row, refuse_stranger
 
 Durable = Callable[[], AbstractContextManager[None]]
 

@@ -15,9 +15,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from perdure.ledger.codec import pack, unpack
+from perdure.ledger.errors import StaleIncarnation, StorageError
+
+SCHEMA_VERSION: Final = 1
 
 STATE, INBOX, OUTBOX, RESULT, STEP, GONE = "state", "inbox", "outbox", "result", "step", "gone"
 MESSAGE, TURN, OPEN, KEY, CHUNKS, CALL, GUARD = "message", "turn", "open", "key", "chunks", "call", "guard"
@@ -57,6 +60,20 @@ class Row(NamedTuple):
     kind: str
     key: str
     body: bytes | None
+
+
+def refuse_newer(agent_id: str, version: int) -> None:
+    if version > SCHEMA_VERSION:
+        raise StorageError(agent_id, f"a newer Perdure wrote it (schema {version}, this one knows {SCHEMA_VERSION})")
+
+
+# Whose a storage is stands in a database's `meta` and in a log's head.
+def refuse_stranger(agent_id: str, incarnation: int, *, owner: str, latest: int, version: int) -> None:
+    refuse_newer(agent_id, version)
+    if owner != agent_id:
+        raise StorageError(agent_id, f"the file in its place is the storage of {owner!r}; put each back under its name")
+    if latest > incarnation:
+        raise StaleIncarnation(agent_id, f"incarnation {latest} has taken over from {incarnation}")
 
 
 def step_key(run_id: str, name: str) -> str:
