@@ -13,10 +13,10 @@ import duckdb
 
 from perdure.ledger.block_guard import BlockGuard
 from perdure.ledger.errors import StorageError
+from perdure.ledger.storage.agent_database import insertion, signing
 from perdure.ledger.storage.disk import SCHEMA, TYPE
 from perdure.ledger.storage.file_disk import is_log_at
 from perdure.ledger.storage.log_format import Numbered, Reading, clock_after, read_log, rows_of
-from perdure.ledger.storage.sql_statements import insertion, signing
 
 _TABLES: Final = "SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name = $1"
 _COME = """SELECT agent_id, incarnation, greatest(clock, (SELECT coalesce(max(number), 0) + 1 FROM {0}.perdure.records))

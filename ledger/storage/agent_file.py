@@ -16,14 +16,13 @@ import duckdb
 
 from perdure.ledger.duckdb_format import is_damage
 from perdure.ledger.errors import WAY_OUT, StorageConflict, StorageError, StorageLost
-from perdure.ledger.storage.agent_database import AgentDatabase
+from perdure.ledger.storage.agent_database import AgentDatabase, insertion, signing
 from perdure.ledger.storage.agent_log import AgentLog
 from perdure.ledger.storage.disk import Disk
 from perdure.ledger.storage.log_file import LogFile
 from perdure.ledger.storage.log_format import LogHead, log_of_rows
 from perdure.ledger.storage.records import SCHEMA_VERSION, Records, Row
 from perdure.ledger.storage.sql import SqlCursor
-from perdure.ledger.storage.sql_statements import insertion, signing
 
 
 class AgentFile:
