@@ -58,7 +58,6 @@ IMPURE_IN_LEDGER = {
     "ledger/storage/after_power_cut.py",
     "ledger/storage/agent_database.py",
     "ledger/storage/agent_file.py",
-    "ledger/storage/agent_locks.py",
     "ledger/storage/agent_storage.py",
     "ledger/storage/agent_storages.py",
     "ledger/storage/carried_disk.py",
