@@ -40,7 +40,6 @@ IMPURE_IN_LEDGER = {
     "ledger/maintenance/bucket_backups.py",
     "ledger/maintenance/bucket_examination.py",
     "ledger/maintenance/bucket_restoration.py",
-    "ledger/maintenance/copying.py",
     "ledger/maintenance/cut.py",
     "ledger/maintenance/examination.py",
     "ledger/maintenance/listing.py",

@@ -22,13 +22,12 @@ from perdure.ledger.code_files import CODE, code_in, put_code
 from perdure.ledger.directory_format import AGENTS, FORMAT, FORMAT_FILE, LEDGER, keep_word
 from perdure.ledger.errors import BadRequest, LedgerUnwritable
 from perdure.ledger.maintenance.cold_view import cold_view
-from perdure.ledger.maintenance.copies import CopyReader
-from perdure.ledger.maintenance.copying import copy_storage
+from perdure.ledger.maintenance.copies import CopyReader, copy_storage, files_of
 from perdure.ledger.maintenance.listing import list_storages
 from perdure.ledger.maintenance.restoration import brought
 from perdure.ledger.slots import IDENTITY, Chain, JournalLife, Procedure, get
-from perdure.ledger.storage.file_disk import log_of, place_of
-from perdure.ledger.storage.patches import MAIN, WAL, Patch, StorageImage
+from perdure.ledger.storage.file_disk import place_of
+from perdure.ledger.storage.patches import Patch, StorageImage
 from perdure.ledger.store.bucket import Bucket, BucketRefused
 from perdure.ledger.store.bucket_past import PastStore
 from perdure.ledger.store.bucket_storages import BucketStorages, drop_storages
@@ -184,8 +183,7 @@ def _storages_in(
             come = reader.read(copy)  # what its last checkpoint has torn is put back with this
             agent = agents.get(place) or come.agent_id
             if agent:
-                files = {name: path.read_bytes() for name, path in ((MAIN, copy), (WAL, log_of(copy))) if path.exists()}
-                yield agent, StorageImage(1, files)
+                yield agent, StorageImage(1, files_of(copy))
             elif come.problem:
                 tell(f"{folder / place} was left out: it belongs to no agent that the ledger knows, and {come.problem}")
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from perdure.ledger.codec import pack, unpack
 from perdure.ledger.directory_format import AGENTS, LEDGER
-from perdure.ledger.maintenance.copying import copy_storage
+from perdure.ledger.maintenance.copies import copy_storage
 from perdure.ledger.maintenance.listing import Stamps, list_storages
 from perdure.ledger.maintenance.manifest import plain_stamps, stamps_from
 from perdure.ledger.store.journal import SEGMENT

@@ -1,7 +1,7 @@
 """What has changed in the files of a directory's storages and code since they were looked at last, as patches.
 
 Agents write their files themselves, and tell nobody what. So the files are looked at: those that their stamps say have changed are read, as
-they were together at one moment (`copying`), and compared block by block with what they were. Whoever looks between two decisions of the
+they were together at one moment (`copies`), and compared block by block with what they were. Whoever looks between two decisions of the
 ledger gets what fits the ledger: an agent commits before it reports, and has heard of nothing that is decided later (`cut`).
 """
 
@@ -19,12 +19,11 @@ from typing import Final, NamedTuple
 from perdure.ledger.block_guard import BlockGuard
 from perdure.ledger.code_files import CODE, code_in
 from perdure.ledger.directory_format import AGENTS
-from perdure.ledger.maintenance.copies import CopyReader
-from perdure.ledger.maintenance.copying import copy_storage
+from perdure.ledger.maintenance.copies import CopyReader, copy_storage, files_of
 from perdure.ledger.maintenance.listing import Stamps, list_storages, stamps_of
-from perdure.ledger.storage.file_disk import is_log_at, log_of, place_of
+from perdure.ledger.storage.file_disk import is_log_at, place_of
 from perdure.ledger.storage.log_format import check_of, read_log
-from perdure.ledger.storage.patches import MAIN, WAL, FilePatch, Patch, whole
+from perdure.ledger.storage.patches import MAIN, FilePatch, Patch, whole
 
 _BLOCK: Final = 4 << 10
 _FRESH_NS: Final = (
@@ -162,7 +161,7 @@ class StorageChanges:
         guard = BlockGuard(copy, fsync=False)
         guard.mend()
         guard.close()
-        return stamps, {name: part.read_bytes() for name, part in ((MAIN, copy), (WAL, log_of(copy))) if part.exists()}
+        return stamps, files_of(copy)
 
     def _gone(self, place: str, agent: str) -> None:
         seen = self._seen.pop(place, None)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from perdure.ledger.errors import LedgerDamaged, StorageLost
-from perdure.ledger.maintenance.copying import copy_storage
+from perdure.ledger.maintenance.copies import copy_storage
 from perdure.ledger.maintenance.listing import list_storages
 from perdure.ledger.storage.after_power_cut import redo
 from perdure.ledger.storage.file_disk import place_of, stored_below
