@@ -51,6 +51,12 @@ def stamps_of(database: Path) -> Stamps | None:
     return None if stamp is None else Stamps(stamp, *others)
 
 
+# As msgpack and JSON give them back.
+def stamps_from(plain: list[list[int] | None] | None) -> Stamps | None:
+    first, *others = (None if each is None else (each[0], each[1], each[2]) for each in plain or [None])
+    return None if first is None else Stamps(first, *others)
+
+
 def root_of(place: str) -> str:
     # The storage of the agent at the root of the family to which the storage at this path belongs.
     folder, name, *below = place.split("/", 2)
