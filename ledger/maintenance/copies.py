@@ -176,7 +176,6 @@ class CopyReader:
             self._con.execute("USE memory")
             self._con.execute(f"DETACH DATABASE IF EXISTS {name}")
 
-
     def _fill(self, name: str, copy: Path) -> None:
         reading, rows = read_records(copy)
         self._con.execute(f"ATTACH ':memory:' AS {name} ({TYPE})")

@@ -62,8 +62,6 @@ def _begun(data: Path) -> tuple[Path, Lock]:
                 return part, lock
 
 
-
-
 def _claimed(part: Path) -> Lock | None:
     # None if another process has the part, or it is gone.
     with suppress(FileNotFoundError, LedgerLocked):

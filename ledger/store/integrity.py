@@ -20,7 +20,6 @@ from perdure.ledger.block_guard import BlockGuard
 from perdure.ledger.duckdb_format import is_damage
 from perdure.ledger.errors import LedgerDamaged, LedgerError, LedgerLocked
 from perdure.ledger.store.assessment import assess
-from perdure.ledger.store.batch_table import spell_out
 from perdure.ledger.store.duckdb_file import (
     DATABASE,
     DOCTOR,
@@ -31,6 +30,7 @@ from perdure.ledger.store.duckdb_file import (
     without_log,
 )
 from perdure.ledger.store.duckdb_store import DuckDBStore
+from perdure.ledger.store.duckdb_tables import spell_out
 from perdure.ledger.store.journal_scan import has_everything, has_segments
 from perdure.ledger.store.key_filter import DAMAGED, read_through_filter
 from perdure.ledger.store.lock import LOCK, Lock

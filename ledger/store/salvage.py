@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import duckdb
 
 from perdure.ledger.errors import LedgerDamaged
-from perdure.ledger.store.batch_table import count_facts
 from perdure.ledger.store.duckdb_file import (
     DATABASE,
     INDEXED_MAX,
@@ -33,7 +32,7 @@ from perdure.ledger.store.duckdb_file import (
     transact,
     without_log,
 )
-from perdure.ledger.store.duckdb_tables import COLUMNS
+from perdure.ledger.store.duckdb_tables import COLUMNS, count_facts
 from perdure.ledger.store.journal_scan import scan
 from perdure.ledger.store.lock import Lock
 from perdure.ledger.store.seals import GENESIS, Mark, seal_anew
