@@ -67,7 +67,6 @@ IMPURE_IN_LEDGER = {
     "ledger/storage/sql.py",
     "ledger/storage/this_machine.py",
     "ledger/storage/transaction.py",
-    "ledger/store/assessment.py",
     "ledger/store/bucket.py",
     "ledger/store/bucket_past.py",
     "ledger/store/bucket_storages.py",

@@ -32,7 +32,6 @@ import duckdb
 from perdure.ledger.block_guard import BlockGuard
 from perdure.ledger.duckdb_format import is_damage
 from perdure.ledger.errors import BadRequest, LedgerDamaged, LedgerError, LedgerUnwritable
-from perdure.ledger.store.assessment import Assessment, assess
 from perdure.ledger.store.batches import expand_rows
 from perdure.ledger.store.duckdb_file import (
     DATABASE,
@@ -69,7 +68,7 @@ from perdure.ledger.store.duckdb_tables import (
     write_counts,
 )
 from perdure.ledger.store.journal import SEGMENT, Journal
-from perdure.ledger.store.journal_scan import commits, has_everything, has_segments
+from perdure.ledger.store.journal_scan import Assessment, assess, commits, has_everything, has_segments
 from perdure.ledger.store.key_filter import KeyFilter, filter_after, new_keys, read_filter
 from perdure.ledger.store.lock import Lock
 from perdure.ledger.store.memory_store import forget_bounds

@@ -19,7 +19,6 @@ import duckdb
 from perdure.ledger.block_guard import BlockGuard
 from perdure.ledger.duckdb_format import is_damage
 from perdure.ledger.errors import LedgerDamaged, LedgerError, LedgerLocked
-from perdure.ledger.store.assessment import assess
 from perdure.ledger.store.duckdb_file import (
     DATABASE,
     DOCTOR,
@@ -31,7 +30,7 @@ from perdure.ledger.store.duckdb_file import (
 )
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.ledger.store.duckdb_tables import spell_out
-from perdure.ledger.store.journal_scan import has_everything, has_segments
+from perdure.ledger.store.journal_scan import assess, has_everything, has_segments
 from perdure.ledger.store.key_filter import DAMAGED, read_through_filter
 from perdure.ledger.store.lock import LOCK, Lock
 from perdure.ledger.store.salvage import read_through, rebuild, unreadable, way_out
