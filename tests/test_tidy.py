@@ -77,7 +77,6 @@ IMPURE_IN_LEDGER = {
     "ledger/store/journal.py",
     "ledger/store/journal_scan.py",
     "ledger/store/integrity.py",
-    "ledger/store/salvage.py",
     "ledger/whole_files.py",
     "ledger/values.py",  # it names the types of paths and of UUIDs, and makes none
 }
