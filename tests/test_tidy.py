@@ -46,7 +46,6 @@ IMPURE_IN_LEDGER = {
     "ledger/maintenance/looking.py",
     "ledger/maintenance/replicated_store.py",
     "ledger/maintenance/storage_changes.py",
-    "ledger/maintenance/storage_sources.py",
     "ledger/replica_settings.py",
     "ledger/maintenance/copies.py",
     "ledger/maintenance/restoration.py",
