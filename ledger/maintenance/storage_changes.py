@@ -95,7 +95,9 @@ class StorageChanges:
             for agent in agents:
                 place = place_of(agent)
                 self._look_at(place, agent)
-                for below in self._below(place.removesuffix(".db")):
+                folder = self._data / AGENTS / place.removesuffix(".db")
+                for path in folder.rglob("*.db") if folder.is_dir() else ():
+                    below = path.relative_to(self._data / AGENTS).as_posix()
                     self._look_at(below, self._agents.get(below, ""))
             self._look_at_code()
 
@@ -125,11 +127,6 @@ class StorageChanges:
                 if place not in self._fresh:  # what comes again is compared with what was carried
                     del self._seen[place]
 
-    def _below(self, folder: str) -> Iterator[str]:
-        if (self._data / AGENTS / folder).is_dir():
-            for path in (self._data / AGENTS / folder).rglob("*.db"):
-                yield path.relative_to(self._data / AGENTS).as_posix()
-
     def _look_at(self, place: str, agent: str) -> None:
         self._fresh.discard(place)
         path = self._data / AGENTS / place
@@ -141,7 +138,8 @@ class StorageChanges:
 
     def _look_at_code(self) -> None:
         folder = self._data / CODE
-        stamps = {path.name: _stamp(path) for path in sorted(folder.iterdir())} if folder.is_dir() else {}
+        about = {path.name: path.stat() for path in sorted(folder.iterdir())} if folder.is_dir() else {}
+        stamps = {name: (each.st_size, each.st_mtime_ns) for name, each in about.items()}
         seen = self._seen.get(CODE)
         if stamps and (seen is None or seen.stamps != stamps):
             self._note(CODE, CODE, stamps, code_in(folder))
@@ -220,11 +218,6 @@ class StorageChanges:
             number += 1
             self._patches.append(Patch(agent, 0, number, parts))
         self._seen[place] = _Seen(agent, stamps, number, {name: _blocks_of(each) for name, each in files.items()})
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    about = path.stat()
-    return about.st_size, about.st_mtime_ns
 
 
 def _blocks_of(content: bytes) -> _Blocks:

@@ -29,7 +29,8 @@ class BackupTarget:
     """One place for the backups of one directory. Raises `LedgerError` when it cannot be reached, read or written."""
 
     def __init__(self, url: str) -> None:
-        self._password = _password_in(url)
+        found = re.match(r"[^/]*//[^/@:]*:([^/@]+)@", url)  # `scheme://user:password@place`
+        self._password = found[1] if found else ""
         self.url = self._struck(url)
         try:
             self._fs, self._root = fsspec.core.url_to_fs(url)
@@ -123,12 +124,6 @@ class BackupTarget:
 
     def _struck(self, words: str) -> str:
         return words.replace(self._password, "***") if self._password else words
-
-
-def _password_in(url: str) -> str:
-    # In `scheme://user:password@place`.
-    found = re.match(r"[^/]*//[^/@:]*:([^/@]+)@", url)
-    return found[1] if found else ""
 
 
 def _place(piece: str) -> str:

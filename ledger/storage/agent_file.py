@@ -48,21 +48,17 @@ class AgentFile:
         self._holder = holder
         self._on_write = on_write
         self._on_end = on_end
-        self._ended: StorageError | None = None
+        self.ended: StorageError | None = None  # why, once this life is over
         self._ending = RLock()
         self._empty_lanes: set[SqlCursor] = set()
-
-    @property
-    def ended(self) -> bool:
-        return self._ended is not None
 
     @property
     def is_database(self) -> bool:
         return isinstance(self.kept, AgentDatabase)
 
     def check(self) -> None:
-        if self._ended is not None:
-            raise type(self._ended)(*self._ended.args)
+        if self.ended is not None:
+            raise type(self.ended)(*self.ended.args)
 
     def wake(self) -> None:
         """Open what is on the disk, and take it for this incarnation."""
@@ -167,9 +163,9 @@ class AgentFile:
         With `checkpoint` a database's log is brought into it first, if the disk lets it be; if not, it stays beside it.
         """
         with self._ending:
-            if self._ended is not None:
+            if self.ended is not None:
                 return
-            self._ended = reason
+            self.ended = reason
         for lane in list(self._empty_lanes):
             lane.shut()
         if self.kept is not None:

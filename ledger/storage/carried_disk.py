@@ -50,13 +50,6 @@ def own_folder(place: Path) -> Path:
     return made
 
 
-def _put(content: bytes | Path, file: Path) -> None:
-    if isinstance(content, bytes):
-        file.write_bytes(content)
-    else:
-        content.replace(file)
-
-
 def _in_one_patch(agent_id: str, file: Path) -> bytes:
     if (size := file.stat().st_size) > COPY_MAX:
         why = f"the copy of {agent_id} has {size} bytes, and one for a ledger in a bucket has {COPY_MAX} at most: it is carried whole"
@@ -219,16 +212,21 @@ class CarriedDisk(FileDisk):
             )
         is_new = agent_id not in self._holders
         super()._hold(agent_id, holder)
-        if is_new:
-            image = self._told.pop(agent_id, None)
-            path = self.path_of(agent_id)
-            self._drop(path)
-            self._closed.discard(agent_id)
-            if image is not None:
-                self._numbers[agent_id] = image.number
-                path.parent.mkdir(parents=True, exist_ok=True)
-                for name, content in image.files.items():
-                    _put(content, path.with_name(path.name + name))
+        if not is_new:
+            return
+        image = self._told.pop(agent_id, None)
+        path = self.path_of(agent_id)
+        self._drop(path)
+        self._closed.discard(agent_id)
+        if image is not None:
+            self._numbers[agent_id] = image.number
+            path.parent.mkdir(parents=True, exist_ok=True)
+            for name, content in image.files.items():
+                file = path.with_name(path.name + name)
+                if isinstance(content, bytes):
+                    file.write_bytes(content)
+                else:
+                    content.replace(file)
 
     def _release(self, agent_id: str) -> None:
         is_held = agent_id in self._holders

@@ -208,7 +208,8 @@ def kind_of(statement: duckdb.Statement) -> StatementType:
         kind = statement.type
     except ValueError:  # a kind that this binding has no name for
         _refuse(statement, _beginning(words) or "Perdure does not know this statement")
-    reason = _KINDS.get(kind) or _beginning(words) or _of_pragma(kind, words) or _of_words(words)
+    sets = kind is StatementType.PRAGMA and not _PRAGMAS_THAT_LOOK.intersection(words[1:2])
+    reason = _KINDS.get(kind) or _beginning(words) or (_POOLED if sets else _of_words(words))
     if reason:
         _refuse(statement, reason)
     return kind
@@ -220,11 +221,6 @@ def _refuse(statement: duckdb.Statement, reason: str) -> NoReturn:
 
 def _beginning(words: Sequence[str]) -> str:
     return next((reason for begin, reason in _BEGINNINGS.items() if tuple(words[: len(begin)]) == begin), "")
-
-
-def _of_pragma(kind: StatementType, words: Sequence[str]) -> str:
-    looks = len(words) > 1 and words[1] in _PRAGMAS_THAT_LOOK
-    return _POOLED if kind is StatementType.PRAGMA and not looks else ""
 
 
 def _of_words(words: Sequence[str]) -> str:

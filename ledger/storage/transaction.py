@@ -192,18 +192,15 @@ class Transaction:
         return lane.run(script.parsed, parameters)
 
     def database(self) -> SqlCursor:
-        if self.lane is None:
-            with self.storage.committing:
-                self._begin()
-        assert self.lane is not None
-        return self.lane
-
-    def _begin(self) -> None:
-        if self.lane is None:
-            lane = self.storage.database()
-            self.snapshot = self.storage.records().clock
-            lane.begin()
-            self.lane = lane
+        if (lane := self.lane) is not None:
+            return lane
+        with self.storage.committing:
+            if (lane := self.lane) is None:
+                lane = self.storage.database()
+                self.snapshot = self.storage.records().clock
+                lane.begin()
+                self.lane = lane
+            return lane
 
     def put(self, kind: str, key: str, body: bytes | None) -> None:
         self.check()

@@ -178,15 +178,13 @@ class BucketStorages:
         their slots, and before the last root by the packs, of which each is of one root; what is packed anew counts as written then."""
         with self._lock:
             bases = {agent: unpack(sizes) for agent, sizes in con.execute(_NEWEST).fetchall()}
-            tails = {agent: [patch for _, patch in self._tails[agent]] for agent in self._newest_tails()}
+            tailed = sorted(self._tails, key=lambda agent: self._tails[agent][-1][0], reverse=True)
+            tails = {agent: [patch for _, patch in self._tails[agent]] for agent in tailed}
         return {
             agent: _bytes_after(bases.get(agent, {}), tails.get(agent, ()))
             for agent in dict.fromkeys([*tails, *bases])
             if name_of(agent) and self.may_have(agent)
         }
-
-    def _newest_tails(self) -> list[str]:
-        return sorted(self._tails, key=lambda agent: self._tails[agent][-1][0], reverse=True)
 
     # a root
 

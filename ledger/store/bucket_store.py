@@ -179,6 +179,7 @@ class BucketStore(DuckDBStore):
     ) -> None:
         super().__init__(path, fsync=False)
         self._follows = follows
+        self.url = bucket.url
         self.cache_dir = str(path.parent)
         self._looks = looks
         self._bucket, self._claim, self._now_s, self._token, self._pause = bucket, claim, now_s, token, pause
@@ -200,11 +201,6 @@ class BucketStore(DuckDBStore):
         self._is_restored = False  # the prefix began with a root
         self._is_whole = False  # nothing of what a boot reads is missing, so a root may be announced
         self._answered = 0  # the last knock that was
-
-    @property
-    def url(self) -> str:
-        """Of the bucket."""
-        return self._bucket.url
 
     def _fill(self) -> None:
         self._life, self._answered = JournalLife(self._token(8)), 0

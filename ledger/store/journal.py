@@ -124,7 +124,9 @@ class Journal:
         head += digest(head)
         self._place, self._end = len(head), max(self._room, len(head) + size)
         self._room = min(2 * self._room, _ROOM_MAX)
-        segment, mirror = (_create(self._directory / f"{name}{self._number}") for name in (SEGMENT, MIRROR))
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        paths = (self._directory / f"{name}{self._number}" for name in (SEGMENT, MIRROR))
+        segment, mirror = (os.open(path, flags, 0o644) for path in paths)
         self._files = segment, mirror
         _write(segment, [head, bytes(self._end - len(head))], 0)
         _write(mirror, [head], 0)
@@ -168,10 +170,6 @@ def digest(*parts: bytes | memoryview) -> bytes:
     for part in parts:
         state.update(part)
     return state.digest()
-
-
-def _create(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
 
 
 def _write(file: int, parts: Sequence[bytes], place: int) -> None:
