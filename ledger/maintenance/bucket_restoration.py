@@ -44,9 +44,8 @@ _GROUP: Final = 16 << 20
 _START: Final = Chain()
 
 
+# What was brought: up to which slot, how many storages, and (in words) what was left out.
 class Restored(NamedTuple):
-    """What was brought: up to which slot, how many storages, and (in words) what was left out."""
-
     slot: int
     storages: int
     findings: list[str]
@@ -95,7 +94,6 @@ def restore_to_bucket(url: str, target: str, moment: Moment) -> Restored:
 
 
 def restore_directory_to_bucket(data: Path, target: str) -> Restored:
-    """Let an empty prefix begin with a directory that nothing serves."""
     findings: list[str] = []
     with _room_told():
         return Restored(0, seed_from_directory(data, Bucket(target), findings.append), findings)
@@ -166,7 +164,7 @@ def seed_from_directory(data: Path, bucket: Bucket, tell: Callable[[str], object
 
 
 def copy_ledger(ledger: Path, target: Path) -> None:
-    """Copy the files of a ledger that does not change meanwhile. Raises `OSError`."""
+    # The caller sees to it that the ledger does not change meanwhile.
     target.mkdir(parents=True)
     for pattern in (DATABASE, f"{DATABASE}.blocks", f"{SEGMENT}*", f"{MIRROR}*"):
         for path in ledger.glob(pattern):

@@ -34,7 +34,7 @@ def cold_view(directory: Path) -> KnownAgents:
 
 
 def read_cold(directory: Path) -> tuple[KnownAgents, int]:
-    """Like `cold_view`, for a caller that has the lock; and the ledger's last fact."""
+    # The caller has the lock. With the agents comes the ledger's last fact.
     try:
         return _read(directory)
     except (duckdb.Error, OSError) as problem:

@@ -119,8 +119,6 @@ def read_records(copy: Path) -> tuple[Reading, list[Numbered]]:
 
 
 class QueryResult(NamedTuple):
-    """The names of columns, and rows."""
-
     columns: list[str]
     rows: list[tuple[Any, ...]]
 

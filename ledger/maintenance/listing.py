@@ -27,9 +27,8 @@ class Stamps(NamedTuple):
     saved: Stamp | None = None
 
 
+# The storages by their paths below the folder, and the files that a crash or a repair has left there.
 class Listing(NamedTuple):
-    """The storages by their paths below the folder, and the files that a crash or a repair has left there."""
-
     storages: dict[str, Stamps]
     kept: list[str]
 

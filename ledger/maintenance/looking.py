@@ -55,7 +55,7 @@ class DirectorySource:
         return place_of(agent_id)
 
     def below(self, agent_id: str) -> int:
-        """How many storages there are of what descends from an agent."""
+        # How many storages there are of what descends from an agent.
         return stored_below(self._directory, agent_id)
 
     def copy(self, place: str, target: Path) -> bool:
@@ -108,8 +108,6 @@ class Looked(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table of an author's."""
-
     name: str
     columns: str
     rows: int

@@ -21,9 +21,8 @@ FOLDER: Final = "backups"
 _ENDING: Final = ".jsonl.gz"
 
 
+# One file of an entry: what follows the entry's path in its name, its size, and its pieces in order.
 class FilePart(NamedTuple):
-    """One file of an entry: what follows the entry's path in its name, its size, and its pieces in order."""
-
     ending: str
     size: int
     pieces: list[str]

@@ -47,7 +47,7 @@ def part_of(data: Path) -> Iterator[Path]:
 
 
 def left_beside(data: Path) -> list[Path]:
-    """The parts that restores into this directory which were killed have left."""
+    # Restores that were killed have left them.
     return [part for _, part in _parts(data) if not Lock.is_held(part / LEDGER)]
 
 

@@ -37,16 +37,14 @@ Files = dict[str, bytes]
 """The files of a storage, by what their names add to that of the first one."""
 
 
+# A file as it was: its size, and the digests of its blocks.
 class _Blocks(NamedTuple):
-    """A file as it was: its size, and the digests of its blocks."""
-
     size: int
     digests: list[bytes]
 
 
+# A storage as it was when it was read last.
 class _Seen(NamedTuple):
-    """A storage as it was when it was read last."""
-
     agent_id: str
     stamps: object
     number: int
@@ -116,12 +114,12 @@ class StorageChanges:
         return bool(self._patches)
 
     def take(self) -> list[Patch]:
-        """What was found since the last call, in order."""
+        # What came since the last call, in order.
         patches, self._patches = self._patches, []
         return patches
 
     def carried(self) -> None:
-        """What was taken has been carried."""
+        # What was taken until now has been carried.
         with self._lock:
             for place in list(islice(self._seen, max(0, len(self._seen) - _SEEN_MAX))):
                 if place not in self._fresh:  # what comes again is compared with what was carried
@@ -145,7 +143,7 @@ class StorageChanges:
             self._note(CODE, CODE, stamps, code_in(folder))
 
     def _read(self, path: Path) -> tuple[Stamps, Files] | None:
-        """A storage's files as they were together. None if it is deleted."""
+        # The files as they were together; None if the storage is deleted.
         with suppress(FileNotFoundError):
             while is_log_at(path):
                 before, content, after = stamps_of(path), path.read_bytes(), stamps_of(path)
@@ -195,7 +193,7 @@ class StorageChanges:
                 self._seen[place] = self._seen[place]._replace(stamps=None)
 
     def _owner(self, files: Files) -> str:
-        """Whose storage this is; empty while nothing was committed to it."""
+        # Empty while nothing was committed to the storage.
         if (head := read_log(files[MAIN]).head) is not None:
             return head.agent_id
         copy = self._scratch / "copy.db"
@@ -226,7 +224,7 @@ def _blocks_of(content: bytes) -> _Blocks:
 
 
 def _changed(before: Mapping[str, _Blocks], files: Files) -> Iterator[FilePatch]:
-    """What makes these files of those."""
+    # The patches make the later files of the earlier ones.
     for name, (size, digests) in before.items():
         content = files.get(name, b"")
         now = _blocks_of(content).digests

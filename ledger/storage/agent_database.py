@@ -69,7 +69,7 @@ class AgentDatabase:
         self._commits = 0
 
     def open(self, incarnation: int | None) -> None:
-        """Look whose it is, and refuse earlier lives from now on; without a life it is only looked at."""
+        # Earlier lives are refused from now on; without a life it is only looked at.
         self._incarnation = incarnation or 0
         if self._disk.take_blank(self.name):
             self._is_signed = False
@@ -132,7 +132,7 @@ class AgentDatabase:
             self.secure()
 
     def sweep(self, records: Records) -> None:
-        """Delete the garbage, and note the clock, for the row with the highest number may be among it."""
+        # The clock is noted, for the row with the highest number may be among it.
         if not records.garbage:
             return
         numbers = list(records.garbage)
@@ -170,7 +170,7 @@ class AgentDatabase:
         self._disk.detach(self._agent_id, self.name, checkpoint=checkpoint)
 
     def borrow(self) -> SqlCursor:
-        """A cursor for one transaction or one query."""
+        # The cursor is for one transaction or one query.
         if self._idle:
             with suppress(IndexError):  # another thread took the last one
                 return self._idle.pop()

@@ -61,7 +61,6 @@ class AgentFile:
             raise type(self.ended)(*self.ended.args)
 
     def wake(self) -> None:
-        """Open what is on the disk, and take it for this incarnation."""
         try:
             file = self.disk.open_log(self.agent_id, self._holder)
             if file is None:
@@ -130,7 +129,7 @@ class AgentFile:
 
     @contextmanager
     def empty(self) -> Iterator[SqlCursor]:
-        """A cursor in an empty database of no agent."""
+        # It stands in an empty database of no agent.
         with self._ending:
             self.check()
             lane = self.disk.lane(self.agent_id, None)

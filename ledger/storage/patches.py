@@ -37,12 +37,10 @@ def first_of_copy(roll: float) -> int:
 
 
 def is_of_copy(number: int, first: int) -> bool:
-    """Whether a patch of this number is of the copy that begins with that one."""
     return number // _SPAN == first // _SPAN
 
 
 def whole(file: str, content: bytes) -> FilePatch:
-    """A file that is replaced as a whole."""
     return FilePatch(file, 0, content, len(content))
 
 
@@ -69,19 +67,18 @@ def patch_of(packed: bytes) -> Patch:
     return Patch(agent_id, incarnation, number, [FilePatch(*part) for part in parts])
 
 
+# A storage as it is after `number` patches: its files.
 class StorageImage(NamedTuple):
-    """A storage as it is after `number` patches: its files."""
-
     number: int
     files: dict[str, bytes]
 
     def parts(self) -> list[FilePatch]:
-        """What makes it of nothing."""
+        # They make the storage of nothing.
         return [whole(name, content) for name, content in self.files.items()]
 
 
 def image_after(image: StorageImage | None, patches: Iterable[Patch]) -> StorageImage | None:
-    """The storage after these patches, of which each follows the one before."""
+    # Each patch follows the one before.
     number = 0 if image is None else image.number
     files = {} if image is None else {name: bytearray(content) for name, content in image.files.items()}
     for patch in patches:

@@ -94,7 +94,7 @@ class Records:
         self._tombstones: set[Key] = set()
 
     def load(self, stored: Iterable[tuple[int, Row]]) -> None:
-        """Fold what a file holds, in order of the numbers."""
+        # The rows come in the order of their numbers.
         rows = list(stored)
         gone = {number for _, row in rows if row.kind == GONE for number in unpack(row.body or b"\x90")}
         for number, row in rows:
@@ -107,7 +107,7 @@ class Records:
         self.purge()
 
     def claim(self, rows: list[Row]) -> list[Row]:
-        """The rows of a commit, and one that makes earlier forgetting durable. They are numbered from `clock` on."""
+        # One more row makes earlier forgetting durable. The rows are numbered from `clock` on.
         return [*rows, Row(GONE, "", pack(self._forgotten))] if self._forgotten else rows
 
     def committed(self, rows: list[Row]) -> None:
@@ -144,14 +144,14 @@ class Records:
                 self._discard(number)
 
     def swept(self, numbers: list[int]) -> None:
-        """These first rows of the garbage are no longer in the file."""
+        # These first rows of the garbage are no longer in the file.
         del self.garbage[: len(numbers)]
         self.durable = self.clock
         done = set(numbers)
         self._forgotten = [number for number in self._forgotten if number not in done]
 
     def purge(self) -> None:
-        """Forget the versions of deleted state keys. Only when no transaction is open that might have seen them."""
+        # The versions of deleted state keys go. Only when no transaction is open that might have seen them.
         for kind, key in self._tombstones:
             del self._numbers[kind][key]
         self._tombstones.clear()

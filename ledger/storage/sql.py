@@ -124,7 +124,7 @@ def is_conflict(problem: duckdb.Error) -> bool:
 
 
 def refuse_untaken(parameters: Parameters, problem: Exception) -> None:
-    """After a failed statement: raise `BadRequest` for the first parameter that DuckDB does not take, if that was the reason."""
+    # Called after a failed statement. Raises `BadRequest` for the first parameter that DuckDB does not take, if there is one.
     if parameters is not None and not isinstance(parameters, list | tuple | Mapping):
         raise BadRequest("parameters", f"are a list or a dictionary, not {type(parameters).__name__}") from problem
     named = parameters.items() if isinstance(parameters, Mapping) else enumerate(parameters or ())
@@ -244,7 +244,7 @@ def _of_target(kind: str, target: Sequence[str]) -> str:
 
 
 def _defined(verb: Sequence[str], defined: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """What a statement defines, alters or drops: its kind, and its name by its parts; of an index also its table's."""
+    # What a statement defines, alters or drops: its kind, and its name by its parts; of an index also its table's.
     if verb in (["create"], ["drop"], ["alter"], ["comment"]) and defined:
         yield defined[0], list(_name(defined, 1))
         if "index" in defined[:1] and "on" in defined:

@@ -26,9 +26,8 @@ BATCH_MIN: Final = 4
 """Fewer go one by one: a batch of them would save nothing."""
 
 
+# `RunRequested` of many runs of one parent: they differ in their ids, digests and inputs.
 class RunsRequested(NamedTuple):
-    """`RunRequested` of many runs of one parent: they differ in their ids, digests and inputs."""
-
     run_ids: list[str]
     digests: list[str]
     inputs: list[bytes]
@@ -47,9 +46,8 @@ class RunsRequested(NamedTuple):
         return 0
 
 
+# `AttemptStarted` of the first attempts at many runs, on one host. `incarnation` is that of the first; each has the next one.
 class AttemptsStarted(NamedTuple):
-    """`AttemptStarted` of the first attempts at many runs, on one host. `incarnation` is that of the first; each has the next one."""
-
     run_ids: list[str]
     incarnation: int
     host_id: str
@@ -62,9 +60,8 @@ class AttemptsStarted(NamedTuple):
         return None
 
 
+# `RunCompleted` of many runs of one parent whose children have left their hosts. `number` is that of each as an event of its run.
 class RunsCompleted(NamedTuple):
-    """`RunCompleted` of many runs of one parent whose children have left their hosts. `number` is that of each as an event of its run."""
-
     run_ids: list[str]
     outputs: list[bytes | None]
     summaries: list[str]
@@ -101,7 +98,7 @@ def batch_of(row: BatchRow) -> Batch:
 
 
 def expand_rows(rows: Iterable[Row], subjects: Collection[str] | None = None) -> list[FactRow]:
-    """The rows of facts, with the members of batches in their places; only those about these subjects, if some are named."""
+    # The rows of facts, with the members of batches in their places; only those about these subjects, if some are named.
     facts: list[FactRow] = []
     for row in rows:
         if not isinstance(row, FactRow):
@@ -143,7 +140,7 @@ def is_whole(row: BatchRow) -> bool:
 
 
 def changed_by(rows: Iterable[Row]) -> set[str]:
-    """The runs, agents and mails that these facts are about, but for runs that begin with one of them."""
+    # The runs, agents and mails that these facts are about, but for runs that begin with one of them.
     born: set[str] = set()
     others: set[str] = set()
     for row in rows:

@@ -34,9 +34,8 @@ _INSERT_PAYLOADS = """INSERT INTO payloads (seq, run_id, part, body)
     SELECT unnest($1::BIGINT[]), unnest($2::VARCHAR[]), unnest($3::VARCHAR[]), unnest($4::BLOB[])"""
 
 
+# DuckDB's appender takes a row in 4 µs where lists take 13.
 class Inserter:
-    """Inserts whole commits by DuckDB's appender, which takes a row in 4 µs where lists take 13."""
-
     def __init__(self, con: duckdb.DuckDBPyConnection) -> None:
         self._con = con
         self._facts, self._batches = con.appender("facts"), con.appender("batches")
@@ -117,7 +116,7 @@ def forget(con: duckdb.DuckDBPyConnection, bounds: dict[str, int], snapshot_seq:
 
 
 def boot_records(con: duckdb.DuckDBPyConnection, rows: list[Row]) -> list[Record]:
-    """The live records, those that the facts change, and the runs that live mail speaks of."""
+    # The live records, those that the facts change, and the runs that live mail speaks of.
     touched = list(changed_by(rows))
     records: list[Record] = []
     for table in TABLES:
@@ -251,7 +250,7 @@ def facts_of(
 
 
 def stretches(con: duckdb.DuckDBPyConnection, run_id: str, snapshot_seq: int, end: int) -> list[tuple[int, int]]:
-    """Where the facts of a run up to the `end` can be: between its record's first and last fact, and after the snapshot."""
+    # The facts of a run are between its record's first and last fact, and after the snapshot.
     row = first_row(con, "SELECT first_seq, last_seq FROM runs WHERE run_id = $1", [run_id])
     if row is not None and None not in row:
         return [(row[0], min(row[1], end)), (max(row[1], snapshot_seq) + 1, end)]
@@ -273,7 +272,7 @@ def payload_of(con: duckdb.DuckDBPyConnection, run_id: str, part: str, snapshot_
 
 
 def rows_after(con: duckdb.DuckDBPyConnection, seq: int) -> list[Row]:
-    """The facts from there on in order, and their batches. Of a batch that is not whole its members are given."""
+    # The facts from there on in order, and their batches. Of a batch that is not whole its members are given.
     facts = con.execute(f"SELECT {FACT} FROM facts WHERE seq > $1", [seq]).fetchall()
     rows: list[Row] = [FactRow(*fact) for fact in facts]
     begins = con.execute("SELECT seq FROM batches WHERE seq > $1", [seq]).fetchall()

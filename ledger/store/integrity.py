@@ -260,9 +260,8 @@ _ELSEWHERE = "bring back a copy of the directory, or move it away and begin anew
 _REPAIR_IT = "run `perdure doctor --repair`: it"
 
 
+# How many rows of a table could be read, and how many there are; None if even that cannot be read.
 class _Saved(NamedTuple):
-    """How many rows of a table could be read, and how many there are; None if even that cannot be read."""
-
     read: int
     there: int | None
 
@@ -272,7 +271,7 @@ class _Saved(NamedTuple):
 
 
 def _unreadable(directory: Path) -> str:
-    """Why the database cannot be read in full, in DuckDB's words; empty if it can. Its log is not read."""
+    # Why the database cannot be read in full, in DuckDB's words; empty if it can. Its log is not read.
     if not (directory / DATABASE).exists():
         return MISSING
     try:
@@ -297,7 +296,7 @@ def _read_through(con: duckdb.DuckDBPyConnection) -> None:
 
 
 def _way_out(directory: Path) -> str:
-    """Advice about a database that cannot be read."""
+    # Advice about a database that cannot be read.
     if _begins_at_first(directory):
         return f"{_REPAIR_IT} builds the ledger anew from its journal, which has every commit from the first on, and keeps what is damaged"
     try:

@@ -38,9 +38,8 @@ _ROOM, _ROOM_MAX = 1 << 18, 1 << 22  # bytes of a life's first segment, and of i
 _PARTS_MAX = 1_000  # of one write; the system takes 1,024
 
 
+# A whole frame of the journal, by where its body lies: the facts after `before` up to `after`.
 class JournalEntry(NamedTuple):
-    """A whole frame of the journal, by where its body lies: the facts after `before` up to `after`."""
-
     before: Mark
     after: Mark
     path: Path
@@ -142,7 +141,6 @@ class Journal:
 
 
 def frame_of(commit: Commit) -> list[bytes]:
-    """A commit as it stands in a journal, in pieces."""
     before, after = commit.before, commit.after
     length = sum(map(len, commit.parts))
     head = FRAME.pack(FRAME_MAGIC, length, before.seq, after.seq, before.digest, after.digest)

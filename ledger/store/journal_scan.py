@@ -72,7 +72,7 @@ def has_segments(directory: Path) -> bool:
 
 
 def has_everything(directory: Path) -> bool:
-    """Whether the journal has every commit from the first on, so that the database can be built from it."""
+    # Every commit from the first on is there, so the database can be built from the journal.
     scanned = scan(directory)
     return scanned.bases[:1] == [GENESIS] and not reconcile(scanned, GENESIS).loss
 
@@ -145,7 +145,7 @@ def assess(con: duckdb.DuckDBPyConnection, directory: Path) -> Assessment:
 
 
 def _follow(rows: list[Row], seq: int, upto_seq: int) -> tuple[int, int]:
-    """Up to which fact these rows follow one another after the fact of this number, and how many rows that are."""
+    # Up to which fact these rows follow one another after the fact of this number, and how many rows that are.
     for place, row in enumerate(rows):
         after = seq + count_of([row])
         if row.seq != seq + 1 or after > upto_seq:
@@ -159,7 +159,7 @@ def _numbers(directory: Path) -> list[int]:
 
 
 def _number(path: Path) -> int:
-    """The number of a segment or a mirror; 0 of another file."""
+    # 0 if it is another file.
     suffix = path.suffix[1:]
     return int(suffix) if suffix.isdigit() and path.name in (f"{SEGMENT}{suffix}", f"{MIRROR}{suffix}") else 0
 
