@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
@@ -104,7 +104,7 @@ class BackupTarget:
     def _has(self, name: str, body: bytes) -> bool:
         # A file on a disk is read: a power cut may have left its name without its content.
         path = f"{self._root}/{_place(name)}"
-        about: dict[str, Any] = {}
+        about: dict[str, object] = {}
         with self._asked(), suppress(FileNotFoundError):
             about = self._fs.info(path)
         return about.get("size") == len(body) and (not self._is_local or Path(path).read_bytes() == body)

@@ -18,7 +18,7 @@ from functools import lru_cache
 from itertools import chain
 from operator import itemgetter
 from threading import RLock
-from typing import Any, Final
+from typing import Final
 
 import duckdb
 
@@ -115,7 +115,7 @@ class AgentDatabase:
                 used.rollback()
                 self.give_back(used)
 
-    def bodies(self, numbers: list[int]) -> list[tuple[Any, ...]]:
+    def bodies(self, numbers: list[int]) -> list[tuple[int, bytes]]:
         lane = self.borrow()
         try:
             return lane.run(*_bodies(numbers))

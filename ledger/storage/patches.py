@@ -8,7 +8,7 @@ Nobody who carries them has to know what is in these files.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from perdure.ledger.codec import encoder, unpack
 
@@ -62,8 +62,7 @@ class Patch(NamedTuple):
 
 
 def patch_of(packed: bytes) -> Patch:
-    fields: Any = unpack(packed)
-    agent_id, incarnation, number, parts = fields
+    agent_id, incarnation, number, parts = unpack(packed)
     return Patch(agent_id, incarnation, number, [FilePatch(*part) for part in parts])
 
 

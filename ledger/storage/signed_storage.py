@@ -54,7 +54,7 @@ class SignedStorage(NamedTuple):
         if group:
             yield group
 
-    def plain(self) -> list[Any]:
+    def plain(self) -> list[object]:
         # The tail is not in it.
         return [self.number, self.sizes, list(self.urls), [list(each) for each in self.blocks]]
 

@@ -12,7 +12,7 @@ Only what is alike is a batch (`batch_decisions`). Everything odd goes one by on
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import compress, count, repeat
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -37,7 +37,7 @@ class RunsRequested(NamedTuple):
     options: dict[str, Any]
     life: int
 
-    def columns(self, seq: int) -> tuple[Iterable[Any], ...]:
+    def columns(self, seq: int) -> tuple[Iterable[object], ...]:
         """The fields of the facts for which it stands. `seq` is the number of the first."""
         about = repeat(self.agent_type), repeat(self.parent), repeat(self.parent_run)
         return self.run_ids, *about, self.digests, self.inputs, repeat(self.options), repeat(self.life), count(seq)
@@ -52,7 +52,7 @@ class AttemptsStarted(NamedTuple):
     incarnation: int
     host_id: str
 
-    def columns(self, _seq: int) -> tuple[Iterable[Any], ...]:
+    def columns(self, _seq: int) -> tuple[Iterable[object], ...]:
         return self.run_ids, repeat(1), count(self.incarnation), repeat(self.host_id), repeat(False)
 
     def frame(self) -> int | None:
@@ -68,7 +68,7 @@ class RunsCompleted(NamedTuple):
     attempt: int
     number: int
 
-    def columns(self, _seq: int) -> tuple[Iterable[Any], ...]:
+    def columns(self, _seq: int) -> tuple[Iterable[object], ...]:
         last = repeat(True), repeat(False), repeat(0)
         return self.run_ids, repeat(self.attempt), self.outputs, self.summaries, *last
 
@@ -116,7 +116,7 @@ def _may_have(row: BatchRow, subjects: Collection[str]) -> bool:
 
 def _members(row: BatchRow, subjects: Collection[str] | None) -> Iterator[FactRow]:
     batch, kind = batch_of(row), BATCHES[row.kind][1].__name__
-    there: list[Any] = batch.run_ids  # an empty place has no id
+    there: Sequence[object] = batch.run_ids  # an empty place has no id
     if subjects is not None:
         there = [run_id in subjects for run_id in batch.run_ids]
     bodies = map(encoder(), compress(zip(*batch.columns(row.seq), strict=False), there))
