@@ -48,17 +48,21 @@ class AgentFile:
         self._holder = holder
         self._on_write = on_write
         self._on_end = on_end
-        self.ended: StorageError | None = None  # why, once this life is over
+        self._ended: StorageError | None = None
         self._ending = RLock()
         self._empty_lanes: set[SqlCursor] = set()
+
+    @property
+    def ended(self) -> bool:
+        return self._ended is not None
 
     @property
     def is_database(self) -> bool:
         return isinstance(self.kept, AgentDatabase)
 
     def check(self) -> None:
-        if self.ended is not None:
-            raise type(self.ended)(*self.ended.args)
+        if self._ended is not None:
+            raise type(self._ended)(*self._ended.args)
 
     def wake(self) -> None:
         try:
@@ -162,9 +166,9 @@ class AgentFile:
         With `checkpoint` a database's log is brought into it first, if the disk lets it be; if not, it stays beside it.
         """
         with self._ending:
-            if self.ended is not None:
+            if self._ended is not None:
                 return
-            self.ended = reason
+            self._ended = reason
         for lane in list(self._empty_lanes):
             lane.shut()
         if self.kept is not None:

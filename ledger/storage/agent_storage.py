@@ -179,7 +179,7 @@ class Storage:
         """End this life cleanly: open transactions roll back, and the file is closed, the long log of a database after a checkpoint.
         Idempotent."""
         with self.committing:
-            if self.file.ended is not None:
+            if self.file.ended:
                 return
             for transaction in list(self._open):
                 transaction.condemn(StaleIncarnation(self.agent_id, OVER))
@@ -214,7 +214,7 @@ class Storage:
 
     def records(self) -> Records:
         records = self._records
-        if records is None or self.file.ended is not None:
+        if records is None or self.file.ended:
             with self.committing:
                 self.check()
                 records = self._records
