@@ -36,7 +36,6 @@ DOORS = frozenset(
         "perdure.ledger.maintenance.restore_part",
         "perdure.ledger.maintenance.target",
         "perdure.ledger.maintenance.looking",
-        "perdure.ledger.maintenance.storage_sources",
         "perdure.actors.link.messages",
         "perdure.actors.link.wire",
         "perdure.actors.sim_world.sim_bucket",

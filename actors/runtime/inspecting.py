@@ -19,8 +19,7 @@ from perdure.actors.jobs.fiber import Fiber
 from perdure.actors.life.one_transaction import FIRST
 from perdure.actors.ray_world.deployment import bucket_store
 from perdure.ledger import AGENTS, LEDGER, bucket_of, unpack
-from perdure.ledger.maintenance.looking import Looked, look, opened_copy
-from perdure.ledger.maintenance.storage_sources import BucketSource, DirectorySource, StorageSource
+from perdure.ledger.maintenance.looking import BucketSource, DirectorySource, Looked, StorageSource, look, opened_copy
 from perdure.ledger.storage.agent_storages import FIBER, QUEUED, SCHEDULE, STATE, TURN, VERSION
 from perdure.policies import CallbackStatus, FiberStatus, TurnStatus
 

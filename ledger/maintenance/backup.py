@@ -25,8 +25,7 @@ from typing import Final, NamedTuple, Protocol
 from perdure.ledger.block_guard import BlockGuard
 from perdure.ledger.directory_format import AGENTS, FORMAT_FILE, LEDGER
 from perdure.ledger.errors import BadRequest, LedgerError, StorageError
-from perdure.ledger.maintenance.copies import CopyReader
-from perdure.ledger.maintenance.copying import copy_storage
+from perdure.ledger.maintenance.copies import CopyReader, copy_storage
 from perdure.ledger.maintenance.cut import STAGE, Cut, read_cut, write_known
 from perdure.ledger.maintenance.listing import Stamps, list_storages
 from perdure.ledger.maintenance.manifest import (

@@ -43,7 +43,7 @@ def pin_bucket(url: str, name: str, at_ms: int) -> PinSummary:
 
 
 def pins_of(url: str) -> list[Pin]:
-    """The backups in a bucket, the oldest first."""
+    # The oldest comes first.
     return sorted(PastStore(Path(), Bucket(url)).pins(), key=lambda pin: (pin.at_ms, pin.name))
 
 

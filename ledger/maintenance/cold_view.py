@@ -14,10 +14,9 @@ from perdure.ledger.ids import agent_id
 from perdure.ledger.known_agent import KnownAgents, standing_of
 from perdure.ledger.maintenance.cut import STAGE, read_known, stage_cut
 from perdure.ledger.snapshot import restore
-from perdure.ledger.store.assessment import assess
 from perdure.ledger.store.duckdb_file import connect, get, told, without_log
 from perdure.ledger.store.duckdb_tables import boot_records, read_counts
-from perdure.ledger.store.journal_scan import commits
+from perdure.ledger.store.journal_scan import assess, commits
 from perdure.ledger.store.lock import Lock
 from perdure.ledger.store.store import Boot, FactRow
 from perdure.ledger.view import View
@@ -35,7 +34,7 @@ def cold_view(directory: Path) -> KnownAgents:
 
 
 def read_cold(directory: Path) -> tuple[KnownAgents, int]:
-    """Like `cold_view`, for a caller that has the lock; and the ledger's last fact."""
+    # The caller has the lock. With the agents comes the ledger's last fact.
     try:
         return _read(directory)
     except (duckdb.Error, OSError) as problem:

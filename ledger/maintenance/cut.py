@@ -17,9 +17,8 @@ from typing import NamedTuple
 
 from perdure.ledger.codec import pack, unpack
 from perdure.ledger.directory_format import AGENTS, LEDGER
-from perdure.ledger.maintenance.copying import copy_storage
-from perdure.ledger.maintenance.listing import Stamps, list_storages
-from perdure.ledger.maintenance.manifest import plain_stamps, stamps_from
+from perdure.ledger.maintenance.copies import copy_storage
+from perdure.ledger.maintenance.listing import Stamps, list_storages, stamps_from
 from perdure.ledger.store.journal import SEGMENT
 
 STAGE, KNOWN, CUT = "backup.stage", "known", "cut"
@@ -37,7 +36,7 @@ class Cut(NamedTuple):
 
 def write_known(stage: Path, known: dict[str, Stamps]) -> None:
     # These storages need not be staged, as long as they are as they were.
-    (stage / KNOWN).write_bytes(pack({place: plain_stamps(stamps) for place, stamps in known.items()}))
+    (stage / KNOWN).write_bytes(pack(known))
 
 
 def read_known(stage: Path) -> dict[str, Stamps]:
@@ -60,7 +59,7 @@ def stage_cut(data: Path, known: dict[str, Stamps], seq: int, reported: Iterable
                 continue  # deleted meanwhile
             staged[place] = copied
         places.append(place)
-    told = [seq, places, [[place, plain_stamps(each)] for place, each in staged.items()], list(reported)]
+    told = [seq, places, list(staged.items()), list(reported)]
     (stage / CUT).write_bytes(pack(told))
 
 

@@ -16,8 +16,7 @@ from perdure.ledger.block_guard import BlockGuard
 from perdure.ledger.duckdb_format import HEADERS, is_whole, survey
 from perdure.ledger.errors import WAY_OUT, StorageError
 from perdure.ledger.known_agent import KnownAgent, KnownAgents
-from perdure.ledger.maintenance.copies import Come, CopyReader
-from perdure.ledger.maintenance.copying import copy_storage
+from perdure.ledger.maintenance.copies import Come, CopyReader, copy_storage
 from perdure.ledger.maintenance.listing import Listing, list_storages, root_of
 from perdure.ledger.storage.file_disk import is_log_at, log_of, place_of
 from perdure.ledger.storage.log_file import CUT

@@ -27,9 +27,8 @@ class Stamps(NamedTuple):
     saved: Stamp | None = None
 
 
+# The storages by their paths below the folder, and the files that a crash or a repair has left there.
 class Listing(NamedTuple):
-    """The storages by their paths below the folder, and the files that a crash or a repair has left there."""
-
     storages: dict[str, Stamps]
     kept: list[str]
 
@@ -49,6 +48,12 @@ def list_storages(directory: Path) -> Listing:
 def stamps_of(database: Path) -> Stamps | None:
     stamp, *others = (_stamp(Path(f"{database}{ending}")) for ending in ("", ".wal", ".blocks"))
     return None if stamp is None else Stamps(stamp, *others)
+
+
+# As msgpack and JSON give them back.
+def stamps_from(plain: list[list[int] | None] | None) -> Stamps | None:
+    first, *others = (None if each is None else (each[0], each[1], each[2]) for each in plain or [None])
+    return None if first is None else Stamps(first, *others)
 
 
 def root_of(place: str) -> str:

@@ -13,7 +13,7 @@ from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from perdure.ledger.errors import LedgerTooNew
-from perdure.ledger.maintenance.listing import Stamp, Stamps
+from perdure.ledger.maintenance.listing import Stamps, stamps_from
 from perdure.ledger.maintenance.target import BackupTarget
 
 _FORMAT: Final = 1  # of the manifest itself, for a target may have backups of directories of several formats
@@ -21,9 +21,8 @@ FOLDER: Final = "backups"
 _ENDING: Final = ".jsonl.gz"
 
 
+# One file of an entry: what follows the entry's path in its name, its size, and its pieces in order.
 class FilePart(NamedTuple):
-    """One file of an entry: what follows the entry's path in its name, its size, and its pieces in order."""
-
     ending: str
     size: int
     pieces: list[str]
@@ -96,23 +95,6 @@ def name_after(names: list[str]) -> str:
 
 def place_of_manifest(name: str) -> str:
     return f"{FOLDER}/{name}{_ENDING}"
-
-
-def plain_stamps(stamps: Stamps | None) -> list[list[int] | None] | None:
-    return None if stamps is None else [None if each is None else list(each) for each in stamps]
-
-
-def stamps_from(plain: list[list[int] | None] | None) -> Stamps | None:
-    if plain is None or plain[0] is None:
-        return None
-    first, *others = (None if each is None else _stamp(each) for each in plain)
-    assert first is not None
-    return Stamps(first, *others)
-
-
-def _stamp(plain: list[int]) -> Stamp:
-    number, size, changed_ns = plain
-    return number, size, changed_ns
 
 
 def _entry(row: list[object]) -> ManifestEntry:

@@ -61,7 +61,7 @@ class Follower(BucketStore):
 
     @property
     def mark(self) -> Mark:
-        """How far it has come."""
+        # How far it has come.
         return self._mark
 
     @property
@@ -83,7 +83,6 @@ class Follower(BucketStore):
         self._in_backlog = self._life.chain
 
     def tidy(self) -> None:
-        """Announce a root if one is due."""
         with self._archived() as con:
             if self._is_due():
                 self._fold(con)
@@ -113,7 +112,7 @@ class Follower(BucketStore):
         self._storages.put_rows(self._ready(), bases)
 
     def announce(self, parts: Iterable[Sequence[Patch]]) -> None:
-        """Bring these changes of storages into bases, and announce a root of everything."""
+        # The changes go into bases, and then a root of everything is announced.
         with self._archived() as con:
             for patches in parts:
                 self._storages.take(self._in_backlog.slot, patches)
@@ -122,7 +121,7 @@ class Follower(BucketStore):
 
     @contextmanager
     def bounded(self, tries_max: int) -> Iterator[None]:
-        """Inside, a request without an answer is given up after so many tries."""
+        # In this block a request without an answer is given up after so many tries.
         before, self._tries_max = self._tries_max, tries_max
         try:
             yield
@@ -218,7 +217,7 @@ class ReplicatedStore(DuckDBStore):
         self._changes, self._upto = changes, follower.mark.seq
 
     def _commits_after(self, mark: Mark) -> list[Commit] | None:
-        """What was committed after this one; None if the journal does not say."""
+        # None if the journal does not say.
         if mark == self._mark:
             return []
         entries = [each for each in scan(self.path).entries if each.after.seq > mark.seq]
@@ -231,7 +230,7 @@ class ReplicatedStore(DuckDBStore):
         self._new.append((commit, self._now_s()))
 
     def checkpoint(self, meta: bytes, upto_seq: int, records: list[Record], forgotten: list[str]) -> None:
-        """As that of every store; the bucket's comes with the next cut."""
+        # The bucket's comes with the next cut.
         super().checkpoint(meta, upto_seq, records, forgotten)
         self._checkpoints.append(partial(self._follower.checkpoint, meta, upto_seq, records, forgotten))
 
@@ -245,7 +244,7 @@ class ReplicatedStore(DuckDBStore):
 
     @property
     def has_news(self) -> bool:
-        """Whether anything is known that the bucket lacks."""
+        # News are what the bucket lacks.
         return bool(self._new or self._cut or self._checkpoints or self._found or self._following().has_news)
 
     @property
@@ -296,7 +295,7 @@ class ReplicatedStore(DuckDBStore):
         self._follower.tidy()
 
     def close(self) -> None:
-        """As that of every store. What the bucket lacks is brought there if it answers."""
+        # What the bucket lacks is brought there if it answers.
         if self._changes is not None and self._refusal is None and self._con is not None:
             with suppress(LedgerError, OSError), self._follower.bounded(_CLOSING_TRIES):
                 self.prepare(None)

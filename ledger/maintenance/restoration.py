@@ -30,7 +30,11 @@ def restore_backup(target: BackupTarget, data: Path, name: str = "", *, replace:
         of_format = (FORMAT_FILE, f"{LEDGER}/{FORMAT_FILE}")
         first, *others = sorted(manifest.entries.values(), key=lambda each: each.path not in of_format)
         _bring(target, first, part)
-        _check_format(target, manifest, part)
+        try:
+            check_format(part)
+        except LedgerError as problem:
+            whose, advice = f"{target.url}, backup {manifest.name}", "restore it with the Perdure that made it"
+            raise type(problem)(whose, problem.problem, advice) from None
         for entry in others:
             _bring(target, entry, part)
     return manifest
@@ -93,14 +97,6 @@ def _chosen(target: BackupTarget, name: str) -> Manifest:
     if found is None:
         raise BadRequest("backup", f"{target.url} has no whole backup" + (f" {name!r}" if name else ""))
     return found
-
-
-def _check_format(target: BackupTarget, manifest: Manifest, part: Path) -> None:
-    try:
-        check_format(part)
-    except LedgerError as problem:
-        whose = f"{target.url}, backup {manifest.name}"
-        raise type(problem)(whose, problem.problem, "restore it with the Perdure that made it") from None
 
 
 def _bring(target: BackupTarget, entry: ManifestEntry, into: Path) -> None:

@@ -2,7 +2,10 @@
 
 The restore holds the lock of the ledger in its part from the beginning to its end. So a part whose lock is free was left by a restore that
 was killed: `perdure doctor` names it, and the next restore takes it away. Of restores into one directory that run at once, the one with the
-lowest number goes on. The others are refused, and leave nothing. Numbers only rise while there are parts, so who goes on stays the lowest.
+lowest number goes on. The others are refused, and leave nothing. Numbers only rise while there are parts, so the one that goes on stays the
+lowest.
+
+It stands apart from `restoration`, because the doctor has no use for the clients of object stores.
 """
 
 from __future__ import annotations
@@ -33,7 +36,10 @@ def part_of(data: Path) -> Iterator[Path]:
             words = f"another restore into it is under way (in {under_way[0]})"
             raise LedgerLocked(str(data), words, "wait for its end, or choose another directory")
         for each in older:
-            _remove(each)
+            left = _claimed(each)
+            if left is not None:
+                shutil.rmtree(each, ignore_errors=True)
+                left.release()
         yield part
     finally:
         shutil.rmtree(part, ignore_errors=True)
@@ -41,7 +47,7 @@ def part_of(data: Path) -> Iterator[Path]:
 
 
 def left_beside(data: Path) -> list[Path]:
-    """The parts that restores into this directory which were killed have left."""
+    # Restores that were killed have left them.
     return [part for _, part in _parts(data) if not Lock.is_held(part / LEDGER)]
 
 
@@ -54,13 +60,6 @@ def _begun(data: Path) -> tuple[Path, Lock]:
             lock = _claimed(part)
             if lock is not None:
                 return part, lock
-
-
-def _remove(part: Path) -> None:
-    lock = _claimed(part)
-    if lock is not None:
-        shutil.rmtree(part, ignore_errors=True)
-        lock.release()
 
 
 def _claimed(part: Path) -> Lock | None:

@@ -1,7 +1,7 @@
 """What has changed in the files of a directory's storages and code since they were looked at last, as patches.
 
 Agents write their files themselves, and tell nobody what. So the files are looked at: those that their stamps say have changed are read, as
-they were together at one moment (`copying`), and compared block by block with what they were. Whoever looks between two decisions of the
+they were together at one moment (`copies`), and compared block by block with what they were. Whoever looks between two decisions of the
 ledger gets what fits the ledger: an agent commits before it reports, and has heard of nothing that is decided later (`cut`).
 """
 
@@ -19,12 +19,11 @@ from typing import Final, NamedTuple
 from perdure.ledger.block_guard import BlockGuard
 from perdure.ledger.code_files import CODE, code_in
 from perdure.ledger.directory_format import AGENTS
-from perdure.ledger.maintenance.copies import CopyReader
-from perdure.ledger.maintenance.copying import copy_storage
+from perdure.ledger.maintenance.copies import CopyReader, copy_storage, files_of
 from perdure.ledger.maintenance.listing import Stamps, list_storages, stamps_of
-from perdure.ledger.storage.file_disk import is_log_at, log_of, place_of
+from perdure.ledger.storage.file_disk import is_log_at, place_of
 from perdure.ledger.storage.log_format import check_of, read_log
-from perdure.ledger.storage.patches import MAIN, WAL, FilePatch, Patch, whole
+from perdure.ledger.storage.patches import MAIN, FilePatch, Patch, whole
 
 _BLOCK: Final = 4 << 10
 _FRESH_NS: Final = (
@@ -38,16 +37,14 @@ Files = dict[str, bytes]
 """The files of a storage, by what their names add to that of the first one."""
 
 
+# A file as it was: its size, and the digests of its blocks.
 class _Blocks(NamedTuple):
-    """A file as it was: its size, and the digests of its blocks."""
-
     size: int
     digests: list[bytes]
 
 
+# A storage as it was when it was read last.
 class _Seen(NamedTuple):
-    """A storage as it was when it was read last."""
-
     agent_id: str
     stamps: object
     number: int
@@ -96,7 +93,9 @@ class StorageChanges:
             for agent in agents:
                 place = place_of(agent)
                 self._look_at(place, agent)
-                for below in self._below(place.removesuffix(".db")):
+                folder = self._data / AGENTS / place.removesuffix(".db")
+                for path in folder.rglob("*.db") if folder.is_dir() else ():
+                    below = path.relative_to(self._data / AGENTS).as_posix()
                     self._look_at(below, self._agents.get(below, ""))
             self._look_at_code()
 
@@ -115,21 +114,16 @@ class StorageChanges:
         return bool(self._patches)
 
     def take(self) -> list[Patch]:
-        """What was found since the last call, in order."""
+        # What came since the last call, in order.
         patches, self._patches = self._patches, []
         return patches
 
     def carried(self) -> None:
-        """What was taken has been carried."""
+        # What was taken until now has been carried.
         with self._lock:
             for place in list(islice(self._seen, max(0, len(self._seen) - _SEEN_MAX))):
                 if place not in self._fresh:  # what comes again is compared with what was carried
                     del self._seen[place]
-
-    def _below(self, folder: str) -> Iterator[str]:
-        if (self._data / AGENTS / folder).is_dir():
-            for path in (self._data / AGENTS / folder).rglob("*.db"):
-                yield path.relative_to(self._data / AGENTS).as_posix()
 
     def _look_at(self, place: str, agent: str) -> None:
         self._fresh.discard(place)
@@ -142,13 +136,14 @@ class StorageChanges:
 
     def _look_at_code(self) -> None:
         folder = self._data / CODE
-        stamps = {path.name: _stamp(path) for path in sorted(folder.iterdir())} if folder.is_dir() else {}
+        about = {path.name: path.stat() for path in sorted(folder.iterdir())} if folder.is_dir() else {}
+        stamps = {name: (each.st_size, each.st_mtime_ns) for name, each in about.items()}
         seen = self._seen.get(CODE)
         if stamps and (seen is None or seen.stamps != stamps):
             self._note(CODE, CODE, stamps, code_in(folder))
 
     def _read(self, path: Path) -> tuple[Stamps, Files] | None:
-        """A storage's files as they were together. None if it is deleted."""
+        # The files as they were together; None if the storage is deleted.
         with suppress(FileNotFoundError):
             while is_log_at(path):
                 before, content, after = stamps_of(path), path.read_bytes(), stamps_of(path)
@@ -162,7 +157,7 @@ class StorageChanges:
         guard = BlockGuard(copy, fsync=False)
         guard.mend()
         guard.close()
-        return stamps, {name: part.read_bytes() for name, part in ((MAIN, copy), (WAL, log_of(copy))) if part.exists()}
+        return stamps, files_of(copy)
 
     def _gone(self, place: str, agent: str) -> None:
         seen = self._seen.pop(place, None)
@@ -198,7 +193,7 @@ class StorageChanges:
                 self._seen[place] = self._seen[place]._replace(stamps=None)
 
     def _owner(self, files: Files) -> str:
-        """Whose storage this is; empty while nothing was committed to it."""
+        # Empty while nothing was committed to the storage.
         if (head := read_log(files[MAIN]).head) is not None:
             return head.agent_id
         copy = self._scratch / "copy.db"
@@ -223,18 +218,13 @@ class StorageChanges:
         self._seen[place] = _Seen(agent, stamps, number, {name: _blocks_of(each) for name, each in files.items()})
 
 
-def _stamp(path: Path) -> tuple[int, int]:
-    about = path.stat()
-    return about.st_size, about.st_mtime_ns
-
-
 def _blocks_of(content: bytes) -> _Blocks:
     with memoryview(content) as view:
         return _Blocks(len(content), [check_of(view[at : at + _BLOCK]) for at in range(0, len(content), _BLOCK)])
 
 
 def _changed(before: Mapping[str, _Blocks], files: Files) -> Iterator[FilePatch]:
-    """What makes these files of those."""
+    # The patches make the later files of the earlier ones.
     for name, (size, digests) in before.items():
         content = files.get(name, b"")
         now = _blocks_of(content).digests

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
@@ -29,7 +29,8 @@ class BackupTarget:
     """One place for the backups of one directory. Raises `LedgerError` when it cannot be reached, read or written."""
 
     def __init__(self, url: str) -> None:
-        self._password = _password_in(url)
+        found = re.match(r"[^/]*//[^/@:]*:([^/@]+)@", url)  # `scheme://user:password@place`
+        self._password = found[1] if found else ""
         self.url = self._struck(url)
         try:
             self._fs, self._root = fsspec.core.url_to_fs(url)
@@ -103,7 +104,7 @@ class BackupTarget:
     def _has(self, name: str, body: bytes) -> bool:
         # A file on a disk is read: a power cut may have left its name without its content.
         path = f"{self._root}/{_place(name)}"
-        about: dict[str, Any] = {}
+        about: dict[str, object] = {}
         with self._asked(), suppress(FileNotFoundError):
             about = self._fs.info(path)
         return about.get("size") == len(body) and (not self._is_local or Path(path).read_bytes() == body)
@@ -123,12 +124,6 @@ class BackupTarget:
 
     def _struck(self, words: str) -> str:
         return words.replace(self._password, "***") if self._password else words
-
-
-def _password_in(url: str) -> str:
-    # In `scheme://user:password@place`.
-    found = re.match(r"[^/]*//[^/@:]*:([^/@]+)@", url)
-    return found[1] if found else ""
 
 
 def _place(piece: str) -> str:

@@ -16,15 +16,13 @@ import duckdb
 
 from perdure.ledger.duckdb_format import is_damage
 from perdure.ledger.errors import WAY_OUT, StorageConflict, StorageError, StorageLost
-from perdure.ledger.storage.agent_database import AgentDatabase
+from perdure.ledger.storage.agent_database import AgentDatabase, insertion, signing
 from perdure.ledger.storage.agent_log import AgentLog
 from perdure.ledger.storage.disk import Disk
 from perdure.ledger.storage.log_file import LogFile
 from perdure.ledger.storage.log_format import LogHead, log_of_rows
-from perdure.ledger.storage.ownership import SCHEMA_VERSION
-from perdure.ledger.storage.records import Records, Row
+from perdure.ledger.storage.records import SCHEMA_VERSION, Records, Row
 from perdure.ledger.storage.sql import SqlCursor
-from perdure.ledger.storage.sql_statements import insertion, signing
 
 
 class AgentFile:
@@ -67,7 +65,6 @@ class AgentFile:
             raise type(self._ended)(*self._ended.args)
 
     def wake(self) -> None:
-        """Open what is on the disk, and take it for this incarnation."""
         try:
             file = self.disk.open_log(self.agent_id, self._holder)
             if file is None:
@@ -136,7 +133,7 @@ class AgentFile:
 
     @contextmanager
     def empty(self) -> Iterator[SqlCursor]:
-        """A cursor in an empty database of no agent."""
+        # It stands in an empty database of no agent.
         with self._ending:
             self.check()
             lane = self.disk.lane(self.agent_id, None)

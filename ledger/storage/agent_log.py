@@ -36,8 +36,7 @@ from perdure.ledger.storage.log_format import (
     read_log,
     rows_of,
 )
-from perdure.ledger.storage.ownership import SCHEMA_VERSION, refuse_stranger
-from perdure.ledger.storage.records import Records, Row
+from perdure.ledger.storage.records import SCHEMA_VERSION, Records, Row, refuse_stranger
 
 Durable = Callable[[], AbstractContextManager[None]]
 
@@ -80,7 +79,7 @@ class AgentLog:
         self._look_garbage = 0  # or how many rows are garbage then
 
     def open(self, incarnation: int | None) -> None:
-        """Read the log, and take it for a life; without one it is only looked at."""
+        # The log is taken for this life; without one it is only looked at.
         content = self.file.content()
         reading = read_log(content)
         self._refuse(reading, incarnation)

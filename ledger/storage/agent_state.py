@@ -13,8 +13,6 @@ from perdure.ledger.values import pack_value, unpack_value
 
 
 class StateStorage(Protocol):
-    """What the mapping asks of a storage."""
-
     def current(self) -> Transaction | None: ...
     def transaction(self) -> AbstractContextManager[Transaction]: ...
     def records(self) -> Records: ...
@@ -89,7 +87,7 @@ class State(MutableMapping[str, Any]):
         raise KeyError(key)
 
     def setdefault(self, key: str, default: Any = None) -> Any:
-        """Return a key's value, assigning the default first if it has none, in one transaction."""
+        # To look and to assign is one transaction.
         fallback = _encoded(key, default)
         if self._body(key) is None:
             self._ask({key: fallback})

@@ -167,7 +167,6 @@ class Storage:
         return self.bodies(kind, keys)
 
     def checkpoint(self) -> None:
-        """Delete garbage rows, and write the log of a database into it."""
         with self.committing:
             self.check()
             kept = self.file.kept
@@ -228,7 +227,7 @@ class Storage:
             return self.file.database(self.records()).borrow()
 
     def ask(self, script: SqlScript, parameters: Parameters) -> list[tuple[Any, ...]]:
-        """Run a text that only reads, in no transaction."""
+        # The script only reads, and runs in no transaction.
         constants = self.constants(script, parameters)
         if constants is not None:
             return constants
@@ -316,7 +315,7 @@ class Storage:
             transaction.rollback()
 
     def bodies(self, kind: str, keys: list[str]) -> dict[str, bytes]:
-        """The bodies under these keys, as the current transaction sees them."""
+        # The bodies are those that the current transaction sees.
         transaction = self.current()
         collected = transaction.collected(kind) if transaction else {}
         found = {key: body for key in keys if (body := collected.get(key)) is not None}

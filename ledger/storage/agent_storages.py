@@ -30,7 +30,6 @@ from perdure.ledger.storage.agent_state import State
 from perdure.ledger.storage.agent_storage import Storage
 from perdure.ledger.storage.disk import Disk, MemoryDisk, StorageLocked
 from perdure.ledger.storage.file_disk import FileDisk, stored_below
-from perdure.ledger.storage.ownership import SCHEMA_VERSION
 from perdure.ledger.storage.records import (
     CALL,
     CHUNKS,
@@ -54,12 +53,14 @@ from perdure.ledger.storage.records import (
     REPLY,
     SCHEDULE,
     SCHEDULE_HISTORY,
+    SCHEMA_VERSION,
     SHELF,
     STATE,
     SUB_AGENT,
     SUMMARY,
     TURN,
     VERSION,
+    refuse_newer,
 )
 from perdure.ledger.storage.shared_log import CommitPart
 from perdure.ledger.storage.sql import OVER
@@ -271,10 +272,7 @@ class AgentStorages:
         try:
             found = lane.run("SELECT agent_id, schema_version FROM perdure.meta")
             owner, version = found[0] if found else (agent_id, SCHEMA_VERSION)
-            if version > SCHEMA_VERSION:
-                raise StorageError(
-                    agent_id, f"a newer Perdure wrote it (schema {version}, this one knows {SCHEMA_VERSION})"
-                )
+            refuse_newer(agent_id, version)
             if owner != agent_id:
                 lane.run("DELETE FROM perdure.records WHERE kind NOT IN ($1, $2)", [STATE, MESSAGE])
                 lane.run("UPDATE perdure.meta SET agent_id = $1, incarnation = 0", [agent_id])

@@ -50,13 +50,6 @@ def own_folder(place: Path) -> Path:
     return made
 
 
-def _put(content: bytes | Path, file: Path) -> None:
-    if isinstance(content, bytes):
-        file.write_bytes(content)
-    else:
-        content.replace(file)
-
-
 def _in_one_patch(agent_id: str, file: Path) -> bytes:
     if (size := file.stat().st_size) > COPY_MAX:
         why = f"the copy of {agent_id} has {size} bytes, and one for a ledger in a bucket has {COPY_MAX} at most: it is carried whole"
@@ -72,7 +65,7 @@ class FetchedStorage(NamedTuple):
     files: dict[str, Path]
 
     def whole(self) -> FetchedStorage:
-        """The same without files of no size, which are none."""
+        # Files of no size are none.
         empty = {name: path for name, path in self.files.items() if not path.stat().st_size}
         FetchedStorage(0, empty).discard()
         return FetchedStorage(self.number, {name: path for name, path in self.files.items() if name not in empty})
@@ -109,7 +102,7 @@ class CarriedDisk(FileDisk):
     # what the host does
 
     def new_place(self) -> Path:
-        """Where a file can be made that nobody else makes."""
+        # Nobody else makes a file there.
         folder = self.directory / "arriving"
         folder.mkdir(parents=True, exist_ok=True)
         return folder / str(next(self._places))
@@ -138,7 +131,7 @@ class CarriedDisk(FileDisk):
             place.unlink()
 
     def take_patches(self) -> list[Patch]:
-        """What was committed since the last call, in order."""
+        # What came since the last call, in order.
         if not self._patches:
             return []
         with self._carrying:
@@ -192,7 +185,7 @@ class CarriedDisk(FileDisk):
         self.change(agent_id, whole(MAIN, path.read_bytes() if over else _in_one_patch(agent_id, path)))
 
     def change(self, agent_id: str, part: FilePatch) -> None:
-        """Note what becomes durable with the commit that is under way."""
+        # What becomes durable with the commit that is under way.
         with self._carrying:
             self._changes.setdefault(agent_id, []).append(part)
 
@@ -219,16 +212,21 @@ class CarriedDisk(FileDisk):
             )
         is_new = agent_id not in self._holders
         super()._hold(agent_id, holder)
-        if is_new:
-            image = self._told.pop(agent_id, None)
-            path = self.path_of(agent_id)
-            self._drop(path)
-            self._closed.discard(agent_id)
-            if image is not None:
-                self._numbers[agent_id] = image.number
-                path.parent.mkdir(parents=True, exist_ok=True)
-                for name, content in image.files.items():
-                    _put(content, path.with_name(path.name + name))
+        if not is_new:
+            return
+        image = self._told.pop(agent_id, None)
+        path = self.path_of(agent_id)
+        self._drop(path)
+        self._closed.discard(agent_id)
+        if image is not None:
+            self._numbers[agent_id] = image.number
+            path.parent.mkdir(parents=True, exist_ok=True)
+            for name, content in image.files.items():
+                file = path.with_name(path.name + name)
+                if isinstance(content, bytes):
+                    file.write_bytes(content)
+                else:
+                    content.replace(file)
 
     def _release(self, agent_id: str) -> None:
         is_held = agent_id in self._holders
@@ -274,16 +272,15 @@ class _CarriedLog(FileLog):
         ...
 
 
+# What has been carried of an attached database: its file, block by block, and how much of DuckDB's log.
 class _CarriedDatabase:
-    """What has been carried of an attached database: its file, block by block, and how much of DuckDB's log."""
-
     def __init__(self, path: Path) -> None:
         self.path, self._wal = path, log_of(path)
         self._blocks = [check_of(block) for _, block in self._read()]
         self._end = self._wal_size()
 
     def grown(self) -> FilePatch | None:
-        """What DuckDB's log has grown by."""
+        # What DuckDB's log has grown by since it was asked last.
         size = self._wal_size()
         if size <= self._end:
             return None
@@ -295,7 +292,7 @@ class _CarriedDatabase:
         return part
 
     def changed(self) -> list[FilePatch]:
-        """What a checkpoint has changed."""
+        # What a checkpoint has changed.
         before, self._blocks, self._end = self._blocks, [], 0
         size, parts = self.path.stat().st_size, [FilePatch(WAL, 0, b"", 0)]
         for start, block in self._read():

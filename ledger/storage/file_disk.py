@@ -1,7 +1,9 @@
 """The disk of real processes: one file for each agent, a log or a DuckDB database.
 
-A process takes the agent's lock (`ledger.storage.agent_locks`) before it looks for a file, creates, opens, deletes or publishes it, and
-keeps the lock until the file is closed. So only the process that creates a file moves a stray log of DuckDB aside, and never a live one.
+DuckDB locks a database while it is attached. That is too late for a process that creates, deletes or replaces one: between a look and an
+act another process may come. So a process takes the agent's lock (`AgentLocks`) before it looks for a file, creates, opens, deletes or
+publishes it, and keeps the lock until the file is closed. So only the process that creates a file moves a stray log of DuckDB aside, and
+never a live one.
 
 A new file has its name when it is whole on the disk. A log has its first commit then. A database is a copy of a blank one that is made once
 per process: so its tables are on the disk before anything is committed, and a creation costs one small file (measured: 1 ms of work instead
@@ -10,8 +12,11 @@ of 5).
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
+import struct
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import lru_cache
@@ -19,6 +24,7 @@ from hashlib import blake2b
 from pathlib import Path
 from shutil import rmtree
 from tempfile import TemporaryDirectory
+from typing import Final
 
 import duckdb
 
@@ -26,7 +32,6 @@ from perdure.ledger.block_guard import BlockGuard
 from perdure.ledger.duckdb_format import survey
 from perdure.ledger.errors import WAY_OUT, StorageConflict, StorageError, StorageLost
 from perdure.ledger.ids import parent_of, type_of
-from perdure.ledger.storage.agent_locks import AgentLocks, holder_of
 from perdure.ledger.storage.disk import SCHEMA, Disk, StorageLocked
 from perdure.ledger.storage.log_file import FileLog, LogFile, kept_beside, staged_at
 from perdure.ledger.storage.log_format import LOG_MAGIC, is_log
@@ -34,10 +39,11 @@ from perdure.ledger.storage.shared_log import CommitPart, SharedLog
 from perdure.ledger.storage.this_machine import settle_file_system
 from perdure.ledger.whole_files import synchronise, write_whole
 
-LEFT = "left-"  # begins the name of a log whose file is gone
-_LOG_KEPT_MAX = (
-    32 << 10
-)  # bytes of the log of a storage that is closed: to read it costs less than the synchronisations of a checkpoint
+LEFT: Final = "left-"  # begins the name of a log whose file is gone
+# Bytes of the log of a storage that is closed: to read it costs less than the synchronisations of a checkpoint.
+_LOG_KEPT_MAX: Final = 32 << 10
+_LOCK_FILES: Final = 16
+_FLOCK: Final = "hhqqi"  # struct flock of <fcntl.h>: type, whence, start, length, pid
 
 
 class FileDisk(Disk):
@@ -104,7 +110,11 @@ class FileDisk(Disk):
             with self._released_unless_done(agent_id):
                 guard = self._guards[agent_id] = BlockGuard(path)
                 if not self.has(agent_id):
-                    return self._made(agent_id, path)
+                    self._prepare(agent_id, path)
+                    self._place(agent_id, path, self._blank_storage())
+                    database = self._attach(agent_id, str(path), "")
+                    self._blank.add(database)
+                    return database
                 try:
                     guard.mend()
                     self._cut_log(agent_id, path)
@@ -273,13 +283,6 @@ class FileDisk(Disk):
     def _temporary(self) -> str:
         return str(self.directory / "tmp" / str(os.getpid()))  # the files in it have the same names in every process
 
-    def _made(self, agent_id: str, path: Path) -> str:
-        self._prepare(agent_id, path)
-        self._place(agent_id, path, self._blank_storage())
-        database = self._attach(agent_id, str(path), "")
-        self._blank.add(database)
-        return database
-
     def _prepare(self, agent_id: str, path: Path) -> None:
         # A log of DuckDB's without a database would be replayed into this file, so it is moved aside.
         self._make_folder(agent_id, path.parent)
@@ -379,3 +382,80 @@ def log_of(path: Path) -> Path:
 
 def _locked(agent_id: str, path: Path) -> StorageLocked:
     return StorageLocked(agent_id, f"{holder_of(path)} has {path} open; try again when it has let go or has died")
+
+
+# ---------------------------------------------------------------- the lock of an agent
+
+_all_locks: weakref.WeakSet[AgentLocks] = weakref.WeakSet()
+
+
+class AgentLocks:
+    """One exclusive lock for each agent among all processes of a directory, whether or not the agent has a file yet: those that one disk of
+    one process holds.
+
+    A lock is one byte of a lock file in this folder, at an offset that is derived from the agent's id; so there are sixteen lock files in
+    all, and none to delete with an agent. The locks belong to the open file, not to the process: two disks in one process exclude each
+    other, and closing some other descriptor drops nothing. The kernel lets go when the process dies. A forked child lets go of what it
+    inherited.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files: dict[int, int] = {}  # number of a lock file → its descriptor
+        _all_locks.add(self)
+
+    def take(self, agent_id: str) -> bool:
+        """Take the agent's lock. False if another process has it. Raises `OSError` if the lock file cannot be made."""
+        number, offset = _byte_of(agent_id)
+        try:
+            self._lock(number, offset, fcntl.F_WRLCK)
+        except BlockingIOError:
+            return False
+        return True
+
+    def release(self, agent_id: str) -> None:
+        number, offset = _byte_of(agent_id)
+        if number in self._files:
+            self._lock(number, offset, fcntl.F_UNLCK)
+
+    def close(self) -> None:
+        for descriptor in self._files.values():
+            os.close(descriptor)
+        self._files.clear()
+
+    def _lock(self, number: int, offset: int, kind: int) -> None:
+        if number not in self._files:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._files[number] = os.open(self._folder / f"{number:x}", os.O_RDWR | os.O_CREAT, 0o666)
+        wish = struct.pack(_FLOCK, kind, os.SEEK_SET, offset, 1, 0)
+        fcntl.fcntl(self._files[number], fcntl.F_OFD_SETLK, wish)
+
+
+def _byte_of(agent_id: str) -> tuple[int, int]:
+    digest = int.from_bytes(blake2b(agent_id.encode("utf-8", "surrogatepass"), digest_size=8).digest())
+    return digest % _LOCK_FILES, digest // _LOCK_FILES  # an offset is below 2 to the power of 60
+
+
+def _let_go_after_a_fork() -> None:
+    for locks in list(_all_locks):
+        locks.close()
+
+
+os.register_at_fork(after_in_child=_let_go_after_a_fork)
+
+
+def holder_of(file: Path) -> str:
+    """`process N` for the process that has a file open, by its lock on the file itself; "another process" if it has none just now.
+
+    Only for a file whose agent's lock another process has: closing a descriptor drops the locks of this process on that file.
+    """
+    try:
+        descriptor = os.open(file, os.O_RDWR)
+    except OSError:
+        return "another process"
+    try:
+        wish = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, *_, pid = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, wish))
+    finally:
+        os.close(descriptor)
+    return "another process" if kind == fcntl.F_UNLCK or pid <= 0 else f"the process with PID {pid}"

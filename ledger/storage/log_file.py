@@ -74,8 +74,8 @@ class LogFile(ABC):
 
 
 class FileLog(LogFile):
-    """A log in a file that is open already. The file is locked besides its agent, as DuckDB does it, so the kernel can name the process
-    that has it.
+    """A log in a file that is open already. The file is locked besides its agent until it is closed, as DuckDB does it, so the kernel can
+    name the process that has it. Raises `BlockingIOError` if another process has locked it.
 
     Args:
         place: its path below the folder of all storages.
@@ -91,7 +91,7 @@ class FileLog(LogFile):
         self._is_secured = is_secured  # all of it is on the disk, or in the shared log, or waits to be
         self._waits = False  # for what the thread commits together
         self._is_refused = False  # what waits could not be synchronised
-        lock(file)
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def content(self) -> bytes:
         with self.held():
@@ -139,7 +139,7 @@ class FileLog(LogFile):
             staged = staged_at(self._path)
             write_whole(staged, content)
             file = os.open(staged, os.O_RDWR | os.O_CLOEXEC)
-            lock(file)
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.close(self._file)
             self._file = file
             staged.replace(self._path)
@@ -202,11 +202,6 @@ class MemoryLog(LogFile):
     def _close(self) -> None:
         # nothing is open
         ...
-
-
-def lock(file: int) -> None:
-    """Lock a file until it is closed. Raises `BlockingIOError` if another process has locked it."""
-    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def staged_at(path: Path) -> Path:

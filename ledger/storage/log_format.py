@@ -29,18 +29,16 @@ _FRAME_BYTES_MAX: Final = 32 << 10  # of a log that is written anew: as much is 
 Numbered = tuple[int, Row]
 
 
+# Whose log it is. `clock` is the first number that a row in it may have, if no later one was given away before.
 class LogHead(NamedTuple):
-    """Whose log it is. `clock` is the first number that a row in it may have, if no later one was given away before."""
-
     agent_id: str
     version: int
     incarnation: int
     clock: int
 
 
+# A whole frame, by where it and its rows lie.
 class LogFrame(NamedTuple):
-    """A whole frame, by where it and its rows lie."""
-
     kind: int
     number: int
     incarnation: int
@@ -74,7 +72,7 @@ def frame_of(kind: int, rows: list[Numbered], number: int, incarnation: int, bef
 
 
 def log_of_rows(head: LogHead, rows: Iterable[Numbered]) -> bytes:
-    """A log with these rows, which rise in their numbers."""
+    # The rows rise in their numbers.
     agent_id = head.agent_id.encode("utf-8", "surrogatepass")
     told = _HEAD.pack(LOG_MAGIC, head.version, head.incarnation, head.clock, len(agent_id)) + agent_id
     digest = check_of(told)
@@ -116,7 +114,7 @@ def read_log(content: bytes) -> Reading:
 
 
 def read_frame(content: bytes, at: int) -> LogFrame | None:
-    """The frame at this place, if it is whole."""
+    # None if it is not whole.
     begin = at + _FRAME.size + _CHECK
     if begin > len(content):
         return None

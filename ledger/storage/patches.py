@@ -8,7 +8,7 @@ Nobody who carries them has to know what is in these files.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from perdure.ledger.codec import encoder, unpack
 
@@ -37,12 +37,10 @@ def first_of_copy(roll: float) -> int:
 
 
 def is_of_copy(number: int, first: int) -> bool:
-    """Whether a patch of this number is of the copy that begins with that one."""
     return number // _SPAN == first // _SPAN
 
 
 def whole(file: str, content: bytes) -> FilePatch:
-    """A file that is replaced as a whole."""
     return FilePatch(file, 0, content, len(content))
 
 
@@ -64,24 +62,22 @@ class Patch(NamedTuple):
 
 
 def patch_of(packed: bytes) -> Patch:
-    fields: Any = unpack(packed)
-    agent_id, incarnation, number, parts = fields
+    agent_id, incarnation, number, parts = unpack(packed)
     return Patch(agent_id, incarnation, number, [FilePatch(*part) for part in parts])
 
 
+# A storage as it is after `number` patches: its files.
 class StorageImage(NamedTuple):
-    """A storage as it is after `number` patches: its files."""
-
     number: int
     files: dict[str, bytes]
 
     def parts(self) -> list[FilePatch]:
-        """What makes it of nothing."""
+        # They make the storage of nothing.
         return [whole(name, content) for name, content in self.files.items()]
 
 
 def image_after(image: StorageImage | None, patches: Iterable[Patch]) -> StorageImage | None:
-    """The storage after these patches, of which each follows the one before."""
+    # Each patch follows the one before.
     number = 0 if image is None else image.number
     files = {} if image is None else {name: bytearray(content) for name, content in image.files.items()}
     for patch in patches:

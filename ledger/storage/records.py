@@ -15,9 +15,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from perdure.ledger.codec import pack, unpack
+from perdure.ledger.errors import StaleIncarnation, StorageError
+
+SCHEMA_VERSION: Final = 1
 
 STATE, INBOX, OUTBOX, RESULT, STEP, GONE = "state", "inbox", "outbox", "result", "step", "gone"
 MESSAGE, TURN, OPEN, KEY, CHUNKS, CALL, GUARD = "message", "turn", "open", "key", "chunks", "call", "guard"
@@ -59,6 +62,20 @@ class Row(NamedTuple):
     body: bytes | None
 
 
+def refuse_newer(agent_id: str, version: int) -> None:
+    if version > SCHEMA_VERSION:
+        raise StorageError(agent_id, f"a newer Perdure wrote it (schema {version}, this one knows {SCHEMA_VERSION})")
+
+
+# Whose a storage is stands in a database's `meta` and in a log's head.
+def refuse_stranger(agent_id: str, incarnation: int, *, owner: str, latest: int, version: int) -> None:
+    refuse_newer(agent_id, version)
+    if owner != agent_id:
+        raise StorageError(agent_id, f"the file in its place is the storage of {owner!r}; put each back under its name")
+    if latest > incarnation:
+        raise StaleIncarnation(agent_id, f"incarnation {latest} has taken over from {incarnation}")
+
+
 def step_key(run_id: str, name: str) -> str:
     # A run id contains no NUL, so the first one ends it.
     return f"{run_id}\0{name}"
@@ -77,7 +94,7 @@ class Records:
         self._tombstones: set[Key] = set()
 
     def load(self, stored: Iterable[tuple[int, Row]]) -> None:
-        """Fold what a file holds, in order of the numbers."""
+        # The rows come in the order of their numbers.
         rows = list(stored)
         gone = {number for _, row in rows if row.kind == GONE for number in unpack(row.body or b"\x90")}
         for number, row in rows:
@@ -90,7 +107,7 @@ class Records:
         self.purge()
 
     def claim(self, rows: list[Row]) -> list[Row]:
-        """The rows of a commit, and one that makes earlier forgetting durable. They are numbered from `clock` on."""
+        # One more row makes earlier forgetting durable. The rows are numbered from `clock` on.
         return [*rows, Row(GONE, "", pack(self._forgotten))] if self._forgotten else rows
 
     def committed(self, rows: list[Row]) -> None:
@@ -127,14 +144,14 @@ class Records:
                 self._discard(number)
 
     def swept(self, numbers: list[int]) -> None:
-        """These first rows of the garbage are no longer in the file."""
+        # These first rows of the garbage are no longer in the file.
         del self.garbage[: len(numbers)]
         self.durable = self.clock
         done = set(numbers)
         self._forgotten = [number for number in self._forgotten if number not in done]
 
     def purge(self) -> None:
-        """Forget the versions of deleted state keys. Only when no transaction is open that might have seen them."""
+        # The versions of deleted state keys go. Only when no transaction is open that might have seen them.
         for kind, key in self._tombstones:
             del self._numbers[kind][key]
         self._tombstones.clear()

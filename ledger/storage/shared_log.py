@@ -205,7 +205,8 @@ class SharedLog:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
         with alone(self._folder):
-            left = [each for each in self._folder.iterdir() if self._is_left(each)]
+            ours = [each for each in self._folder.iterdir() if each.suffix == SUFFIX and not each.stem.endswith(KEPT)]
+            left = [each for each in ours if boot_of(each) in (self._boot, None) and is_free(each)]
             for _ in range(_SEGMENTS):
                 names = (self._folder / f"{os.getpid()}-{number}{SUFFIX}" for number in count(1))
                 path = next(each for each in names if not each.exists())
@@ -218,10 +219,6 @@ class SharedLog:
             elif left:
                 for each in left:
                     keep(each)
-
-    def _is_left(self, path: Path) -> bool:
-        is_ours = path.suffix == SUFFIX and not path.stem.endswith(KEPT)
-        return is_ours and boot_of(path) in (self._boot, None) and is_free(path)
 
     def _renew(self, segment: Segment) -> None:
         # What this segment is needed for is brought to the disk; then it is free.

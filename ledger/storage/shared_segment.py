@@ -53,9 +53,8 @@ class Name(NamedTuple):
     incarnation: int
 
 
+# What is written at once, and whose pieces are in it.
 class SegmentEntry(NamedTuple):
-    """What is written at once, and whose pieces are in it."""
-
     content: bytes
     names: list[Name]
 
@@ -79,7 +78,7 @@ class Segment:
             undo.pop_all()
 
     def entry(self, pieces: Sequence[LogPiece]) -> SegmentEntry | None:
-        """What `append` writes for these; None if there is no room for it."""
+        # What `append` writes for these pieces; None if there is no room for it.
         parts: list[bytes] = []
         for number, (place, start, frame) in enumerate(pieces):
             name = place.encode()
@@ -144,7 +143,6 @@ class Contents(NamedTuple):
 
 
 def read_segment(content: bytes) -> Contents:
-    """What is in a segment."""
     pieces, names = list(_pieces(content)), list(_all_names(content))
     generation = max([1, *(each.generation for each in pieces), *(each.generation for each in names)])
     found = [each for each in pieces if each.generation == generation]
@@ -195,7 +193,6 @@ def kept_aside(path: Path) -> Path:
 
 
 def is_free(path: Path) -> bool:
-    """Whether no process has this segment open for writing."""
     try:
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -19,9 +19,8 @@ PART_MAX: Final = 1 << 20
 _RANGE_MAX: Final = 4 << 20  # bytes of one request
 
 
+# A block of a file: where it lies in that, and where it can be read.
 class SignedBlock(NamedTuple):
-    """A block of a file: where it lies in that, and where it can be read."""
-
     file: str
     at: int
     url: int
@@ -43,7 +42,7 @@ class SignedStorage(NamedTuple):
     tail: Sequence[FilePatch]
 
     def ranges(self) -> Iterator[list[SignedBlock]]:
-        """The blocks, those together that one request reads."""
+        # Blocks that one request reads are together.
         group: list[SignedBlock] = []
         for block in sorted(self.blocks, key=lambda each: (each.url, each.start)):
             last = group[-1] if group else None
@@ -55,13 +54,13 @@ class SignedStorage(NamedTuple):
         if group:
             yield group
 
-    def plain(self) -> list[Any]:
-        """Plain data, without the tail."""
+    def plain(self) -> list[object]:
+        # The tail is not in it.
         return [self.number, self.sizes, list(self.urls), [list(each) for each in self.blocks]]
 
 
 def signed_of(plain: Sequence[Any], tail: Sequence[FilePatch]) -> SignedStorage:
-    """What `SignedStorage.plain` is of, with its tail."""
+    # Undoes `SignedStorage.plain`.
     number, sizes, urls, blocks = plain
     return SignedStorage(number, sizes, urls, [SignedBlock(*each) for each in blocks], tail)
 

@@ -124,7 +124,7 @@ def is_conflict(problem: duckdb.Error) -> bool:
 
 
 def refuse_untaken(parameters: Parameters, problem: Exception) -> None:
-    """After a failed statement: raise `BadRequest` for the first parameter that DuckDB does not take, if that was the reason."""
+    # Called after a failed statement. Raises `BadRequest` for the first parameter that DuckDB does not take, if there is one.
     if parameters is not None and not isinstance(parameters, list | tuple | Mapping):
         raise BadRequest("parameters", f"are a list or a dictionary, not {type(parameters).__name__}") from problem
     named = parameters.items() if isinstance(parameters, Mapping) else enumerate(parameters or ())
@@ -208,7 +208,8 @@ def kind_of(statement: duckdb.Statement) -> StatementType:
         kind = statement.type
     except ValueError:  # a kind that this binding has no name for
         _refuse(statement, _beginning(words) or "Perdure does not know this statement")
-    reason = _KINDS.get(kind) or _beginning(words) or _of_pragma(kind, words) or _of_words(words)
+    sets = kind is StatementType.PRAGMA and not _PRAGMAS_THAT_LOOK.intersection(words[1:2])
+    reason = _KINDS.get(kind) or _beginning(words) or (_POOLED if sets else _of_words(words))
     if reason:
         _refuse(statement, reason)
     return kind
@@ -220,11 +221,6 @@ def _refuse(statement: duckdb.Statement, reason: str) -> NoReturn:
 
 def _beginning(words: Sequence[str]) -> str:
     return next((reason for begin, reason in _BEGINNINGS.items() if tuple(words[: len(begin)]) == begin), "")
-
-
-def _of_pragma(kind: StatementType, words: Sequence[str]) -> str:
-    looks = len(words) > 1 and words[1] in _PRAGMAS_THAT_LOOK
-    return _POOLED if kind is StatementType.PRAGMA and not looks else ""
 
 
 def _of_words(words: Sequence[str]) -> str:
@@ -248,7 +244,7 @@ def _of_target(kind: str, target: Sequence[str]) -> str:
 
 
 def _defined(verb: Sequence[str], defined: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """What a statement defines, alters or drops: its kind, and its name by its parts; of an index also its table's."""
+    # What a statement defines, alters or drops: its kind, and its name by its parts; of an index also its table's.
     if verb in (["create"], ["drop"], ["alter"], ["comment"]) and defined:
         yield defined[0], list(_name(defined, 1))
         if "index" in defined[:1] and "on" in defined:

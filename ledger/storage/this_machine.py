@@ -14,7 +14,7 @@ _LOCAL: Final = frozenset(("bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", 
 
 
 def boot_id() -> str:
-    """The boot of this machine, by an id that no other one has. Empty where the system does not tell it."""
+    # Empty where the system does not tell it.
     try:
         return _BOOT.read_text().strip()
     except OSError:

@@ -27,8 +27,6 @@ _bound: ContextVar[tuple[Transaction, ...]] = ContextVar("perdure_transactions",
 
 
 class TransactionStorage(Protocol):
-    """What a transaction asks of its storage (`ledger.storage.agent_storage`)."""
-
     @property
     def agent_id(self) -> str: ...
     @property
@@ -153,7 +151,7 @@ class Transaction:
             raise StorageError(self.storage.agent_id, "this transaction has ended; begin another one")
 
     def condemn(self, reason: StorageError) -> None:
-        """Doom the transaction: from now on it can only roll back. The first reason stays."""
+        # From now on it can only roll back. The first reason stays.
         if self.doom is None and not self.over:
             self.doom = reason
 
@@ -192,18 +190,15 @@ class Transaction:
         return lane.run(script.parsed, parameters)
 
     def database(self) -> SqlCursor:
-        if self.lane is None:
-            with self.storage.committing:
-                self._begin()
-        assert self.lane is not None
-        return self.lane
-
-    def _begin(self) -> None:
-        if self.lane is None:
-            lane = self.storage.database()
-            self.snapshot = self.storage.records().clock
-            lane.begin()
-            self.lane = lane
+        if (lane := self.lane) is not None:
+            return lane
+        with self.storage.committing:
+            if (lane := self.lane) is None:
+                lane = self.storage.database()
+                self.snapshot = self.storage.records().clock
+                lane.begin()
+                self.lane = lane
+            return lane
 
     def put(self, kind: str, key: str, body: bytes | None) -> None:
         self.check()
@@ -212,7 +207,7 @@ class Transaction:
         self._records[kind, key] = body
 
     def read_state(self, key: str) -> bytes | None:
-        """A state value as this transaction sees it, which from now on depends on it."""
+        # What this transaction sees. It depends on the value from now on.
         self.check()
         if (STATE, key) in self._records:
             return self._records[STATE, key]
@@ -220,7 +215,7 @@ class Transaction:
         return self.storage.records().state.get(key)
 
     def state_keys(self) -> list[str]:
-        """All state keys as this transaction sees them, which from now on depends on there being no others."""
+        # What this transaction sees. It depends from now on on there being no other keys.
         self.check()
         self.depend_on(KEYS)
         keys = dict.fromkeys(self.storage.records().state)

@@ -12,7 +12,7 @@ Only what is alike is a batch (`batch_decisions`). Everything odd goes one by on
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import compress, count, repeat
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -26,9 +26,8 @@ BATCH_MIN: Final = 4
 """Fewer go one by one: a batch of them would save nothing."""
 
 
+# `RunRequested` of many runs of one parent: they differ in their ids, digests and inputs.
 class RunsRequested(NamedTuple):
-    """`RunRequested` of many runs of one parent: they differ in their ids, digests and inputs."""
-
     run_ids: list[str]
     digests: list[str]
     inputs: list[bytes]
@@ -38,7 +37,7 @@ class RunsRequested(NamedTuple):
     options: dict[str, Any]
     life: int
 
-    def columns(self, seq: int) -> tuple[Iterable[Any], ...]:
+    def columns(self, seq: int) -> tuple[Iterable[object], ...]:
         """The fields of the facts for which it stands. `seq` is the number of the first."""
         about = repeat(self.agent_type), repeat(self.parent), repeat(self.parent_run)
         return self.run_ids, *about, self.digests, self.inputs, repeat(self.options), repeat(self.life), count(seq)
@@ -47,14 +46,13 @@ class RunsRequested(NamedTuple):
         return 0
 
 
+# `AttemptStarted` of the first attempts at many runs, on one host. `incarnation` is that of the first; each has the next one.
 class AttemptsStarted(NamedTuple):
-    """`AttemptStarted` of the first attempts at many runs, on one host. `incarnation` is that of the first; each has the next one."""
-
     run_ids: list[str]
     incarnation: int
     host_id: str
 
-    def columns(self, _seq: int) -> tuple[Iterable[Any], ...]:
+    def columns(self, _seq: int) -> tuple[Iterable[object], ...]:
         return self.run_ids, repeat(1), count(self.incarnation), repeat(self.host_id), repeat(False)
 
     def frame(self) -> int | None:
@@ -62,16 +60,15 @@ class AttemptsStarted(NamedTuple):
         return None
 
 
+# `RunCompleted` of many runs of one parent whose children have left their hosts. `number` is that of each as an event of its run.
 class RunsCompleted(NamedTuple):
-    """`RunCompleted` of many runs of one parent whose children have left their hosts. `number` is that of each as an event of its run."""
-
     run_ids: list[str]
     outputs: list[bytes | None]
     summaries: list[str]
     attempt: int
     number: int
 
-    def columns(self, _seq: int) -> tuple[Iterable[Any], ...]:
+    def columns(self, _seq: int) -> tuple[Iterable[object], ...]:
         last = repeat(True), repeat(False), repeat(0)
         return self.run_ids, repeat(self.attempt), self.outputs, self.summaries, *last
 
@@ -101,7 +98,7 @@ def batch_of(row: BatchRow) -> Batch:
 
 
 def expand_rows(rows: Iterable[Row], subjects: Collection[str] | None = None) -> list[FactRow]:
-    """The rows of facts, with the members of batches in their places; only those about these subjects, if some are named."""
+    # The rows of facts, with the members of batches in their places; only those about these subjects, if some are named.
     facts: list[FactRow] = []
     for row in rows:
         if not isinstance(row, FactRow):
@@ -119,7 +116,7 @@ def _may_have(row: BatchRow, subjects: Collection[str]) -> bool:
 
 def _members(row: BatchRow, subjects: Collection[str] | None) -> Iterator[FactRow]:
     batch, kind = batch_of(row), BATCHES[row.kind][1].__name__
-    there: list[Any] = batch.run_ids  # an empty place has no id
+    there: Sequence[object] = batch.run_ids  # an empty place has no id
     if subjects is not None:
         there = [run_id in subjects for run_id in batch.run_ids]
     bodies = map(encoder(), compress(zip(*batch.columns(row.seq), strict=False), there))
@@ -143,7 +140,7 @@ def is_whole(row: BatchRow) -> bool:
 
 
 def changed_by(rows: Iterable[Row]) -> set[str]:
-    """The runs, agents and mails that these facts are about, but for runs that begin with one of them."""
+    # The runs, agents and mails that these facts are about, but for runs that begin with one of them.
     born: set[str] = set()
     others: set[str] = set()
     for row in rows:

@@ -119,10 +119,9 @@ class BucketRefused(LedgerError):
     """The bucket cannot be used: it is not there, the keys are not for it, or it does not keep its promises."""
 
 
+# For an answer to requests of one kind: since when, and how many had none.
 @dataclass
 class _Wait:
-    """For an answer to requests of one kind: since when, and how many had none."""
-
     since_s: float
     tries: int = 0
 
@@ -217,7 +216,7 @@ class Bucket:
         return took_s
 
     def _patiently(self, request: Request, waits: dict[type[Request], _Wait], tries_max: float) -> Answer | NoReply:
-        """Ask once, and wait after a failure, longer after each in a row."""
+        # Wait after a failure, longer after each in a row.
         waiting = waits.setdefault(type(request), _Wait(self._now_s()))
         try:
             answer = self._ask(request)
@@ -244,7 +243,7 @@ class Bucket:
             raise NoReply(self.trouble) from problem
 
     def _refusal(self, request: Request, problem: BaseException | None) -> tuple[str, str] | None:
-        """What no repetition mends: what happened, and what to do."""
+        # What no repetition mends: what happened, and what to do.
         words = str(problem)
         known = next((told for each, told in _FINAL.items() if each in words), None)
         if known is None and isinstance(problem, UnauthenticatedError):
@@ -287,7 +286,7 @@ class Bucket:
         return True
 
     def _delete(self, keys: Sequence[str]) -> None:
-        """Delete what goes with one request. Where a missing one is an error, obstore leaves the requests that come after it."""
+        # Where a missing object is an error, obstore leaves the requests that come after it.
         try:
             obstore.delete(self._store, list(keys))
         except FileNotFoundError as problem:
@@ -312,7 +311,7 @@ class Bucket:
     # ---------------------------------------------------------------- what is late is asked a second time
 
     def _soonest(self, kind: type[Request], call: Callable[[], T]) -> T:
-        """What a call returns, or a second copy of it if that is sooner."""
+        # What a call returns, or a second copy of it if that is sooner.
         took_s = self._took_s[kind]
         first = self._threads.submit(_timed, call, took_s)
         if wait([first], _usual_s(list(took_s))).not_done:
@@ -325,12 +324,12 @@ def _asked(request: Request) -> Generator[Request, Answer, Answer]:
 
 
 def _sooner(first: Future[T], second: Future[T]) -> T:
-    """What that one returns which ends sooner. An error is no end, unless both have one."""
+    # An error is no end, unless both have one.
     return next((each for each in as_completed([first, second]) if each.exception() is None), first).result()
 
 
 def _usual_s(took_s: list[float]) -> float:
-    """In how many seconds 95 of 100 have their answer."""
+    # In how many seconds 95 of 100 have their answer.
     if len(took_s) < _USUAL_MIN:
         return _LONG_S
     return max(_USUAL_MIN_S, sorted(took_s)[len(took_s) * 95 // 100])
@@ -344,7 +343,7 @@ def _timed(call: Callable[[], T], took_s: deque[float]) -> T:
 
 
 def _words(problem: BaseException) -> str:
-    """The first line of what obstore says. Pages of its own sources follow."""
+    # Pages of obstore's own sources follow the first line.
     return f"{type(problem).__name__}: {problem}".partition("\n")[0][:_WORDS_MAX]
 
 

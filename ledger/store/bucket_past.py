@@ -111,15 +111,14 @@ class PastStore(BucketStore):
         return self._mark.seq
 
     def owners(self) -> list[str]:
-        """The agents that have storages."""
         return [each for each in self.storages_of("") if each != CODE]
 
     def all_names(self) -> list[str]:
-        """The keys of all objects: a hint."""
+        # A hint: objects may come and go meanwhile.
         return self._asked(names("", AFTER_ALL))
 
     def to_go(self, there: Iterable[str]) -> list[str]:
-        """Which of these objects a supervisor will delete."""
+        # Which of these objects a supervisor will delete.
         roots = [dated(each) for each in self._asked(self._life.kept_roots())]
         if not _first(roots):
             return []
@@ -129,12 +128,12 @@ class PastStore(BucketStore):
         return [*uploads, *map(slot_key, self._asked(self._life.slots_to_go(kept.has_slot)))]
 
     def lost(self, pin: Pin, there: Collection[str]) -> list[str]:
-        """What is missing of a backup, where these objects are listed."""
+        # What is missing of a backup, where these objects are listed.
         due = [key for key in (*pin.names, *map(slot_key, pin.slots)) if key not in there]
         return [key for key, body in zip(due, self._asked(get(due)), strict=True) if body is None]
 
     def settle(self) -> None:
-        """Put everything into the database's file."""
+        # Everything goes into the database's file.
         with self._archived() as con:
             self._fold(con)
 
@@ -148,7 +147,7 @@ class PastStore(BucketStore):
 
 
 def _first(kept: list[Dated]) -> int:
-    """The first slot that can be restored; 0 if the journal is kept from its beginning."""
+    # 0 if the journal is kept from its beginning.
     return kept[-1].reach if kept and kept[0].root.since else 0
 
 

@@ -50,14 +50,13 @@ _NEWEST: Final = """SELECT agent_id, any_value(s.sizes) FROM storages s LEFT JOI
 
 
 def drop_storages(con: duckdb.DuckDBPyConnection) -> None:
-    """Take the tables out of a ledger's database that is in no bucket."""
+    # For the database of a ledger that is in no bucket.
     for table in _COLUMNS:
         con.execute(f"DROP TABLE IF EXISTS {table}")
 
 
+# Where a block lies.
 class Extent(NamedTuple):
-    """Where a block lies."""
-
     pack: str
     start: int
     size: int
@@ -104,7 +103,6 @@ class BucketStorages:
         self._packs: OrderedDict[str, bytes] = OrderedDict()
 
     def begin(self, con: duckdb.DuckDBPyConnection) -> None:
-        """Take up the bases that the database knows."""
         for table, columns in _COLUMNS.items():
             con.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
         self._known.add(agent for (agent,) in con.execute("SELECT agent_id FROM storages").fetchall())
@@ -130,7 +128,6 @@ class BucketStorages:
             return 0 if base is None else base.number
 
     def parts(self, con: duckdb.DuckDBPyConnection, agent_id: str) -> tuple[Base | None, list[Patch]]:
-        """The base of a storage, and its tail."""
         with self._lock:
             tail = [patch for _, patch in self._tails.get(agent_id, ())]
             base = self._base(con, agent_id) if agent_id in self._known else None
@@ -178,15 +175,13 @@ class BucketStorages:
         their slots, and before the last root by the packs, of which each is of one root; what is packed anew counts as written then."""
         with self._lock:
             bases = {agent: unpack(sizes) for agent, sizes in con.execute(_NEWEST).fetchall()}
-            tails = {agent: [patch for _, patch in self._tails[agent]] for agent in self._newest_tails()}
+            tailed = sorted(self._tails, key=lambda agent: self._tails[agent][-1][0], reverse=True)
+            tails = {agent: [patch for _, patch in self._tails[agent]] for agent in tailed}
         return {
             agent: _bytes_after(bases.get(agent, {}), tails.get(agent, ()))
             for agent in dict.fromkeys([*tails, *bases])
             if name_of(agent) and self.may_have(agent)
         }
-
-    def _newest_tails(self) -> list[str]:
-        return sorted(self._tails, key=lambda agent: self._tails[agent][-1][0], reverse=True)
 
     # a root
 
@@ -218,7 +213,7 @@ class BucketStorages:
         ]
 
     def rows(self, con: duckdb.DuckDBPyConnection) -> dict[str, list[tuple[object, ...]]]:
-        """Where all bases lie: what `put_rows` puts into another database."""
+        # What `put_rows` puts into another database.
         return {table: con.execute(f"SELECT * FROM {table}").fetchall() for table in _COLUMNS}
 
     def put_rows(self, con: duckdb.DuckDBPyConnection, rows: Mapping[str, Sequence[Sequence[object]]]) -> None:

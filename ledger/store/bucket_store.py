@@ -116,7 +116,6 @@ class Snapshot(NamedTuple):
 
     @property
     def mark(self) -> Mark:
-        """The end of the last commit in it."""
         return Mark(self.seq, self.digest)
 
 
@@ -179,6 +178,7 @@ class BucketStore(DuckDBStore):
     ) -> None:
         super().__init__(path, fsync=False)
         self._follows = follows
+        self.url = bucket.url
         self.cache_dir = str(path.parent)
         self._looks = looks
         self._bucket, self._claim, self._now_s, self._token, self._pause = bucket, claim, now_s, token, pause
@@ -200,11 +200,6 @@ class BucketStore(DuckDBStore):
         self._is_restored = False  # the prefix began with a root
         self._is_whole = False  # nothing of what a boot reads is missing, so a root may be announced
         self._answered = 0  # the last knock that was
-
-    @property
-    def url(self) -> str:
-        """Of the bucket."""
-        return self._bucket.url
 
     def _fill(self) -> None:
         self._life, self._answered = JournalLife(self._token(8)), 0
@@ -229,7 +224,7 @@ class BucketStore(DuckDBStore):
         self._catch_up_files(begun.root, commits)
 
     def _begun(self) -> Begun:
-        """Put up the fence. Raises `ServedElsewhere` if another Ray's life stands there and is not to be followed."""
+        # Put up the fence. Raises `ServedElsewhere` if another Ray's life stands there and is not to be followed.
         asked: dict[int, bool] = {}  # by the fence of a life, whether it answers
         while True:
             try:
@@ -248,7 +243,6 @@ class BucketStore(DuckDBStore):
         return successor(self._claim, holder).packed()
 
     def _answers(self) -> bool:
-        """Whether the newest life answers."""
         known = self._asked(heard(self._life, 0))
         if known is None:
             number, until_s = self._asked(knock(self._life.chain.fence)), self._now_s() + KNOCK_S
@@ -258,7 +252,6 @@ class BucketStore(DuckDBStore):
         return bool(known)
 
     def attend(self) -> None:
-        """As that of every store."""
         self._answered = self._asked(attend(self._life, self._answered))
 
     def last_life(self) -> tuple[Holder | None, bool]:
@@ -267,7 +260,6 @@ class BucketStore(DuckDBStore):
         return self._asked(last_life(JournalLife(b"")))
 
     def depart(self) -> None:
-        """As that of every store."""
         with suppress(BucketRefused):
             self._bucket.run(depart(self._life), tries_max=OPENING_TRIES)
 
@@ -291,7 +283,7 @@ class BucketStore(DuckDBStore):
             self._bucket.run(self._life.hinted(), tries_max=1)
 
     def _check_prefix(self) -> None:
-        """Whose prefix this is. Raises what says why it cannot be used."""
+        # Raises what says why this prefix cannot be used.
         if self._looks:
             (there,) = self._asked(get([IDENTITY]))
             if there is None:
@@ -335,7 +327,7 @@ class BucketStore(DuckDBStore):
         return list(words)
 
     def _catch_up_files(self, root: Root | None, commits: list[Commit]) -> None:
-        """Bring the cache to the end of the chain, or make it anew."""
+        # Bring the cache to the end of the chain, or make it anew.
         self._snapshot = Snapshot(*unpack(root.about)) if root is not None else None
         base = GENESIS if self._snapshot is None else self._snapshot.mark
         ends = [base, *(commit.after for commit in commits if commit.after.seq > base.seq)]
@@ -352,7 +344,7 @@ class BucketStore(DuckDBStore):
         journal.close()
 
     def _reached(self) -> tuple[Mark | None, dict[int, int]]:
-        """How far the cache is, as far as it can be read."""
+        # How far the cache is, as far as it can be read.
         found = scan(self.path)
         if found.flaws or not found.bases or not (self.path / DATABASE).exists():
             return None, {}
@@ -365,7 +357,7 @@ class BucketStore(DuckDBStore):
                 path.unlink()
 
     def _fetched(self, root: Root | None) -> Mark:
-        """Make the database's file from the last snapshot. Returns how far that reaches."""
+        # Make the database's file from the last snapshot. Returns how far that reaches.
         if root is None:
             create(self.path, fsync=False)
             return GENESIS
@@ -406,7 +398,6 @@ class BucketStore(DuckDBStore):
     # at work
 
     def append(self, rows: Sequence[Row], payloads: list[Payload], patches: Sequence[Patch] = ()) -> None:
-        """As that of every store."""
         self._ready()
         if self._looks:
             words = "is only looked at here, and what changes it goes through its supervisor"
@@ -465,12 +456,12 @@ class BucketStore(DuckDBStore):
             return self._storages.family(con, agent_id)
 
     def newest_storages(self) -> dict[str, int]:
-        """The agents that have storages, with how many bytes each has. Those that were written last come first."""
+        # Each agent with the bytes of its storage. Those that were written last come first.
         with self._reading() as con:
             return self._storages.newest(con)
 
     def checkpoint(self, meta: bytes, upto_seq: int, records: list[Record], forgotten: list[str]) -> None:
-        """As that of every store. What is forgotten is gone from the bucket with the next root."""
+        # What is forgotten is gone from the bucket with the next root.
         self._is_behind = True
         super().checkpoint(meta, upto_seq, records, forgotten)
 
@@ -510,7 +501,7 @@ class BucketStore(DuckDBStore):
                 self._sweep(con, floor, [*later, dated(Root(0, chain, about, since, ()))])
 
     def _floor(self) -> tuple[Root | None, list[Dated]]:
-        """The oldest root that is still needed, if it is time to look for it, and those after it."""
+        # The oldest root that is still needed, if it is time to look for it, and those after it.
         if self._now_s() - self._swept_s < self.keep_s / _SWEEPS:
             return None, []
         self._swept_s = self._now_s()
@@ -531,7 +522,7 @@ class BucketStore(DuckDBStore):
         return KeptObjects(floor, frozenset(self.names(con)).union(*dropped, *(pin.names for pin in found)), found)
 
     def names(self, con: duckdb.DuckDBPyConnection) -> list[str]:
-        """The objects that the last root names."""
+        # The last root names these objects.
         return [*(self._snapshot.names if self._snapshot else ()), *self._storages.packs(con)]
 
     def pins(self) -> list[Pin]:
@@ -555,7 +546,7 @@ class BucketStore(DuckDBStore):
         return body
 
     def _put_pieces(self, folder: str, known: dict[bytes, str]) -> tuple[list[str], list[bytes]]:
-        """The names and digests of the pieces of the file. Those that are not known by their digests are put into the bucket."""
+        # Those that are not known by their digests are put into the bucket.
         names: list[str] = []
         digests: list[bytes] = []
         with (self.path / DATABASE).open("rb") as file:

@@ -75,7 +75,7 @@ class KeptEvidence:
         return kept.name
 
     def keep(self, name: str) -> str:
-        """Give this file a second name, which stays when another file takes the first, and return it."""
+        # The file gets a second name, which stays when another file takes the first.
         kept = self._directory / (name + self._suffix)
         try:
             kept.hardlink_to(self._directory / name)
@@ -89,7 +89,7 @@ class KeptEvidence:
         return name + self._suffix
 
     def put_back(self) -> None:
-        """Leave the directory as it was found: moved files return, with the copies that were made beside them."""
+        # Leave the directory as it was found: moved files return, with the copies that were made beside them.
         if self._moved:
             for path in self._directory.glob(f"ledger.*{self._suffix}"):
                 path.rename(path.with_suffix(""))
@@ -130,7 +130,7 @@ def connect(
 
 
 def create(directory: Path, *, fsync: bool = True) -> None:
-    """Make the file with its tables, and then give it its name. What a start before left half made is made anew."""
+    # What a start before left half made is made anew. The file gets its name when it has its tables.
     for left in (UNBORN, f"{UNBORN}.wal", DATABASE, WAL):
         (directory / left).unlink(missing_ok=True)
     with closing(connect(directory, fsync=fsync, name=UNBORN)) as con:
@@ -187,7 +187,7 @@ def put(con: duckdb.DuckDBPyConnection, key: str, value: object) -> None:
 
 
 def get_mark(con: duckdb.DuckDBPyConnection) -> tuple[int, Mark]:
-    """Up to which fact the snapshot reaches, and the place in the chain up to which everything is sealed."""
+    # Up to which fact the snapshot reaches, and the place in the chain up to which everything is sealed.
     found = get(con, "mark")
     return (0, GENESIS) if found is None else (found[0], Mark(found[1], found[2]))
 

@@ -32,7 +32,6 @@ import duckdb
 from perdure.ledger.block_guard import BlockGuard
 from perdure.ledger.duckdb_format import is_damage
 from perdure.ledger.errors import BadRequest, LedgerDamaged, LedgerError, LedgerUnwritable
-from perdure.ledger.store.assessment import Assessment, assess
 from perdure.ledger.store.batches import expand_rows
 from perdure.ledger.store.duckdb_file import (
     DATABASE,
@@ -69,7 +68,7 @@ from perdure.ledger.store.duckdb_tables import (
     write_counts,
 )
 from perdure.ledger.store.journal import SEGMENT, Journal
-from perdure.ledger.store.journal_scan import commits, has_everything, has_segments
+from perdure.ledger.store.journal_scan import Assessment, assess, commits, has_everything, has_segments
 from perdure.ledger.store.key_filter import KeyFilter, filter_after, new_keys, read_filter
 from perdure.ledger.store.lock import Lock
 from perdure.ledger.store.memory_store import forget_bounds
@@ -279,10 +278,11 @@ class DuckDBStore:
         return Boot(get(con, "snapshot"), boot_records(con, rows), rows, findings, dict(self._ended))
 
     def _fill(self) -> None:
-        """Bring the files up to what is durable elsewhere."""
+        # Bring the files up to what is durable elsewhere.
+        ...
 
     def _made_ready(self) -> list[str]:
-        """Before the attach: make the file of a new ledger or of a whole journal, and put back what a checkpoint has torn."""
+        # Before the attach: the file of a new ledger or of a whole journal, and what a checkpoint has torn.
         findings: list[str] = []
         if not (self.path / DATABASE).exists():
             if has_segments(self.path):
@@ -295,7 +295,7 @@ class DuckDBStore:
         return findings
 
     def _mended(self, con: duckdb.DuckDBPyConnection, evidence: KeptEvidence, found: Assessment) -> list[str]:
-        """Keep copies of what does not verify, and begin this life with everything sealed and in the database's file itself."""
+        # Copies of what does not verify are kept, and this life begins with everything sealed and in the database's file.
         names = list(found.scanned.damaged)
         if self._repair:
             names = [DATABASE, *(f"{SEGMENT}{number}" for number in found.scanned.segments)]
@@ -323,7 +323,7 @@ class DuckDBStore:
         return group
 
     def _fold(self, con: duckdb.DuckDBPyConnection) -> None:
-        """Seal everything, put it into the database's own file, and drop it from the journal."""
+        # Everything is sealed, in the database's own file, and dropped from the journal.
         self._journal.roll()
         self._catch_up(con)
         transact(con, lambda: self._settle(con))
@@ -332,7 +332,7 @@ class DuckDBStore:
         self._journal.drop(self._dropped_upto())
 
     def _dropped_upto(self) -> int:
-        """The last fact that the journal need not have."""
+        # The journal need not have what is up to this fact.
         return self._followed.seq
 
     def _settle(self, con: duckdb.DuckDBPyConnection) -> None:
@@ -403,7 +403,7 @@ class DuckDBStore:
 
 
 def _end_before(backlog: Sequence[Commit]) -> int:
-    """The last fact that DuckDB has for certain, if it lacked these commits at most."""
+    # DuckDB has every fact up to this one, if it lacked these commits at most.
     return backlog[0].before.seq if backlog else END
 
 

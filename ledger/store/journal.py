@@ -38,9 +38,8 @@ _ROOM, _ROOM_MAX = 1 << 18, 1 << 22  # bytes of a life's first segment, and of i
 _PARTS_MAX = 1_000  # of one write; the system takes 1,024
 
 
+# A whole frame of the journal, by where its body lies: the facts after `before` up to `after`.
 class JournalEntry(NamedTuple):
-    """A whole frame of the journal, by where its body lies: the facts after `before` up to `after`."""
-
     before: Mark
     after: Mark
     path: Path
@@ -124,7 +123,9 @@ class Journal:
         head += digest(head)
         self._place, self._end = len(head), max(self._room, len(head) + size)
         self._room = min(2 * self._room, _ROOM_MAX)
-        segment, mirror = (_create(self._directory / f"{name}{self._number}") for name in (SEGMENT, MIRROR))
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        paths = (self._directory / f"{name}{self._number}" for name in (SEGMENT, MIRROR))
+        segment, mirror = (os.open(path, flags, 0o644) for path in paths)
         self._files = segment, mirror
         _write(segment, [head, bytes(self._end - len(head))], 0)
         _write(mirror, [head], 0)
@@ -140,7 +141,6 @@ class Journal:
 
 
 def frame_of(commit: Commit) -> list[bytes]:
-    """A commit as it stands in a journal, in pieces."""
     before, after = commit.before, commit.after
     length = sum(map(len, commit.parts))
     head = FRAME.pack(FRAME_MAGIC, length, before.seq, after.seq, before.digest, after.digest)
@@ -168,10 +168,6 @@ def digest(*parts: bytes | memoryview) -> bytes:
     for part in parts:
         state.update(part)
     return state.digest()
-
-
-def _create(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
 
 
 def _write(file: int, parts: Sequence[bytes], place: int) -> None:

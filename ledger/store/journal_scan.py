@@ -3,6 +3,9 @@
 A frame that does not verify is taken from the mirror. If that has it neither, the next whole frame is looked for: if there is one, commits
 are missing; if there is none, the frame was the last one, and was either never acknowledged or damaged later in both copies. It is not
 replayed, and it is kept and told.
+
+A boot and `perdure doctor` both begin with what a ledger's files say together (`assess`): the database up to the last fold, and the journal
+after it.
 """
 
 from __future__ import annotations
@@ -13,6 +16,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+import duckdb
+
+from perdure.ledger.store.batches import count_of
+from perdure.ledger.store.duckdb_file import get_mark
+from perdure.ledger.store.duckdb_tables import rows_after
 from perdure.ledger.store.journal import (
     CHECK,
     FRAME,
@@ -25,6 +33,7 @@ from perdure.ledger.store.journal import (
     digest,
 )
 from perdure.ledger.store.seals import GENESIS, Commit, Mark, unseal
+from perdure.ledger.store.store import Row
 
 _Bytes = mmap.mmap | bytes
 
@@ -48,12 +57,22 @@ class ReplayPlan(NamedTuple):
     loss: str
 
 
+class Assessment(NamedTuple):
+    """The facts after the snapshot that the database has, what the journal adds to them, and (in words) what is lost in both."""
+
+    snapshot_seq: int
+    mark: Mark
+    rows: list[Row]
+    scanned: Scan
+    plan: ReplayPlan
+
+
 def has_segments(directory: Path) -> bool:
     return bool(_numbers(directory))
 
 
 def has_everything(directory: Path) -> bool:
-    """Whether the journal has every commit from the first on, so that the database can be built from it."""
+    # Every commit from the first on is there, so the database can be built from the journal.
     scanned = scan(directory)
     return scanned.bases[:1] == [GENESIS] and not reconcile(scanned, GENESIS).loss
 
@@ -109,12 +128,38 @@ def reconcile(scanned: Scan, mark: Mark) -> ReplayPlan:
     return ReplayPlan(replay, list(scanned.flaws), loss)
 
 
+def assess(con: duckdb.DuckDBPyConnection, directory: Path) -> Assessment:
+    """Read the facts after the snapshot, and compare with the journal. Changes nothing.
+
+    The cost grows with the facts after the snapshot, not with what is retained before it.
+    """
+    snapshot_seq, mark = get_mark(con)
+    rows, scanned = rows_after(con, snapshot_seq), scan(directory)
+    last_seq, kept = _follow(rows, snapshot_seq, mark.seq)
+    if kept == len(rows) and last_seq == mark.seq:
+        return Assessment(snapshot_seq, mark, rows, scanned, reconcile(scanned, mark))
+    missing = f"fact {last_seq + 1} is missing" if last_seq < mark.seq else ""
+    problem = missing or f"facts stand in {directory.name} after the last fold"
+    last = Mark(last_seq, mark.digest)
+    return Assessment(snapshot_seq, last, rows[:kept], scanned, ReplayPlan([], list(scanned.flaws), problem))
+
+
+def _follow(rows: list[Row], seq: int, upto_seq: int) -> tuple[int, int]:
+    # Up to which fact these rows follow one another after the fact of this number, and how many rows that are.
+    for place, row in enumerate(rows):
+        after = seq + count_of([row])
+        if row.seq != seq + 1 or after > upto_seq:
+            return seq, place
+        seq = after
+    return seq, len(rows)
+
+
 def _numbers(directory: Path) -> list[int]:
     return sorted({_number(path) for name in (SEGMENT, MIRROR) for path in directory.glob(f"{name}*")} - {0})
 
 
 def _number(path: Path) -> int:
-    """The number of a segment or a mirror; 0 of another file."""
+    # 0 if it is another file.
     suffix = path.suffix[1:]
     return int(suffix) if suffix.isdigit() and path.name in (f"{SEGMENT}{suffix}", f"{MIRROR}{suffix}") else 0
 

@@ -70,7 +70,7 @@ class KeyFilter:
         return False
 
     def add(self, keys: Iterable[str]) -> set[str]:
-        """From now on the snapshot may have these. Returns those that it was known not to have."""
+        # From now on the snapshot may have these. Returns those that it was known not to have.
         new: set[str] = set()
         for key in keys:
             hashes = _hashes(_hash(key))
@@ -93,7 +93,7 @@ class KeyFilter:
         return self._count > 2 * _keys_in(con) + _SPARE
 
     def write(self, con: duckdb.DuckDBPyConnection, snapshot_seq: int) -> None:
-        """Keep it beside the snapshot that goes up to this fact, inside the caller's transaction."""
+        # Keep it beside the snapshot that goes up to this fact, inside the caller's transaction.
         for number, level in enumerate(self._levels[len(self._digests) :], len(self._digests)):
             places = _places(number)
             whole = memoryview(level).cast("B")
@@ -108,7 +108,7 @@ class KeyFilter:
 
     @classmethod
     def read(cls, con: duckdb.DuckDBPyConnection, snapshot_seq: int) -> Self | None:
-        """The filter of this snapshot, or None if there is none that speaks of it: an empty snapshot needs none."""
+        # The filter of this snapshot, or None if there is none that speaks of it: an empty snapshot needs none.
         kept, keys, made = get(con, _KEY), _keys_in(con), cls()
         if not keys:
             return made

@@ -14,7 +14,7 @@ LOCK: Final = "ledger.lock"
 
 
 class Lock:
-    """An exclusive lock on the directory. The kernel releases it with the process, however that ends."""
+    """An exclusive lock on the directory."""
 
     def __init__(self, directory: Path) -> None:
         path = directory / LOCK

@@ -40,7 +40,6 @@ class MemoryStore:
         self._last_seq = 0
 
     def boot(self) -> Boot:
-        """Open, and read what a start needs."""
         self._open = True
         rows = list(self._recent)
         touched = changed_by(rows)
@@ -54,7 +53,6 @@ class MemoryStore:
         return Boot(self._meta, records, rows, [], dict(ended))
 
     def append(self, rows: Sequence[Row], payloads: list[Payload], patches: Sequence[Patch] = ()) -> None:
-        """Keep a group of facts."""
         self._check()
         for patch in patches:
             image = image_after(self._storages.pop(patch.agent_id, None), [patch])
@@ -74,11 +72,9 @@ class MemoryStore:
         for payload in payloads:
             self._payloads[payload.run_id, payload.part] = (home.get(payload.run_id, self._last_seq), payload.body)
 
-    def attend(self) -> None:
-        """Nobody asks."""
+    def attend(self) -> None: ...
 
-    def depart(self) -> None:
-        """Nobody comes."""
+    def depart(self) -> None: ...
 
     def unreachable(self) -> None:
         return None
@@ -103,7 +99,6 @@ class MemoryStore:
         self._check()
 
     def checkpoint(self, meta: bytes, upto_seq: int, records: list[Record], forgotten: list[str]) -> None:
-        """Replace these records, drop the forgotten ones, and keep recent only what comes after."""
         self._check()
         if not self._snapshot_seq <= upto_seq <= self._last_seq:
             raise AssertionError(f"a snapshot up to {upto_seq} between {self._snapshot_seq} and {self._last_seq}")
@@ -133,7 +128,6 @@ class MemoryStore:
         limit: int,
         first: First = "oldest",
     ) -> list[Record]:
-        """The snapshot's runs that are not live, oldest or newest request first."""
         self._check()
 
         def wanted(record: Record) -> bool:

@@ -42,9 +42,8 @@ Weighed: TypeAlias = tuple[Any, ...]
 """A fact, a batch or a payload as it is weighed. It begins with its number."""
 
 
+# A place in the chain: the last fact of a commit, and the digest it carries.
 class Mark(NamedTuple):
-    """A place in the chain: the last fact of a commit, and the digest it carries."""
-
     seq: int
     digest: bytes
 
@@ -52,9 +51,8 @@ class Mark(NamedTuple):
 GENESIS = Mark(0, bytes(16))
 
 
+# A weight: how many items, and the sum of their digests modulo 2^128.
 class Tally(NamedTuple):
-    """A weight: how many items, and the sum of their digests modulo 2^128."""
-
     items: int
     total: int
 
@@ -68,9 +66,8 @@ class Tally(NamedTuple):
 NOTHING = Tally(0, 0)
 
 
+# A payload and the fact that it belongs to.
 class SealedPayload(NamedTuple):
-    """A payload and the fact that it belongs to."""
-
     seq: int
     run_id: str
     part: str
@@ -141,7 +138,7 @@ def extend(con: DuckDBPyConnection, first_seq: int, last_seq: int, tally: Tally)
 
 
 def reweigh(con: DuckDBPyConnection, gone: Iterable[Weighed], come: Iterable[Weighed] = ()) -> None:
-    """Take the weight of what is gone out of its seals, and put in what has come in its place."""
+    # Take the weight of what is gone out of its seals, and put in what has come in its place.
     pack = msgpack.Packer().pack
     seals = _seals(con)
     ends = [last_seq for _, last_seq, _ in seals]

@@ -44,9 +44,8 @@ Row: TypeAlias = FactRow | BatchRow
 """What is made durable: a fact, or many at once."""
 
 
+# A full input or output that is too large to stand in its fact. `part` is `"input"` or `"output"`.
 class Payload(NamedTuple):
-    """A full input or output that is too large to stand in its fact. `part` is `"input"` or `"output"`."""
-
     run_id: str
     part: str
     body: bytes
@@ -113,7 +112,7 @@ class Wanted(NamedTuple):
 
     @property
     def is_of_live(self) -> bool:
-        """Whether only live runs can be meant."""
+        # Only live runs can be meant.
         return self.parked or self.undoing
 
 

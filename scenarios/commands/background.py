@@ -15,8 +15,7 @@ import typer
 
 from perdure import actors
 from perdure.ledger import BadRequest, LedgerError, name_of, type_of
-from perdure.ledger.maintenance.looking import OneStorage, look, opened_copy
-from perdure.ledger.maintenance.storage_sources import StorageSource
+from perdure.ledger.maintenance.looking import OneStorage, StorageSource, look, opened_copy
 from perdure.scenarios.commands.cold import ColdLedger
 from perdure.scenarios.commands.opening import opened
 from perdure.scenarios.commands.options import HERE, AsJson, Data

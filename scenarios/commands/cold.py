@@ -39,7 +39,7 @@ from perdure.ledger import (
     steer,
     unpack_opened,
 )
-from perdure.ledger.maintenance.storage_sources import BucketSource, DirectorySource, StorageSource
+from perdure.ledger.maintenance.looking import BucketSource, DirectorySource, StorageSource
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.ledger.store.integrity import is_begun
 from perdure.policies import Answerer, Limits

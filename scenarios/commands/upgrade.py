@@ -11,8 +11,7 @@ import typer
 
 from perdure import actors
 from perdure.ledger import BadRequest, type_of
-from perdure.ledger.maintenance.looking import look
-from perdure.ledger.maintenance.storage_sources import StorageSource
+from perdure.ledger.maintenance.looking import StorageSource, look
 from perdure.ledger.storage.agent_storages import VERSION
 from perdure.scenarios.commands.background import SMALL_BYTES, of_storages
 from perdure.scenarios.commands.opening import opened

@@ -26,7 +26,7 @@ import typer
 from perdure import actors
 from perdure.actors.ray_world.system import CLOCK, shift_clocks
 from perdure.ledger import PerdureError
-from perdure.ledger.maintenance.storage_sources import DirectorySource
+from perdure.ledger.maintenance.looking import DirectorySource
 from perdure.policies import in_turns
 from perdure.scenarios.cast.census import Census
 from perdure.scenarios.cast.clerk import clerk_environment, script_of

@@ -15,10 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perdure.ledger.errors import LedgerError
-from perdure.ledger.maintenance.seeding import copy_ledger
+from perdure.ledger.maintenance.bucket_restoration import copy_ledger, seed_bucket
 from perdure.ledger.store.bucket import Bucket
 from perdure.ledger.store.bucket_past import PastStore
-from perdure.ledger.store.bucket_seed import seed_bucket
 from perdure.ledger.store.bucket_store import BucketStore
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.ledger.store.memory_store import MemoryStore

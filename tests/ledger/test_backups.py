@@ -20,7 +20,7 @@ from perdure.ledger import BadRequest, LedgerError
 from perdure.ledger.errors import LedgerLocked
 from perdure.ledger.maintenance.backup import Backup, BackupSummary, prune
 from perdure.ledger.maintenance.cold_view import ColdSteward
-from perdure.ledger.maintenance.copying import copy_storage
+from perdure.ledger.maintenance.copies import copy_storage
 from perdure.ledger.maintenance.listing import stamps_of
 from perdure.ledger.maintenance.manifest import backups_in, latest_in
 from perdure.ledger.maintenance.restoration import restore_backup

@@ -14,10 +14,10 @@ from perdure.ledger import BatchRow, FactRow, LedgerDamaged, expand_rows, restor
 from perdure.ledger.codec import decode, encode, unpack
 from perdure.ledger.facts import RunRequested
 from perdure.ledger.run import open_run
-from perdure.ledger.store.batch_table import count_facts, members_between
 from perdure.ledger.store.batches import RunsRequested
 from perdure.ledger.store.duckdb_file import DATABASE, connect
 from perdure.ledger.store.duckdb_store import DuckDBStore
+from perdure.ledger.store.duckdb_tables import count_facts, members_between
 from perdure.ledger.store.integrity import examine, repair
 from tests.kit import NOW_MS, TYPE
 from tests.ledger.test_batches import Both, fan_out, plain

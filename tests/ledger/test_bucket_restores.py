@@ -12,11 +12,13 @@ from perdure.ledger import CODE, restore
 from perdure.ledger.bucket_history import Moment
 from perdure.ledger.errors import BadRequest, LedgerDamaged, LedgerUnwritable
 from perdure.ledger.maintenance import bucket_restoration
-from perdure.ledger.maintenance.bucket_restoration import restore_directory_to_bucket, restore_to_directory
-from perdure.ledger.maintenance.seeding import seed_from_directory
+from perdure.ledger.maintenance.bucket_restoration import (
+    restore_directory_to_bucket,
+    restore_to_directory,
+    seed_from_directory,
+)
 from perdure.ledger.slots import Answer, Create, Request
 from perdure.ledger.storage.file_disk import place_of
-from perdure.ledger.store import bucket_seed
 from perdure.ledger.store.bucket import BucketRefused
 from perdure.ledger.store.bucket_store import BucketStore
 from perdure.ledger.store.store import Boot
@@ -50,7 +52,7 @@ def booted(path: Path, cloud: Cloud) -> tuple[BucketStore, Boot]:
 
 
 def test_a_directory_goes_on_in_an_empty_prefix(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bucket_seed, "_GROUP", 1)
+    monkeypatch.setattr(bucket_restoration, "_GROUP", 1)
     cloud, before = Cloud(), contents(data)
     assert seed_from_directory(data, cloud, print) == 2
     after = contents(data)
@@ -77,7 +79,7 @@ def test_a_prefix_in_which_a_seed_was_interrupted_begins_with_the_next_one(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(bucket_seed._Seed, "_announced", dies)  # noqa: SLF001
+        patch.setattr(bucket_restoration._Seed, "_announced", dies)  # noqa: SLF001
         with pytest.raises(KeyboardInterrupt):
             seed_from_directory(data, cloud, print)
     with pytest.raises(BadRequest, match="has not ended"):
@@ -149,15 +151,15 @@ def test_of_two_seeds_at_once_the_later_one_is_refused(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cloud = Cloud()
-    first = bucket_seed._Seed._announced  # noqa: SLF001
+    first = bucket_restoration._Seed._announced  # noqa: SLF001
 
-    def overtaken(self: bucket_seed._Seed, *given: object) -> object:
+    def overtaken(self: bucket_restoration._Seed, *given: object) -> object:
         with monkeypatch.context() as patch:
-            patch.setattr(bucket_seed._Seed, "_announced", first)  # noqa: SLF001
+            patch.setattr(bucket_restoration._Seed, "_announced", first)  # noqa: SLF001
             seed_from_directory(data, cloud, print)
         return first(self, *given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(bucket_seed._Seed, "_announced", overtaken)  # noqa: SLF001
+    monkeypatch.setattr(bucket_restoration._Seed, "_announced", overtaken)  # noqa: SLF001
     with pytest.raises(BadRequest, match="not empty"):
         seed_from_directory(data, cloud, print)
     assert opened(tmp_path / "a", cloud).storages_of(ANNA) == [ANNA]

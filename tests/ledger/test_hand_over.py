@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from perdure.ledger.storage.agent_locks import AgentLocks, holder_of
 from perdure.ledger.storage.agent_storages import AgentStorages, FileDisk, StorageLocked
+from perdure.ledger.storage.file_disk import AgentLocks, holder_of
 from tests.ledger.test_storage_death import ended, said, started
 from tests.tidy import IMPORT_PATH, sources
 
@@ -39,7 +39,7 @@ agent_storages.close()
 HEIR = """
 import sys
 from pathlib import Path
-from perdure.ledger.storage.agent_locks import AgentLocks
+from perdure.ledger.storage.file_disk import AgentLocks
 from perdure.ledger.storage.agent_storages import AgentStorages, FileDisk
 AgentLocks.take = lambda locks, agent_id: True  # so that DuckDB's lock alone is between the two
 storage = AgentStorages(FileDisk(Path(sys.argv[1]))).open("a@m:T", 2)

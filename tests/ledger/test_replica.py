@@ -16,7 +16,7 @@ import pytest
 from perdure.ledger.block_guard import BlockGuard
 from perdure.ledger.errors import BadRequest, LedgerDamaged, LedgerError
 from perdure.ledger.maintenance import storage_changes
-from perdure.ledger.maintenance.copying import copy_storage
+from perdure.ledger.maintenance.copies import copy_storage
 from perdure.ledger.maintenance.replicated_store import Follower, ReplicatedStore
 from perdure.ledger.maintenance.storage_changes import StorageChanges
 from perdure.ledger.replica_settings import ReplicaSettings, checked_replica, keep_replica, replica_of

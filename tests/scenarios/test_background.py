@@ -19,8 +19,7 @@ from perdure.actors.jobs.fiber import Fiber
 from perdure.actors.runtime.inspecting import KINDS_OF_WORK, NOT_AWAKE, RECORDS_OF_WORK
 from perdure.ledger import View, record_fact, restore
 from perdure.ledger.facts import AgentActivated, SupervisorStarted
-from perdure.ledger.maintenance.looking import look, opened_copy
-from perdure.ledger.maintenance.storage_sources import DirectorySource
+from perdure.ledger.maintenance.looking import DirectorySource, look, opened_copy
 from perdure.ledger.storage.agent_storages import FileDisk
 from perdure.ledger.storage.patches import MAIN, WAL, Patch, whole
 from perdure.ledger.store.bucket_store import open_bucket

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from perdure.actors import Runtime, data_directory, everywhere, served_findings, storages_in
 from perdure.ledger import FORMAT, BadRequest, Claim, SupervisorStarted, View, bucket_of, record_fact
 from perdure.ledger.bucket_cache import cache_of
-from perdure.ledger.maintenance.storage_sources import BucketSource
+from perdure.ledger.maintenance.looking import BucketSource
 from perdure.ledger.storage.patches import Patch, whole
 from perdure.ledger.store.bucket import BucketRefused
 from perdure.ledger.store.bucket_store import open_bucket
