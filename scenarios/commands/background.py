@@ -17,8 +17,7 @@ from perdure import actors
 from perdure.ledger import BadRequest, LedgerError, name_of, type_of
 from perdure.ledger.maintenance.looking import OneStorage, look, opened_copy
 from perdure.ledger.maintenance.storage_sources import StorageSource
-from perdure.scenarios.commands.cold import ColdLedger
-from perdure.scenarios.commands.opening import opened
+from perdure.scenarios.commands.opening import ColdLedger, opened
 from perdure.scenarios.commands.options import HERE, AsJson, Data
 from perdure.scenarios.commands.shown import awaited_in_words, instant, json_of, print_pairs, print_table, shortened
 

@@ -44,6 +44,7 @@ TakeOver = Annotated[
     bool, typer.Option("--take-over", help="Take a bucket even from another Ray that serves it now, and then ends.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object at the end, and nothing else.")]
+RunId = Annotated[str, typer.Argument(help="The id of a run; `perdure ps` shows the live ones.")]
 
 
 def duration_ms(words: str, option: str, most_ms: int = AGE_MAX_MS) -> int:

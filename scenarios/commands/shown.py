@@ -103,6 +103,17 @@ def awaited_in_words(waits: dict[str, Any]) -> str:
     return f"waits {' or '.join([*(f'for {name}' for name in waits['events']), *until])}"
 
 
+def replica_words(told: dict[str, Any]) -> str:
+    """Where a directory is followed to, and how far that is behind, if a supervisor tells it."""
+    if "behind_ms" not in told:
+        return f"{told['url']}, at most {lasting(told['lag_max_ms'])} behind while it is served"
+    if told["trouble"]:
+        return f"{told['url']}, {lasting(told['behind_ms'])} behind: {told['trouble']}"
+    if not told["filled"]:
+        return f"{told['url']}, compared with the directory now; it may be further behind than {lasting(told['lag_max_ms'])}"
+    return f"{told['url']}, {lasting(told['behind_ms'])} behind, at most {lasting(told['lag_max_ms'])}"
+
+
 def _progress(row: dict[str, Any]) -> str:
     if row.get("undoing"):
         return shortened(f"undoing: {row['outcome']['error']}")
