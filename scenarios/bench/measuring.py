@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -187,7 +187,5 @@ def disk_bytes(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file()) if directory.exists() else 0
 
 
-@contextmanager
-def peak_mb(runtime: Runtime) -> Iterator[list[float]]:
-    with repeatedly(lambda: pss_mb(runtime.cluster.pids()), 0.5) as seen:
-        yield seen
+def peak_mb(runtime: Runtime) -> AbstractContextManager[list[float]]:
+    return repeatedly(lambda: pss_mb(runtime.cluster.pids()), 0.5)
