@@ -469,8 +469,8 @@ class MeasuredPlace(NamedTuple):
 
 
 def bucket(bench: Bench) -> Found:
-    """What it costs in time and in requests that no machine owns the place of record: awaited runs, fan-outs, detached runs, busy agents and
-    deaths of the supervisor."""
+    """What it costs in time and in requests that no machine owns the place of record: awaited runs, fan-outs, detached runs, busy agents,
+    and deaths of the supervisor."""
     count, agents = bench.size(10_000, 500), bench.size(1_000, 60)
     turn_s = bench.size(30, 6)
     fresh = f"{bench.bucket}/bench-{token_hex(4)}"

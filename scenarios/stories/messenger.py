@@ -32,8 +32,7 @@ from perdure.scenarios.stories.engine import Scenario, perform
 from perdure.scenarios.stories.messenger_checks import Seen, figures_of
 from perdure.scenarios.stories.messenger_play import Exchanges, Way, chosen, messages_of
 from perdure.scenarios.stories.stage import Stage
-from perdure.scenarios.telegram.server import SocketTelegram
-from perdure.scenarios.telegram.sim import SimTelegram
+from perdure.scenarios.telegram import SimTelegram, SocketTelegram
 
 UPDATES_MAX: Final = 10_000
 

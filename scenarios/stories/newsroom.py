@@ -59,8 +59,7 @@ from perdure.scenarios.stories.engine import perform, simulate_in_one_world
 from perdure.scenarios.stories.messenger import posting, posting_inside
 from perdure.scenarios.stories.messenger_play import AGAIN_S, HEADERS, PATH, REST_S
 from perdure.scenarios.stories.stage import Stage
-from perdure.scenarios.telegram.bot_api import BotApi, Posted
-from perdure.scenarios.telegram.server import SocketTelegram
+from perdure.scenarios.telegram import BotApi, Posted, SocketTelegram
 from perdure.scenarios.testing.laboratory import QUICK
 
 EDITIONS_MAX: Final = 200

@@ -46,7 +46,7 @@ from perdure.scenarios.stories.fan_out import FanOut, Order, runs_of
 from perdure.scenarios.stories.jobs import Jobs
 from perdure.scenarios.stories.messenger_play import CALM, DEADLY, messages_of
 from perdure.scenarios.stories.stage import RayStage, Stage
-from perdure.scenarios.telegram.server import SocketTelegram
+from perdure.scenarios.telegram import SocketTelegram
 
 LEAST_LEG_S: Final = 5.0  # that a leg takes at least, to know how many there can be
 COLD_RESTARTS: Final = 0.15  # share of the fan-outs in which everything is killed at once
