@@ -100,8 +100,6 @@ class LazyGroup(TyperGroup):
 
 
 class Scenarios(LazyGroup):
-    """The scenarios of `perdure run`, with the sentences of `perdure list`."""
-
     entries: ClassVar = {each.name: Entry(each.command, each.sentence) for each in CATALOG}
 
 

@@ -62,17 +62,14 @@ class BotFault(Plain):
     times: int = Field(default=1, ge=1)
 
 
+# Without a status there is none.
 class BotAnswer(NamedTuple):
-    """The answer to a request after `after_s`. Without a status there is none."""
-
     status: int | None
     body: Any = None
     after_s: float = 0.0
 
 
 class Posted(Plain):
-    """One message, with all its texts and their instants."""
-
     chat_id: int
     message_id: int
     said: list[tuple[int, str]]
@@ -86,8 +83,6 @@ class Posted(Plain):
 
 
 class Asked(Plain):
-    """One request and its fate."""
-
     number: int
     at_ms: int
     method: str
@@ -99,8 +94,6 @@ class Asked(Plain):
 
 
 class Pressed(Plain):
-    """A press of a button: by whom, and what was told to the presser, each time."""
-
     press_id: str
     chat_id: int
     message_id: int
@@ -143,7 +136,6 @@ class BotApi:
         self.faults += faults
 
     def receive(self, method: str, given: Mapping[str, Any], at_ms: int) -> BotAnswer:
-        """One request."""
         chat_id = _number(given.get("chat_id"))
         fault = self._fault(method, chat_id)
         answer = self._answered(method, given, at_ms, fault)
@@ -332,8 +324,6 @@ WAY_S: Final = 0.02  # there, and the same back
 
 
 class SimTelegram(BotApi):
-    """A Telegram for simulated clients."""
-
     def wire(self) -> BaseRequest:
         return SimWire(self)
 
@@ -358,7 +348,7 @@ class SimWire(BaseRequest):
     async def do_request(
         self, url: str, method: str, request_data: RequestData | None = None, *_rest: Any, **_more: Any
     ) -> tuple[int, bytes]:
-        """One request. Raises what the library raises for a broken connection."""
+        # Raises what the library raises for a broken connection.
         await asyncio.sleep(WAY_S)
         given = {} if request_data is None else request_data.json_parameters
         now_ms = round(asyncio.get_running_loop().time() * 1000)

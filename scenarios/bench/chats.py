@@ -24,7 +24,6 @@ from perdure.scenarios.cast.measured_chats import ChatParent, Clocked, InstantCh
 
 
 def chat_children(bench: Bench) -> Found:
-    """Chat children with a model that answers at once, as agent tools."""
     count, total, repeats = bench.size(200, 20), bench.size(500, 50), bench.size(3, 1)
     with bench.cluster("chat-children", hosts_warm=2) as runtime:
         parent = handle(runtime, ChatParent, "parent")
@@ -41,7 +40,7 @@ def chat_children(bench: Bench) -> Found:
 
 
 def delay_ms(runtime: Runtime, parent: Any) -> float:
-    """The delay from the end of a detached child to its parent's handler."""
+    # The delay from the end of a detached child to its parent's handler.
     run_id = parent.detach_one()
     came_ms = wait_for(lambda: parent.came(run_id))
     told = runtime.inspect(run_id)
@@ -50,7 +49,6 @@ def delay_ms(runtime: Runtime, parent: Any) -> float:
 
 
 def chat_streams(bench: Bench) -> Found:
-    """A thousand children that stream for ten seconds; one stream at full speed, and one with pauses."""
     count = bench.size(1_000, 50)
     with bench.cluster("chat-streams", hosts_warm=2) as runtime:
         handle(runtime, Parent, "warm").fan_out(10)
@@ -77,7 +75,6 @@ def _latencies(runtime: Runtime) -> list[float]:
 
 
 def chat_turns(bench: Bench) -> Found:
-    """The overhead of a turn, with a short transcript and a long one."""
     count, long = bench.size(100, 10), bench.size(10_000, 500)
     with bench.cluster("chat-turns", hosts_warm=2) as runtime:
         short = handle(runtime, InstantChat, "short")

@@ -84,14 +84,12 @@ class RawConnection:
 
 
 class RawChat(RawConnection):
-    """One chat over one connection."""
-
     def __init__(self, port: int, chat_class: str, chat_id: str) -> None:
         super().__init__(port)
         self._path, self._chat_id, self._count = f"/chat/{chat_class}", chat_id, 0
 
     async def ask(self) -> AsyncIterator[tuple[float, dict[str, Any]]]:
-        """Say something; the chunks of the answer, each with the time at which it came."""
+        # The chunks of the answer, each with the time at which it came.
         self._count += 1
         message = {"id": f"m{self._count}", "role": "user", "parts": [{"type": "text", "text": "Is it?"}]}
         body = {"id": self._chat_id, "messages": [message], "trigger": "submit-message"}
@@ -130,7 +128,6 @@ async def _outside(runtime: Runtime, count: int, total: int) -> tuple[list[float
 
 @asynccontextmanager
 async def gateways(runtime: Runtime, target: str, workers: int = 1) -> AsyncIterator[int]:
-    """A gateway of `workers` processes within the block; gives its port."""
     with bound("127.0.0.1", 0) as reserved:
         port = reserved.getsockname()[1]
         found = Gateways(runtime.cluster, ServePlan((target,), port=port), port, workers, lambda _words: None)
@@ -162,7 +159,6 @@ async def _delays_of(talk: RawChat, begin_s: float) -> list[float]:
 
 
 def webhooks(bench: Bench) -> Found:
-    """One webhook after the other, then as many as go."""
     alone, total, repeats = bench.size(300, 20), bench.size(2_000, 100), bench.size(3, 1)
     with bench.cluster("messenger", hosts_warm=2) as runtime:
         times, rates, lost = asyncio.run(_measured(runtime, alone, total, repeats))
@@ -271,7 +267,7 @@ def gateway_killed(bench: Bench) -> Found:
 
 
 def _wait_ms(port: int, name: str) -> float:
-    """How long after the kill a word came that was written after it. The words say when they were written."""
+    # Until a word came that was written after the kill. The words say when they were written.
     killed_s = 0.0
     wait_for(lambda: _is_up(port))
     with (
@@ -344,7 +340,7 @@ def _paints(runtime: Runtime, port: int, count: int, repeats: int) -> tuple[list
 
 
 def _connection(port: int) -> tuple[float, float, float]:
-    """Milliseconds until the line said who it is, until the first run, and until the last of the newest thousand."""
+    # Milliseconds until the line said who it is, until the first run, and until the last of the newest thousand.
     begun_s, ends = time.perf_counter(), 0
     first_ms = greeted_ms = now_ms = 0.0
     wanted = min(1_000, int(_get(port, "/api/overview")["runs"]["completed"]))
@@ -378,7 +374,7 @@ def watchers(bench: Bench) -> Found:
 
 
 def _within(delays: list[tuple[int, int]], share: float) -> float:
-    """The milliseconds within which this share of the events came."""
+    # In milliseconds.
     left = share * sum(count for _, count in delays)
     for late_ms, count in delays:
         left -= count

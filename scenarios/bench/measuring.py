@@ -76,8 +76,6 @@ class Bench:
 
 
 class Listener:
-    """A callback that keeps each event of a stream, with the time when it came."""
-
     def __init__(self) -> None:
         self.heard: list[tuple[float, dict[str, Any]]] = []
 
@@ -98,7 +96,6 @@ def own_heap_left_alone() -> Iterator[None]:
 
 @contextmanager
 def repeatedly(measure: Callable[[], float], pause_s: float) -> Iterator[list[float]]:
-    """Measure again and again on a thread of its own, as long as the block lasts."""
     seen: list[float] = []
     over = threading.Event()
 
@@ -148,7 +145,6 @@ def until_asleep(runtime: Runtime, patience_s: float, until_s: float = 0.0) -> N
 
 
 def busy_share(pids: Sequence[int], seconds: float) -> float:
-    """The share of a core that these processes use in the next seconds."""
     before_s = cpu_s(pids)
     time.sleep(seconds)
     return (cpu_s(pids) - before_s) / seconds
@@ -175,7 +171,7 @@ def wait_for(condition: Callable[[], Any], patience_s: float = 60.0, pause_s: fl
 
 
 def pss_mb(pids: Sequence[int]) -> float:
-    """The memory of these processes. Shared memory counts once, and ended processes do not count."""
+    # Shared memory counts once, and ended processes do not count.
     total = 0
     for pid in pids:
         with suppress(psutil.Error):

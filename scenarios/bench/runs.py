@@ -81,7 +81,6 @@ AWHILE_MS: Final = 200
 
 
 def awaited(bench: Bench) -> Found:
-    """Awaited runs one by one, in turns with calls of a plain actor."""
     count, repeats = bench.size(500, 100), bench.size(5, 3)
     with bench.cluster("awaited") as runtime:
         parent = handle(runtime, Parent, "awaited")
@@ -112,7 +111,6 @@ def detached(bench: Bench) -> Found:
 
 
 def _against_plain_calls(bench: Bench, name: str, method: str) -> tuple[int, list[float], float, float]:
-    """The number of runs, and the rates of runs, of plain calls and of new actors."""
     count, repeats = bench.size(10_000, 2_000), bench.size(5, 3)
     with bench.cluster(name) as runtime:
         ask = getattr(handle(runtime, Parent, name), method)
@@ -130,7 +128,7 @@ def _against_plain_calls(bench: Bench, name: str, method: str) -> tuple[int, lis
 
 
 def sustained(bench: Bench) -> Found:
-    """Fan-outs in a row, over many more runs than stay in memory, and how long the supervisor keeps a question waiting meanwhile."""
+    # Over many more runs than stay in memory.
     count, times = bench.size(10_000, 2_000), bench.size(20, 4)
     with bench.cluster("sustained") as runtime:
         parent = handle(runtime, Parent, "sustained")
@@ -145,7 +143,6 @@ def sustained(bench: Bench) -> Found:
 
 
 def sleepers(bench: Bench) -> Found:
-    """Children that sleep and report progress each second: their time and their memory."""
     count, seconds, repeats = bench.size(1_000, 100), bench.size(10, 3), bench.size(3, 1)
     with bench.cluster("sleepers") as runtime:
         plain = actors.PlainRay()
@@ -197,7 +194,6 @@ def _reached_ms(runtime: Runtime, run_id: str, pause_s: float) -> float:
 
 
 def _answered(runtime: Runtime, run_id: str) -> object:
-    """Begin a run that asks at once, answer as soon as the question is there, and wait for the end."""
     run = runtime.start(Asker, run_id=run_id)
 
     def is_answered() -> bool:
@@ -210,7 +206,6 @@ def _answered(runtime: Runtime, run_id: str) -> object:
 
 
 def _boots_s(bench: Bench, many: int) -> list[float]:
-    """What runs that wait add to a boot."""
     took_s: dict[int, list[float]] = {}
     for count in (0, many):
         place = bench.data / f"waiting-ledger-{count}"
@@ -225,7 +220,6 @@ def _resting_kb(runtime: Runtime) -> float:
 
 
 def passivated(bench: Bench) -> Found:
-    """Passivated agents: what they hold, and how soon they answer."""
     count = bench.size(30, 10)
     with bench.cluster("passivated", idle_ms=300) as runtime:
         writers = [handle(runtime, Idler, f"writer-{number}") for number in range(count)]
@@ -248,7 +242,6 @@ def passivated(bench: Bench) -> Found:
 
 
 def awake(bench: Bench) -> Found:
-    """What agents hold that are awake and do nothing: in their hosts, and in the supervisor."""
     count = bench.size(4_000, 200)
     with bench.cluster("awake", idle_ms=3_600_000, pack_max=count) as runtime:
         for number in range(count // 10):
@@ -263,7 +256,7 @@ def awake(bench: Bench) -> Found:
 
 
 def _held_kb(runtime: Runtime) -> tuple[float, float]:
-    """The memory of all hosts, and that of the supervisor: their own pages, without files that are mapped."""
+    # Of all hosts, and of the supervisor: their own pages, without files that are mapped.
     calm(runtime)
     held = {key: psutil.Process(info.process.pid).memory_info() for key, info in runtime.cluster.processes().items()}
     own_kb = {key: (each.rss - each.shared) / 1024 for key, each in held.items()}
@@ -301,7 +294,6 @@ def simulated_kills(bench: Bench) -> Found:
 
 
 def fibers(bench: Bench) -> Found:
-    """Fibers one by one and in batches, and calls while ten thousand are recovered."""
     count, total, repeats = bench.size(500, 50), bench.size(10_000, 500), bench.size(5, 2)
     with bench.cluster("fibers", fibers_at_once_max=total) as runtime:
         agent = handle(runtime, Jobber, "jobber")
@@ -379,7 +371,6 @@ FAR = timedelta(days=30)
 
 
 def alarms(bench: Bench) -> Found:
-    """Many sleeping agents with alarms, some of which ring at two rates."""
     agents, marks = bench.size(2_000, 100), bench.folder("alarms-marks")
     with bench.cluster("alarms", idle_ms=300) as runtime:
         _plan(runtime, agents, lambda _: (datetime.now(UTC) + FAR).timestamp(), marks / "never")
@@ -395,7 +386,7 @@ def alarms(bench: Bench) -> Found:
 
 
 def _rung(runtime: Runtime, file: Path, agents: int, pace: int) -> list[float]:
-    """How late each alarm was, at this rate. Raises if one did not ring once."""
+    # How late each alarm was, at this rate. Raises if one did not ring once.
     begin_s = time.time() + max(5.0, agents / 25)
     _plan(runtime, agents, lambda number: begin_s + number * PER_AGENT / pace, file)
     until_asleep(runtime, RING_S, begin_s)
@@ -429,7 +420,6 @@ def _boots(bench: Bench, count: int) -> list[float]:
 
 
 def build_armed(place: Path, count: int) -> None:
-    """Fill a ledger with sleeping agents that set an alarm."""
     store, view = DuckDBStore(place, fsync=False), View()
     store.boot()
     store.append([record_fact(view, SupervisorStarted(1, {}), AT_MS)], [])
@@ -457,8 +447,6 @@ SETTLED_S = 2.0  # for busy agents to be there, and to have begun
 
 
 class MeasuredPlace(NamedTuple):
-    """What was measured of one place of record; of each fan-out also its commits."""
-
     awaited_ms: list[float]
     fan_outs: list[float]
     commits: list[float]
@@ -519,7 +507,6 @@ def _side(bench: Bench, place: str, count: int, agents: int, turn_s: int) -> Mea
 
 
 def _busy(runtime: Runtime, agents: int, turn_s: int) -> tuple[float, list[float]]:
-    """Commits a second while all of these agents take a turn, and the seconds of their turns."""
     calm(runtime)
     with ThreadPoolExecutor(1) as thread:
         turns = thread.submit(handle(runtime, Parent, "thoughts").think, agents, turn_s, SETTLED_S)
@@ -535,7 +522,7 @@ def _commits(runtime: Runtime) -> int:
 
 
 def _deaths_ms(runtime: Runtime) -> list[float]:
-    """`SIGKILL` of the supervisor until a run has come back that is asked for then."""
+    # From `SIGKILL` until a run has come back that is asked for then.
     times = []
     for number in range(3):
         calm(runtime)

@@ -66,16 +66,14 @@ def _wire_of_now() -> BaseRequest:
     return wire
 
 
+# For the swarm, where processes die so often that a reply may need many attempts.
 class Reception(Clerk):
-    """A clerk for the swarm, where processes die so often that a reply may need many attempts."""
-
     chat_recovery = ChatRecovery(max_attempts=100, no_progress_timeout_ms=3_600_000)
     chat_stream_stall_timeout_ms = 2_000
 
 
+# It shows the editors of `perdure run newsroom` what editions ask them, in a group of theirs.
 class EditorsDesk(Clerk):
-    """Shows the editors of `perdure run newsroom` what editions ask them, in a group of theirs."""
-
     ask_threads: ClassVar[Mapping[str, str]] = {EDITORS: f"telegram:{EDITORS_CHAT}"}
 
 

@@ -110,7 +110,6 @@ def inspect(
 
 @contextmanager
 def storages_of(ledger: ColdLedger | Runtime, data: Path) -> Iterator[StorageSource]:
-    """The storages of the directory, or bucket, that was opened."""
     if isinstance(ledger, ColdLedger):
         yield ledger.storages
         return

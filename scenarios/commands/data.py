@@ -113,8 +113,6 @@ def _directory(data: Path, ledger: ColdLedger | Runtime) -> dict[str, Any]:
 
 
 class Level(StrEnum):
-    """The least level to show."""
-
     DEBUG = "debug"
     INFO = "info"
     WARNING = "warning"

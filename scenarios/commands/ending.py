@@ -40,17 +40,14 @@ NEXT: Final = {
 
 
 class What(StrEnum):
-    """What is struck."""
-
     HOST = "host"
     AGENT = "agent"
     RUN = "run"
     SUPERVISOR = "supervisor"
 
 
+# `name` is that of a host, an agent or a run.
 class KillChoice(NamedTuple):
-    """What was asked for. `name` is that of a host, an agent or a run."""
-
     what: What | None
     name: str | None
     fraction: float | None

@@ -319,7 +319,6 @@ def doctor(
 
 
 def diagnosis(data: Path, *, mend: bool = False, deep: bool = False) -> list[Finding]:
-    """What is to be said of a cold directory."""
     try:
         actors.check_directory(data)
     except (LedgerTooOld, LedgerTooNew) as problem:

@@ -125,7 +125,6 @@ class ColdLedger:
         self._undo.close()
 
     def ask(self, name: str, *args: Any) -> Any:
-        """Answer a question of `Runtime.ask`, or do what needs no supervisor."""
         question = actors.question_of(name, *args)
         self._recall(question)
         if isinstance(question, Steer):

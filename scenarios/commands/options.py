@@ -21,8 +21,6 @@ UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class WorldName(StrEnum):
-    """Where a scenario plays."""
-
     RAY = "ray"
     SIM = "sim"
 
@@ -83,7 +81,7 @@ def _filter(
     ended_older_than: Annotated[str | None, typer.Option(help="Only runs that ended at least so long ago.")] = None,
     ended_newer_than: Annotated[str | None, typer.Option(help="Only runs that ended at most so long ago.")] = None,
 ) -> dict[str, Any]:
-    """The filter, as `RunFilter` has it. That type is loaded by the commands that need it, because it brings much with it."""
+    # As a dict, because `RunFilter` brings much with it: it is loaded by the commands that need it.
     given: dict[str, Any] = {
         "status": [str(each) for each in status] if status else None,
         "type": type,

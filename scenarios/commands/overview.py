@@ -230,7 +230,6 @@ class LiveOverview:
     # looks
 
     def see(self, overview: Overview, at_s: float) -> list[str]:
-        """Take in a look. Returns what has happened since the last one."""
         before, self.overview, self._at_s = self.overview, overview, at_s
         said = [*self._heard(before, overview)]
         if before is not None:
@@ -293,7 +292,6 @@ class LiveOverview:
         return Text(f"by process {served['pid']} on {served['node']}, life {self.overview['epoch']}: {self._name}")
 
     def picture(self, height: int) -> RenderableType:
-        """Who serves the directory, how many runs there are, the account of the mail, the live runs and the hosts."""
         if self.overview is None:
             return self._standing()
         overview, runs = self.overview, self.overview["runs"]

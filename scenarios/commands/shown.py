@@ -98,13 +98,11 @@ def shortened(text: str) -> str:
 
 
 def awaited_in_words(waits: dict[str, Any]) -> str:
-    """What a run or a fiber that is in no process waits for."""
     until = [f"until {instant(waits['until_ms'])}"] if waits["until_ms"] else []
     return f"waits {' or '.join([*(f'for {name}' for name in waits['events']), *until])}"
 
 
 def replica_words(told: dict[str, Any]) -> str:
-    """Where a directory is followed to, and how far that is behind, if a supervisor tells it."""
     if "behind_ms" not in told:
         return f"{told['url']}, at most {lasting(told['lag_max_ms'])} behind while it is served"
     if told["trouble"]:

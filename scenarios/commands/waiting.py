@@ -187,7 +187,6 @@ def answer(
 
 
 def value_of(schema: dict[str, Any], text: str) -> object:
-    """What a text says as an answer of this JSON schema."""
     if schema.get("type") == "boolean" and text.lower() in (*YES, *NO):
         return text.lower() in YES
     return text if schema.get("type") == "string" else _value(text)  # whether it fits is said by what checks it

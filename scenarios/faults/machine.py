@@ -18,7 +18,6 @@ PIECE_BYTES: Final = 2**22
 
 @contextlib.contextmanager
 def stood_still(pids: Sequence[int]) -> Iterator[None]:
-    """These processes stand still meanwhile."""
     stopped: list[psutil.Process] = []
     try:
         for pid in pids:
@@ -34,7 +33,7 @@ def stood_still(pids: Sequence[int]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def full_disk(ballast: Path) -> Iterator[None]:
-    """The file system of this file has no room left meanwhile: the file takes all of it."""
+    # The file takes all room that its file system has.
     try:
         _fill(ballast)
         yield

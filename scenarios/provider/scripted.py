@@ -57,8 +57,6 @@ class SeenRequest(BaseModel):
 
 
 class Counters(BaseModel):
-    """What the provider has counted."""
-
     connections: int = 0
     requests: int = 0
     illegal: int = 0
@@ -153,7 +151,6 @@ class ScriptedProvider:
     # the door
 
     def is_shut(self, at_ms: float) -> bool:
-        """Whether connections are refused now."""
         index = self._refusal()
         if index is None:
             return False
@@ -236,7 +233,6 @@ def _no_number(name: str) -> None:
 
 
 def problems(body: object) -> list[str]:
-    """The problems of a request body, one sentence each."""
     if not isinstance(body, dict):
         return ["the body is not a JSON object"]
     messages = body.get("messages")

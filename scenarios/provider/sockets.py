@@ -84,9 +84,8 @@ class Sockets:
         return _Connection(self._config, self._state, {"connected": self._connected}, self._loop)
 
 
+# The app can cut it: its transport is in the state of each scope.
 class _Connection(H11Protocol):
-    """A connection that the app can cut: its transport is in the state of each scope."""
-
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.app_state["connected"]()
         self.app_state["transport"] = transport
@@ -94,13 +93,13 @@ class _Connection(H11Protocol):
 
 
 async def gone(receive: Receive) -> None:
-    """Wait until the client has left. The body of the request must have been read."""
+    # The body of the request must have been read.
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def hang_up(scope: Scope) -> None:
-    """Close the connection after what was written, without the end of a response."""
+    # After what was written, without the end of a response.
     scope["state"]["transport"].close()
 
 

@@ -142,9 +142,8 @@ async def correspond(
 # webhooks over HTTP
 
 
+# It leaves signals to the command that it is part of.
 class WebServer(uvicorn.Server):
-    """uvicorn, which leaves signals to the command that it is part of."""
-
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
@@ -152,7 +151,6 @@ class WebServer(uvicorn.Server):
 
 @contextlib.asynccontextmanager
 async def served(app: Any, port: int = 0) -> AsyncIterator[str]:
-    """Serve an app over HTTP meanwhile. Gives its address."""
     server = WebServer(uvicorn.Config(app, HOST, port, log_level="warning", access_log=False, timeout_keep_alive=75))
     serving = asyncio.ensure_future(server.serve())
     while not server.started and not serving.done():  # noqa: ASYNC110 - the server has no event for it
@@ -179,7 +177,7 @@ def posting_inside(app: Any) -> httpx.AsyncClient:
 def _serve_bot(
     token: str, public_url: str | None, port: int, model: str | None, api: str, data: Path, world: WorldName
 ) -> None:
-    """Serve a real bot until stopped. Its webhooks reach `port` by way of `public_url`."""
+    # Its webhooks reach `port` by way of `public_url`.
     if world is WorldName.SIM:
         raise BadRequest("token", "a real bot cannot be reached in virtual time; leave --world out")
     if public_url is None or model is None:

@@ -40,7 +40,6 @@ class Seen:
     outcomes: Counter[str] = field(default_factory=Counter)
 
     def wrong(self) -> Iterator[str]:
-        """All problems."""
         answered: Counter[int] = Counter()
         for chat_id, rows in self.rows.items():
             here = {each["message_id"]: each for each in self.messages if each["chat_id"] == chat_id}
@@ -104,7 +103,6 @@ def _number(heard: str) -> int:
 
 
 def figures_of(seen: Seen) -> dict[str, Any]:
-    """What was answered, posted and edited."""
     recovering = sum(any(POLICY.recovering_text in text for _, text in each["said"]) for each in seen.messages)
     rows = [row for rows in seen.rows.values() for row in rows]
     return {

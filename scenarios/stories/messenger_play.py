@@ -150,7 +150,7 @@ class Exchanges:
     # moments and deaths
 
     async def _moment(self, way: Way, chat_id: int, seen: int) -> bool:
-        """Wait for it. Returns False, and notes that, if it does not come."""
+        # Returns False, and notes that, if it does not come.
         if way.moment == "accepted":
             return True
 
@@ -180,8 +180,7 @@ class Exchanges:
             await self.kill(way.victim, victim)
 
     async def _rest(self, way: Way, chat_id: int) -> None:
-        """Wait until every accepted message of the chat is answered, or something is parked."""
-
+        # Until every accepted message of the chat is answered, or something is parked.
         async def is_over() -> bool:
             rows = await self.rows(chat_id)
             return bool(rows) and all(row["status"] not in ("waiting", "running") for row in rows)

@@ -186,7 +186,7 @@ class NewsroomScenario(StruckScenario):
             await self._stage.answer(ask_id, way, who)
 
     async def _press(self, edition: str, message: Posted, number: int) -> None:
-        """Press the button of a way, on the device of one of the editors, which shows it even if it is gone by then."""
+        # On a device that shows the button even if it is gone by then.
         stage, who, way = self._stage, PEOPLE[number], WAYS[number]
         await asyncio.sleep(Random(f"{self.seed} press {edition} {who}").choice((0.0, HESITATION_S)))
         update = self._telegram.press(message, way, who, FIRST_PERSON + number)

@@ -84,8 +84,6 @@ GONE_S: Final = 20.0  # for the processes of the cluster, after its end
 
 
 class Sample(NamedTuple):
-    """One moment between two legs."""
-
     at_s: float
     retained: int  # ended runs in the ledger
     memory_mb: float  # of the supervisor and the hosts
@@ -105,7 +103,6 @@ class Curve(NamedTuple):
 
 
 def curves(samples: Sequence[Sample]) -> dict[str, Curve]:
-    """Every measure, after the warm-up."""
     warm = warmed_up(samples)
     measures = {
         "memory_mb_per_1000_retained": [each.memory_mb / max(1, each.retained) * 1000 for each in warm],
@@ -137,7 +134,7 @@ def growth(at_s: Sequence[float], values: Sequence[float]) -> tuple[float, ...]:
 
 
 def grown(samples: Sequence[Sample]) -> list[str]:
-    """What grows, in words. Nothing is said about a soak that is too short to tell."""
+    # Nothing is said about a soak that is too short to tell.
     warm = warmed_up(samples)
     if not warm or warm[-1].at_s - warm[0].at_s < JUDGED_FROM_S:
         return []
@@ -185,7 +182,6 @@ class Soak(Scenario):
 
     @contextlib.contextmanager
     def surroundings(self, data: Path | None) -> Iterator[None]:
-        """A model, a workspace and a Telegram, and clocks that can be set."""
         assert data is not None
         self._data = data = data.resolve()
         self._shift, self._chat.screen = beside(data, "clock"), self.screen
@@ -470,7 +466,7 @@ class Soak(Scenario):
         self.wrong += grown(self._samples)
 
     def figures(self) -> dict[str, Any]:
-        """See `perdure soak --help`. The cluster is gone: its processes must be too, and its files must be whole."""
+        # The cluster is gone: its processes must be too, and its files must be whole.
         left = self._left_behind()
         self.wrong += [f"a process was left behind: {each}" for each in left]
         asyncio.run(self._examine())
@@ -544,7 +540,7 @@ async def waited_for(stage: Stage, storages: Path) -> str:
 
 
 def open_rows(kind: str, rows: Iterable[dict[str, Any]]) -> list[str]:
-    """What of these fibers, schedules with items of queues, or turns is not over and does not wait for a person."""
+    # What waits for a person is not among them.
     return [
         f"{row[NAMES_OF_ROWS[kind]]} of {row['agent']} is {row['status']}, in attempt {row['attempt']}"
         + (f", last error: {row['error']:.200}" if row.get("error") else "")
@@ -617,7 +613,7 @@ def write_shop(folder: Path, release: int) -> Path:
 
 
 def wrong_after_upgrade(release: int, begun: dict[str, Any], ended: dict[str, Any]) -> list[str]:
-    """What is wrong after the change from this release to the next, in sentences. Release 1 is the first."""
+    # Release 1 is the first.
     book = [[each, each + 1] for each in range(1, release + 1)]
     expected = {
         "the till before the change": (begun["till"], [release, (release - 1) * RINGS + 1, book[:-1]]),

@@ -61,11 +61,10 @@ class Stage(ABC):
         return result
 
     def agent_id(self, agent_class: type[Agent], name: str) -> str:
-        """The id of an agent. An old directory has its own names for types."""
+        # An old directory has its own names for types.
         return Address.of(agent_class, name, self._code_dir).agent_id
 
     async def until(self, condition: Callable[[], Awaitable[Any]], within_s: float, look_s: float) -> bool:
-        """Look again and again until the condition holds. Returns False if that takes too long."""
         until_s = self.now_s() + within_s
         while self.now_s() < until_s:
             if await condition():

@@ -49,7 +49,6 @@ SPREAD_S: Final = 6.0
 
 
 def task(die: Random, depth: int = 0) -> Task:
-    """One task that ends of itself."""
     below = die.randint(1, 3) if depth else 0
     aside = die.choice((0, 0, 1, 2)) if depth else 0
     return Task(
@@ -67,7 +66,6 @@ def task(die: Random, depth: int = 0) -> Task:
 
 
 async def trees(context: PlayContext) -> None:
-    """Awaited runs, nested up to three levels, asked for by the client under its own ids."""
     die = context.die
     kinds = (Worker, Worker, Worker, LoneWorker, OnceWorker)
     count = die.randint(1, 4)
@@ -94,7 +92,6 @@ async def _tree(context: PlayContext, run_id: str, kind: type[Worker], wanted: T
 
 
 async def batches(context: PlayContext) -> None:
-    """Detached fan-outs with handlers of every temper."""
     die = context.die
     for number in range(die.randint(1, 2)):
         boss, name = die.choice(BOSSES), f"{context.tag}boss-{number}"
@@ -240,7 +237,6 @@ async def _contradict(context: PlayContext, run_id: str, other: Task) -> None:
 
 
 async def desks(context: PlayContext) -> None:
-    """Jobs of every kind, accepted again and again."""
     die = context.die
     for number in range(die.randint(1, 2)):
         desk, jobs = f"{context.tag}desk-{number}", draw_jobs(die.randint(4, 14), die.randrange(1_000_000), SPREAD_S)

@@ -232,7 +232,6 @@ def strangers(hosts: Iterable[Host], shadow: View) -> Iterator[str]:
 
 
 def unfinished(view: View) -> Iterator[str]:
-    """What is left to do."""
     for run in view.runs.values():
         if run.is_live or run.is_placed or run.cleared:
             yield f"run {run.run_id} is {run.status}, on host {run.host_id!r}, cleared {run.cleared}, attempt {run.attempt}"
@@ -325,7 +324,6 @@ class LedgerDisk(CarriedDisk):
         self.forgotten: dict[str, set[tuple[str, int]]] = {}
 
     def of_host(self, host_id: str) -> CarriedDisk:
-        """The disk of a host."""
         made = CarriedDisk(self.directory.with_name(host_id))
         made.witness = self.witness  # type: ignore[method-assign]
         return made
@@ -341,9 +339,8 @@ class LedgerDisk(CarriedDisk):
         super()._hold(agent_id, holder)
 
 
+# For invariant 3: no effect before its commit.
 class Wiretap:
-    """Compares a supervisor's messages with the durable facts (invariant 3)."""
-
     def __init__(self, supervisor: Supervisor, ledger: Ledger) -> None:
         self._supervisor, self._ledger = supervisor, ledger
         self.serve = supervisor.serve
@@ -356,7 +353,6 @@ class Wiretap:
 
 
 def premature(message: Message, shadow: View) -> Iterator[str]:
-    """Effects in a message whose facts are not durable."""
     match message:
         case Start(_, incarnation, run_id) if incarnation > shadow.incarnation:
             yield f"run {run_id} was started in incarnation {incarnation} before that was durable ({shadow.incarnation})"
