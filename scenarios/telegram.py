@@ -103,11 +103,7 @@ class Pressed(Plain):
 
 
 class BotRefusal(Exception):
-    """The Bot API says no."""
-
-    def __init__(self, status: int, description: str) -> None:
-        super().__init__(status, description)
-        self.status, self.description = status, description
+    """A status, and its description."""
 
 
 class BotApi:
@@ -169,7 +165,7 @@ class BotApi:
         try:
             result = self._done(method, given, at_ms, is_told=kind != "silent")
         except BotRefusal as refused:
-            return BotAnswer(refused.status, _no(refused.status, refused.description))
+            return BotAnswer(refused.args[0], _no(*refused.args))
         if kind == "silent":
             return BotAnswer(None)
         after_s = fault.seconds if fault is not None and kind == "hold" else 0.0

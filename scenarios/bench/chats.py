@@ -57,7 +57,10 @@ def chat_streams(bench: Bench) -> Found:
             seconds = handle(runtime, SlowParent, "slow").fan_out(count)
         memory = max(seen, default=0.0) or pss_mb(runtime.cluster.pids())
         rates = [_rate(runtime, number) for number in range(bench.size(5, 2))]
-        latencies = _latencies(runtime)
+        listener = Listener()
+        chat_ms(handle(runtime, Clocked, "clocked"), listener)
+    chunks = [(at_s, event["delta"]) for at_s, event in listener.heard if event["type"] == "text-delta"]
+    latencies = [(at_s - float(made)) * 1000 for at_s, made in chunks if "." in made]
     return Found(seconds, memory, rates, percentile(latencies, 0.5), count=count)
 
 
@@ -65,13 +68,6 @@ def _rate(runtime: Runtime, number: int) -> float:
     listener = Listener()
     ms = chat_ms(handle(runtime, Torrent, f"torrent-{number}"), listener)
     return len(listener.heard) / ms * 1000
-
-
-def _latencies(runtime: Runtime) -> list[float]:
-    listener = Listener()
-    chat_ms(handle(runtime, Clocked, "clocked"), listener)
-    chunks = [(at_s, event["delta"]) for at_s, event in listener.heard if event["type"] == "text-delta"]
-    return [(at_s - float(made)) * 1000 for at_s, made in chunks if "." in made]
 
 
 def chat_turns(bench: Bench) -> Found:

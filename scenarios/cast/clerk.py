@@ -30,6 +30,7 @@ EDITORS: Final = "editors"
 EDITORS_CHAT: Final = -500
 TEXT_MAX: Final = 600  # so that an answer of ordinary length is several messages
 EDIT_MS: Final = 150
+FIRST_UPDATE: Final = 1_000
 PROSE: Final = "a counter without a queue keeps every letter that came in by any door until it was answered in full"
 
 
@@ -107,4 +108,4 @@ def update_of(number: int, chat_id: int, seed: int) -> dict[str, Any]:
     text = f"Message [{number}]: what does a counter keep? 📬 <b>&"
     chat = {"id": chat_id, "type": "private"}
     message = {"message_id": 10 + number, "date": 1_700_000_000 + seed, "chat": chat, "from": sender, "text": text}
-    return {"update_id": 1_000 + number, "message": message}
+    return {"update_id": FIRST_UPDATE + number, "message": message}

@@ -25,7 +25,7 @@ from perdure.scenarios.exits import STOPPED
 from perdure.scenarios.faults.chaos import ACCOUNT, LIVE_MAX, Account, Chaos, Plan
 from perdure.scenarios.faults.observer import Observer
 from perdure.scenarios.faults.strikes import Overview, Strike, Victim, chosen, hosts_in, some, supervisor_in
-from perdure.scenarios.live_view import PipeScreen, Screen, stamp, were
+from perdure.scenarios.live_view import PipeScreen, Screen, plural, stamp, were
 
 if TYPE_CHECKING:
     from perdure.actors import Stopped
@@ -187,7 +187,7 @@ async def _home(observer: Observer, order: KillChoice, overview: Overview) -> st
 
 def _burden(runs: list[str], agents: list[str]) -> str:
     carried = [
-        f"{len(names)} {noun}{'s' * (len(names) != 1)}" + (f" ({some(names)})" if names else "")
+        plural(len(names), noun) + (f" ({some(names)})" if names else "")
         for noun, names in (("live run", runs), ("agent", agents))
     ]
     return f"It carried {' and '.join(carried)}."
@@ -268,7 +268,7 @@ def stopped_words(data: Path, stopped: Stopped | None) -> Iterable[str]:
         return
     who = stopped.supervisor
     pids = [str(about.pid) for about in stopped.hosts.values() if about is not None]
-    hosts = "1 host" if len(stopped.hosts) == 1 else f"{len(stopped.hosts)} hosts"
+    hosts = plural(len(stopped.hosts), "host")
     yield (
         f"Stopped what served {given_as(data)}: the supervisor"
         + (f" (process {who.pid} on {who.node})" if who is not None else ", which did not answer,")
@@ -278,8 +278,7 @@ def stopped_words(data: Path, stopped: Stopped | None) -> Iterable[str]:
     if stopped.at_work is None:
         yield "It did not say what was at work. Whatever that was goes on when the directory is served again."
     elif stopped.at_work:
-        cut = "1 agent was" if stopped.at_work == 1 else f"{stopped.at_work} agents were"
-        yield f"{cut} cut off at work, which goes on when the directory is served again."
+        yield f"{were(stopped.at_work, 'agent')} cut off at work, which goes on when the directory is served again."
     yield {
         "goes on": f"The Ray at {stopped.address} goes on.",
         "belongs to its script": f"The Ray at {stopped.address} goes on as long as process {stopped.owner}, which has started it.",

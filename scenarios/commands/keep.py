@@ -44,7 +44,7 @@ from perdure.ledger.maintenance.target import BackupTarget
 from perdure.ledger.store.integrity import Finding, Severity, examine, is_begun, repair
 from perdure.scenarios.commands.opening import served
 from perdure.scenarios.commands.options import HERE, AsJson, Data, directory
-from perdure.scenarios.commands.shown import json_of, replica_words
+from perdure.scenarios.commands.shown import instant, json_of, replica_words
 from perdure.scenarios.exits import REFUSED
 
 Directory = Annotated[Path, typer.Argument(help="The data directory.", parser=directory, metavar="DIR")]
@@ -138,7 +138,7 @@ def _of_bucket(url: str, wish: _Wish, *, as_json: bool) -> None:
         if as_json:
             print(json_of([{"name": pin.name, "slot": pin.slot, "made_at_ms": pin.at_ms} for pin in pins]))
         else:
-            lines = [f"{pin.name:24} slot {pin.slot:<12} {_time(pin.at_ms)}" for pin in pins]
+            lines = [f"{pin.name:24} slot {pin.slot:<12} {instant(pin.at_ms)}" for pin in pins]
             print("\n".join(lines) or f"{url} has no backups.")
         return
     if wish.unwanted:
@@ -221,7 +221,7 @@ def _bring_backup(target: BackupTarget, data: Path, name: str, *, replace: bool)
         if url:
             stack.enter_context(actors.bucket_needed("data", url))
             left_out = ledger.restore_directory_to_bucket(place, url).findings
-    made = f"Backup {manifest.name} of {_time(manifest.made_at_ms)}, up to fact {manifest.seq}"
+    made = f"Backup {manifest.name} of {instant(manifest.made_at_ms)}, up to fact {manifest.seq}"
     return [f"{made}, is in {url or place}.", *left_out]
 
 
@@ -251,10 +251,6 @@ def _moment(at: str) -> tuple[int | None, int | None]:
             "at", f"{at!r:.200} is neither the number of a slot nor a time like 2026-11-26T14:00Z"
         ) from None
     return None, int((time_at if time_at.tzinfo else time_at.replace(tzinfo=UTC)).timestamp() * 1000)
-
-
-def _time(at_ms: int) -> str:
-    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def doctor(

@@ -73,15 +73,12 @@ def opened(data: Path) -> Iterator[ColdLedger | Runtime]:
             yield runtime
             return
     with ColdLedger(data) as ledger:
-        print(_cold_words(data), file=sys.stderr)
+        words = f"No supervisor serves {data}. Its ledger answers, and nothing is started."
+        if url := bucket_of(data):
+            known = f"No supervisor that is known on this machine serves {url}."
+            words = f"{known} Its ledger answers; what may be at work elsewhere is shown as cut off."
+        print(words, file=sys.stderr)
         yield ledger
-
-
-def _cold_words(data: Path) -> str:
-    if url := bucket_of(data):
-        known = f"No supervisor that is known on this machine serves {url}."
-        return f"{known} Its ledger answers; what may be at work elsewhere is shown as cut off."
-    return f"No supervisor serves {data}. Its ledger answers, and nothing is started."
 
 
 FAMILY_MAX: Final = 100_000
@@ -130,7 +127,7 @@ class ColdLedger:
         if isinstance(question, Steer):
             return self._steer(question)
         if isinstance(question, AnswerAsk | Cancel | Clear | Forget | Pause | Retry | Send):
-            return self._settle(self._decided(question))
+            return self._store.append(self._decided(question), [])
         if not callable(question):
             raise BadRequest("question", f"only a supervisor answers {name!r}, and none serves this directory")
         answer = question(self._books)
@@ -162,9 +159,6 @@ class ColdLedger:
         at_ms = self._now_ms()
         return apply_fact(self._view, decide(self._view, stimulus, at_ms, self._books.limits), at_ms)
 
-    def _settle(self, rows: list[Row]) -> None:
-        self._store.append(rows, [])
-
     def _steer(self, asked: Steer) -> dict[str, Any]:
         # A group is one commit, as a supervisor makes it.
         rows: list[Row] = []
@@ -175,7 +169,7 @@ class ColdLedger:
             return [row.kind for row in new]
 
         told = steer(self._view, asked, decided)._asdict()
-        self._settle(rows)
+        self._store.append(rows, [])
         return told
 
     def _now_ms(self) -> int:

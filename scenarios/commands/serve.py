@@ -89,7 +89,8 @@ def serve(
     plan = ServePlan(
         tuple(given), str(Path.cwd()), host, port, allow_kill or demo, _digest(token, token_file),
         certfile and str(Path(certfile).resolve()), keyfile and str(Path(keyfile).resolve()), forwarded_allow_ips,
-        tuple(allow_host or ()), tuple(allow_origin or ()), _place(backups),
+        tuple(allow_host or ()), tuple(allow_origin or ()),
+        backups if "://" in backups or not backups else str(Path(backups).resolve()),
     )  # fmt: skip
     plan.application()  # so that a mistake is told at once
     bound(host, port, shared=False).close()  # no other program listens there
@@ -106,10 +107,6 @@ def _stop_if_asked(data: Path, timeout_ms: int | None) -> None:
     if timeout_ms is not None:
         for line in stopped_words(data, stop_serving(data, timeout_ms / 1000, lambda _: None)):
             print(line, flush=True)
-
-
-def _place(backups: str) -> str:
-    return backups if "://" in backups or not backups else str(Path(backups).resolve())
 
 
 def _digest(token: str | None, file: Path | None) -> str:

@@ -157,13 +157,8 @@ def place_of(body: Sequence[bytes], fault: Fault) -> int | None:
     event = min(fault.event if fault.event >= 0 else max(0, count + fault.event), count)
     if not fault.inside or event == count:
         return ends[event]
-    return ends[event] + _middle(body[event])
-
-
-def _middle(frame: bytes) -> int:
-    # Inside of a character that has more than one byte, if there is one.
-    within = next((at for at, byte in enumerate(frame) if byte & UTF8_MASK == UTF8_INNER), None)
-    return within if within is not None else len(frame) // 2
+    frame = body[event]  # to be cut inside of a character that has more than one byte, if there is one
+    return ends[event] + next((at for at, each in enumerate(frame) if each & UTF8_MASK == UTF8_INNER), len(frame) // 2)
 
 
 def _cut(body: Sequence[bytes], place: int) -> tuple[list[bytes], list[bytes]]:

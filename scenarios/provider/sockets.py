@@ -66,7 +66,11 @@ class Sockets:
         async with self._turning:
             if is_open and self._front is None:
                 sock = _bound(self.port)
-                self._front = await self._loop.create_server(self._connection, sock=sock, backlog=BACKLOG)
+                self._front = await self._loop.create_server(
+                    lambda: _Connection(self._config, self._state, {"connected": self._connected}, self._loop),
+                    sock=sock,
+                    backlog=BACKLOG,
+                )
             elif not is_open and self._front is not None:
                 self._front.close()
                 self._front = None
@@ -79,9 +83,6 @@ class Sockets:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _connection(self) -> H11Protocol:
-        return _Connection(self._config, self._state, {"connected": self._connected}, self._loop)
 
 
 # The app can cut it: its transport is in the state of each scope.

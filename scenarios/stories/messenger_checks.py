@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perdure.policies import Delivery
-from perdure.scenarios.cast.clerk import answer_of
+from perdure.scenarios.cast.clerk import FIRST_UPDATE, answer_of
 
 POLICY = Delivery()
 NOTE = f"{POLICY.repeated_text}\n\n"
@@ -46,7 +46,7 @@ class Seen:
             recorded: dict[int, Row] = {}
             for row in rows:
                 self.outcomes[row["outcome"] or row["status"]] += 1
-                numbers = [_number(key) for key in row["heard"]]
+                numbers = [int(key.rpartition(":")[2]) - FIRST_UPDATE for key in row["heard"]]
                 answered.update(numbers)
                 yield from self._wrong_reply(row, numbers, here)
                 recorded |= {int(post["message_id"]): row for post in row["posts"] if post["message_id"]}
@@ -96,10 +96,6 @@ class Seen:
         self.told_twice += len(orphans)
         if len(orphans) > said_so:
             yield f"in chat {chat_id} {len(orphans)} messages stand twice, and {said_so} of them say so"
-
-
-def _number(heard: str) -> int:
-    return int(heard.rpartition(":")[2]) - 1_000
 
 
 def figures_of(seen: Seen) -> dict[str, Any]:

@@ -86,7 +86,7 @@ class NewsroomScenario(StruckScenario):
     def __init__(self, editions: int, kills: int, seed: int, day_ms: int) -> None:
         super().__init__(seed)
         self._kills_max, self._day_ms = kills, day_ms
-        self._prefix = f"edition-{seed}-"
+        self._room, self._prefix = f"newsroom-{seed}", f"edition-{seed}-"
         self._editions = [f"{self._prefix}{number}" for number in range(editions)]
         usual = Limits()
         self.limits = replace(usual, wait_in_memory_ms=min(usual.wait_in_memory_ms, day_ms // DAY_H))
@@ -148,10 +148,6 @@ class NewsroomScenario(StruckScenario):
         finally:
             for task in self._people:
                 task.cancel()
-
-    @property
-    def _room(self) -> str:
-        return f"newsroom-{self.seed}"
 
     # the people
 

@@ -208,7 +208,10 @@ class Soak(Scenario):
             assert task is not None
             task.uncancel()
             self.screen.say("stopped; this is the report so far")
-        await self._audit(stage)
+        audit = await stage.ask("audit")
+        self.wrong += unbalanced(audit)
+        self.wrong += [f"a mail is parked: {each['mail_id']}, {each['error']}" for each in audit["parked_mail"]]
+        self.wrong += grown(self._samples)
 
     # between legs
 
@@ -459,15 +462,11 @@ class Soak(Scenario):
 
     # the end
 
-    async def _audit(self, stage: Stage) -> None:
-        audit = await stage.ask("audit")
-        self.wrong += unbalanced(audit)
-        self.wrong += [f"a mail is parked: {each['mail_id']}, {each['error']}" for each in audit["parked_mail"]]
-        self.wrong += grown(self._samples)
-
     def figures(self) -> dict[str, Any]:
         # The cluster is gone: its processes must be too, and its files must be whole.
-        left = self._left_behind()
+        children = [each for each in psutil.Process().children(recursive=True) if each.pid not in self._before]
+        _, alive = psutil.wait_procs(children, GONE_S)
+        left = [f"{each.pid} {each.name()}" for each in alive if each.is_running()]
         self.wrong += [f"a process was left behind: {each}" for each in left]
         asyncio.run(self._examine())
         return {
@@ -485,11 +484,6 @@ class Soak(Scenario):
         if self.played["backup"]:
             target, copy = beside(self._data, "backups"), beside(self._data, "restored")
             await self.command("restore", str(target), str(copy), "--replace")
-
-    def _left_behind(self) -> list[str]:
-        children = [each for each in psutil.Process().children(recursive=True) if each.pid not in self._before]
-        _, alive = psutil.wait_procs(children, GONE_S)
-        return [f"{each.pid} {each.name()}" for each in alive if each.is_running()]
 
     def sentences(self, told: dict[str, Any]) -> list[str]:
         said = [

@@ -15,7 +15,7 @@ from itertools import pairwise
 from random import Random
 from typing import Any, Final
 
-from perdure.actors import Agent, Client, all_of
+from perdure.actors import Agent, all_of
 from perdure.ledger import (
     AskClosed,
     BadRequest,
@@ -336,17 +336,14 @@ async def _wait(context: PlayContext, run_id: str, job: WaitJob, paused: bool) -
     while not ended.done():
         for ask in await context.persist(lambda: client.ask("asks")) if job.asks else ():
             if ask["run_id"] == run_id:
-                await context.persist(partial(_steered, partial(_answered, client, ask["ask_id"])))
+                answer = partial(client.answer, ask["ask_id"], True, Answerer("ada", is_operator=True), "cli")
+                await context.persist(partial(_steered, answer))
         await asyncio.wait([ended], timeout=2)
     result = ended.result()
     if result is not None:
         context.expect(
             result.ok and result.output == job.expected(), f"{run_id} waited for {job}, and came to {result}"
         )
-
-
-async def _answered(client: Client, ask_id: str) -> None:
-    await client.answer(ask_id, True, Answerer("ada", is_operator=True), "cli")
 
 
 async def _steered(ask: Callable[[], Awaitable[Any]]) -> None:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import fields
 from functools import partial
@@ -305,8 +305,8 @@ def left_behind(disk: Disk, view: View, run_ids: Iterable[tuple[str, str]]) -> I
             yield f"run {run_id} was cleared, and its child's storage is still there"
 
 
-def demand(*complaints: Callable[[], Iterable[str]] | Iterable[str]) -> None:
-    found = [each for source in complaints for each in (source() if callable(source) else source)]
+def demand(*complaints: Iterable[str]) -> None:
+    found = [each for source in complaints for each in source]
     if found:
         raise Violation("; ".join(found[:5]) + (f"; and {len(found) - 5} more" if len(found) > 5 else ""))  # noqa: PLR2004
 
