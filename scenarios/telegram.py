@@ -342,7 +342,7 @@ class SimWire(BaseRequest):
         """Nothing to close."""
 
     async def do_request(
-        self, url: str, method: str, request_data: RequestData | None = None, *_rest: Any, **_more: Any
+        self, url: str, method: str, request_data: RequestData | None = None, *_rest: object, **_more: object
     ) -> tuple[int, bytes]:
         # Raises what the library raises for a broken connection.
         await asyncio.sleep(WAY_S)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psutil
 
@@ -23,6 +23,8 @@ from perdure.policies import Limits
 
 if TYPE_CHECKING:
     from perdure.actors import Runtime
+
+T = TypeVar("T")
 
 CALM_S, CALM_SHARE = 0.5, 0.2  # less than this share of a core for so long is quiet
 CALM_MAX_S = 20.0  # the longest wait for that
@@ -160,7 +162,7 @@ def calm(runtime: Runtime) -> None:
         before_s = now_s
 
 
-def wait_for(condition: Callable[[], Any], patience_s: float = 60.0, pause_s: float = 0.01) -> Any:
+def wait_for(condition: Callable[[], T | None], patience_s: float = 60.0, pause_s: float = 0.01) -> T:
     """Return the first true value of the condition. Raises `TimeoutError`."""
     end_s = time.monotonic() + patience_s
     while not (found := condition()):

@@ -6,7 +6,7 @@ that was given something else than the one before it shows.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel
 
@@ -59,7 +59,7 @@ class JoinAccount(BaseModel):
 class JoinKeeper(Agent):
     """Writes down what an attempt was told, and refuses to go on if an earlier one was told something else."""
 
-    def keep(self, told: Any) -> None:
+    def keep(self, told: object) -> None:
         with self.transaction():
             self.sql("CREATE TABLE IF NOT EXISTS kept (told BLOB)")
             self.sql("INSERT INTO kept VALUES ($1)", [pack(told)])

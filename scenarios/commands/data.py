@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.actors import LOGS, ClusterLogs, WantedLogs, ray_of
-from perdure.ledger import BadRequest, bucket_of, check_format
+from perdure.ledger import bucket_of, check_format
 from perdure.scenarios.commands.background import of_storages
 from perdure.scenarios.commands.opening import ColdLedger, opened, served
-from perdure.scenarios.commands.options import HERE, AsJson, Data, RunId, duration_ms
+from perdure.scenarios.commands.options import HERE, AsJson, Data, RunId, check_there, duration_ms
 from perdure.scenarios.commands.shown import equation, json_of, print_pairs
 
 if TYPE_CHECKING:
@@ -153,8 +153,7 @@ def logs(
         perdure logs 3f0c9a1e -f
         perdure logs "anna@desk.agents:Assistant" --level warning --since 2h
     """
-    if not data.exists():
-        raise BadRequest("data", f"there is no directory {data}")
+    check_there(data)
     if not (url := bucket_of(data)):
         check_format(data)
     since_ms = 0 if since is None else time.time_ns() // 1_000_000 - duration_ms(since, "since")

@@ -19,7 +19,7 @@ from perdure.ledger import LEDGER, LIVE, BadRequest, SupervisorUnreachable, give
 from perdure.ledger.store.integrity import refuse_if_in_use
 from perdure.policies import StrikeTarget
 from perdure.scenarios.commands.opening import ColdLedger
-from perdure.scenarios.commands.options import HERE, AsJson, Data, duration_ms
+from perdure.scenarios.commands.options import HERE, AsJson, Data, check_there, duration_ms
 from perdure.scenarios.commands.shown import equation, in_words, json_of, percentiles, shortened
 from perdure.scenarios.exits import STOPPED
 from perdure.scenarios.faults.chaos import ACCOUNT, LIVE_MAX, Account, Chaos, Plan
@@ -91,8 +91,7 @@ def kill(
     """
     order, wait_s = KillChoice(what, name, fraction, all_hosts, seed), duration_ms(wait, "wait", WAIT_MAX_MS) / 1000
     _check(order)
-    if not data.exists():
-        raise BadRequest("data", f"there is no directory {data}")
+    check_there(data)
     told = asyncio.run(_carry_out(data, order, wait_s, print if not as_json else lambda _said: None))
     if as_json:
         print(json_of(told))
@@ -226,8 +225,7 @@ def stop(
         perdure stop --timeout 0s --json
     """
     patience_ms = duration_ms(timeout, "timeout", TIMEOUT_MAX_MS)
-    if not data.exists():
-        raise BadRequest("data", f"there is no directory {data}")
+    check_there(data)
 
     def tell(at_work: int) -> None:
         if not as_json:
@@ -334,8 +332,7 @@ def chaos(
         perdure chaos --ray --every 30s --for 5m --data ./census --json
     """
     plan = _plan(every, lasting, seed, what, fraction, settle, ray=ray)
-    if not data.exists():
-        raise BadRequest("data", f"there is no directory {data}")
+    check_there(data)
     screen = Screen() if as_json else PipeScreen(stamp)
     told, wrong = asyncio.run(_play(data, plan, screen.say))
     print(json.dumps(told) if as_json else "\n".join(_sentences(told)))

@@ -121,7 +121,7 @@ class ColdLedger:
     def __exit__(self, *_: object) -> None:
         self._undo.close()
 
-    def ask(self, name: str, *args: Any) -> Any:
+    def ask(self, name: str, *args: object) -> Any:
         question = actors.question_of(name, *args)
         self._recall(question)
         if isinstance(question, Steer):

@@ -35,6 +35,11 @@ def directory(given: str | Path) -> Path:
         raise typer.BadParameter(refusal.problem) from None
 
 
+def check_there(data: Path) -> None:
+    if not data.exists():
+        raise BadRequest("data", f"there is no directory {data}")
+
+
 Data = Annotated[
     Path, typer.Option(help="The data directory, or the URL of a bucket.", parser=directory, metavar="DIR")
 ]

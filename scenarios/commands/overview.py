@@ -27,7 +27,7 @@ from perdure.actors import RunFilter, mistakable, wanted_by
 from perdure.ledger import BadRequest, SupervisorUnreachable, Wanted, bucket_of, given_as, lasting
 from perdure.scenarios.commands.background import about, counted, of_storages, show_agent, storages_of, tally
 from perdure.scenarios.commands.opening import ColdLedger, opened
-from perdure.scenarios.commands.options import HERE, AsJson, Data, choosing
+from perdure.scenarios.commands.options import HERE, AsJson, Data, check_there, choosing
 from perdure.scenarios.commands.shown import equation, json_of, print_hosts, print_live, print_runs, replica_words
 from perdure.scenarios.exits import TERMINATED
 from perdure.scenarios.faults.observer import Observer
@@ -320,8 +320,7 @@ class LiveOverview:
 
 
 def _watch(data: Path, live_max: int, *, as_json: bool) -> None:
-    if not data.exists():
-        raise BadRequest("data", f"there is no directory {data}")
+    check_there(data)
     try:
         with screen_for(as_json=as_json, stamp=stamp) as screen:
             asyncio.run(_look_on(data, live_max, screen, as_json=as_json))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from collections.abc import Awaitable
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -142,14 +143,14 @@ async def _serve(runtime: Runtime, plan: ServePlan, workers: int, data: Path) ->
     return wish if isinstance(wish, int) and not stopped.is_set() else None
 
 
-async def _first(*jobs: Any) -> Any:
+async def _first(*jobs: Awaitable[object]) -> object:
     tasks = [asyncio.ensure_future(each) for each in jobs]
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for each in tasks:
         each.cancel()
-    for each in await asyncio.gather(*tasks, return_exceptions=True):
-        if isinstance(each, BaseException) and not isinstance(each, asyncio.CancelledError):
-            raise each
+    for ended in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(ended, BaseException) and not isinstance(ended, asyncio.CancelledError):
+            raise ended
     return done.pop().result()
 
 

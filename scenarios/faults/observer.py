@@ -47,7 +47,7 @@ class Observer:
     def now_s(self) -> float:
         return asyncio.get_running_loop().time()
 
-    async def ask(self, name: str, *args: Any) -> Any:
+    async def ask(self, name: str, *args: object) -> Any:
         """Ask the supervisor. Raises `SupervisorUnreachable` if nothing serves the directory, or nobody answers in time."""
         runtime = await self._joined()
         try:

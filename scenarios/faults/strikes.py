@@ -38,7 +38,7 @@ class System(Protocol):
     def now_s(self) -> float:
         """The time, from any beginning."""
 
-    async def ask(self, name: str, *args: Any) -> Any:
+    async def ask(self, name: str, *args: object) -> Any:
         """Ask the supervisor. May raise `SupervisorUnreachable`."""
 
     async def kill(self, victim: Victim) -> str:

@@ -17,6 +17,7 @@ from typing import Annotated, Any, ClassVar, Final
 import httpx
 import typer
 import uvicorn
+from starlette.types import ASGIApp
 
 from perdure.actors import Runtime, messenger_app, messengers_of
 from perdure.ledger import BadRequest
@@ -150,7 +151,7 @@ class WebServer(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def served(app: Any, port: int = 0) -> AsyncIterator[str]:
+async def served(app: ASGIApp, port: int = 0) -> AsyncIterator[str]:
     server = WebServer(uvicorn.Config(app, HOST, port, log_level="warning", access_log=False, timeout_keep_alive=75))
     serving = asyncio.ensure_future(server.serve())
     while not server.started and not serving.done():  # noqa: ASYNC110 - the server has no event for it
@@ -165,12 +166,12 @@ async def served(app: Any, port: int = 0) -> AsyncIterator[str]:
 
 
 @contextlib.asynccontextmanager
-async def posting(app: Any) -> AsyncIterator[httpx.AsyncClient]:
+async def posting(app: ASGIApp) -> AsyncIterator[httpx.AsyncClient]:
     async with served(app) as address, httpx.AsyncClient(base_url=address, timeout=30, trust_env=False) as post:
         yield post
 
 
-def posting_inside(app: Any) -> httpx.AsyncClient:
+def posting_inside(app: ASGIApp) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url="http://clerk.invalid", transport=httpx.ASGITransport(app), timeout=3600)
 
 

@@ -446,7 +446,7 @@ class Soak(Scenario):
         assert isinstance(self._chat.provider, SocketProvider)
         return self._chat.provider
 
-    async def command(self, *words: str) -> Any:
+    async def command(self, *words: str) -> object:
         out = await self._printed(["-m", "perdure.cli", *words, "--json"], f"perdure {words[0]}")
         return json.loads(out) if out.strip() else None
 

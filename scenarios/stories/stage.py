@@ -45,7 +45,7 @@ class Stage(ABC):
     def now_s(self) -> float:
         return asyncio.get_running_loop().time()
 
-    async def ask(self, name: str, *args: Any) -> Any:
+    async def ask(self, name: str, *args: object) -> Any:
         """Ask the supervisor, or the next one if it dies meanwhile."""
         return await self.client.ask(name, *args)
 
@@ -53,10 +53,10 @@ class Stage(ABC):
     async def answer(self, ask_id: str, value: object, who: str) -> None:
         """Answer a question of a run to people. Raises `AlreadyAnswered`."""
 
-    async def call(self, agent_class: type[Agent], name: str, method: str, *args: Any, **options: Any) -> Any:
+    async def call(self, agent_class: type[Agent], name: str, method: str, *args: object, **options: object) -> Any:
         return await getattr(self.client.agent(agent_class, name), method)(*args, **options)
 
-    async def run(self, agent_class: type[Agent], content: Any, run_id: str) -> RunResult:
+    async def run(self, agent_class: type[Agent], content: object, run_id: str) -> RunResult:
         result: RunResult = await self.client.run(agent_class, content, run_id=run_id)
         return result
 
@@ -64,7 +64,7 @@ class Stage(ABC):
         # An old directory has its own names for types.
         return Address.of(agent_class, name, self._code_dir).agent_id
 
-    async def until(self, condition: Callable[[], Awaitable[Any]], within_s: float, look_s: float) -> bool:
+    async def until(self, condition: Callable[[], Awaitable[object]], within_s: float, look_s: float) -> bool:
         until_s = self.now_s() + within_s
         while self.now_s() < until_s:
             if await condition():

@@ -187,7 +187,7 @@ async def letters(context: PlayContext) -> None:
         await _judge(context, chat_of)
 
 
-async def _send(context: PlayContext, number: int, chat_id: int, pause_s: float) -> Any:
+async def _send(context: PlayContext, number: int, chat_id: int, pause_s: float) -> object:
     await asyncio.sleep(pause_s)
     webhook = Webhook("POST", "/", {}, dumped(update_of(number, chat_id, ANSWERS)).encode())
     (messenger,) = Reception.messengers()

@@ -252,7 +252,7 @@ async def desks(context: PlayContext) -> None:
 
 
 async def _until(
-    context: PlayContext, fits: Callable[[Any], bool], agent_class: type[Agent], name: str, method: str, *args: Any
+    context: PlayContext, fits: Callable[[Any], bool], agent_class: type[Agent], name: str, method: str, *args: object
 ) -> None:
     told: Any = None
     for _ in range(LOOKS_MAX):
@@ -346,7 +346,7 @@ async def _wait(context: PlayContext, run_id: str, job: WaitJob, paused: bool) -
         )
 
 
-async def _steered(ask: Callable[[], Awaitable[Any]]) -> None:
+async def _steered(ask: Callable[[], Awaitable[object]]) -> None:
     with suppress(EventRefused, PauseRefused, AskClosed, UnknownRun):  # it has ended, or somebody was first
         await ask()
 

@@ -23,12 +23,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from perdure.actors import Host, Supervisor
 from perdure.actors.link.messages import Deliver, Message, RunEnded, RunsEnded, Start, Starts, Wake
@@ -199,7 +198,7 @@ def _owes(activation: Activation | None) -> bool:
     )
 
 
-def _differences(what: str, kept: Any, folded: Any) -> Iterator[str]:
+def _differences(what: str, kept: object, folded: object) -> Iterator[str]:
     if kept is None or folded is None:
         yield f"{what} is {'not kept' if kept is None else 'kept, but not durable'}"
         return
@@ -415,7 +414,7 @@ def out_of_step(view: View) -> Iterator[str]:
     yield from _loads(view)
 
 
-def _unequal(name: str, kept: dict[str, Any], made: dict[str, Any]) -> Iterator[str]:
+def _unequal(name: str, kept: Mapping[str, object], made: Mapping[str, object]) -> Iterator[str]:
     for key in kept.keys() | made.keys():
         if kept.get(key) != made.get(key):
             yield f"index {name}[{key!r}] is {kept.get(key)!r}; the records say {made.get(key)!r}"
@@ -458,7 +457,7 @@ def _holdings(view: View) -> Iterator[str]:
     families = {
         each for each in (*view.agents, *view.mailbox, *view.parked_mail, *view.asked_for, *view.wanted) if ">" in each
     }
-    made: dict[str, tuple[Any, Any]] = {
+    made: dict[str, tuple[object, object]] = {
         "tallied": (+view.tallied, Counter(run.status for run in runs if not run.cleared)),
         "live": (view.live, sum(run.is_live for run in runs)),
         "settled": (
