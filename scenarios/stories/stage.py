@@ -24,15 +24,12 @@ class Stage(ABC):
     """What a story needs of a world, `ray` or `sim`. Time is that of the running loop, so in the simulated world it is virtual."""
 
     world: ClassVar[str]
+    _code_dir: Path | None
 
     @property
     @abstractmethod
     def client(self) -> Any:
         """A client, or a runtime as async code sees it: both have the same calls."""
-
-    @property
-    @abstractmethod
-    def _code_dir(self) -> Path | None: ...
 
     @abstractmethod
     async def kill(self, victim: Victim) -> str:
@@ -93,6 +90,7 @@ class RayStage(Stage):
         began_s = time.monotonic()
         heed_sigterm()
         self._runtime.open()
+        self._code_dir = self._runtime.client.code_dir
         heed_sigterm()
         self.start_s = time.monotonic() - began_s
 
@@ -106,10 +104,6 @@ class RayStage(Stage):
     @property
     def client(self) -> Any:
         return self._runtime.asynchronous
-
-    @property
-    def _code_dir(self) -> Path | None:
-        return self._runtime.client.code_dir
 
     async def kill(self, victim: Victim) -> str:
         return await kill_by(self._runtime, victim)
@@ -134,15 +128,11 @@ class SimStage(Stage):
     world = "sim"
 
     def __init__(self, laboratory: Laboratory, client: Client) -> None:
-        self._simulation, self._client = laboratory.simulation, client
+        self._simulation, self._client, self._code_dir = laboratory.simulation, client, client.code_dir
 
     @property
     def client(self) -> Client:
         return self._client
-
-    @property
-    def _code_dir(self) -> Path | None:
-        return self._client.code_dir
 
     async def answer(self, ask_id: str, value: object, who: str) -> None:
         await self._client.answer(ask_id, value, Answerer(who, is_operator=True), "runtime")
