@@ -140,7 +140,7 @@ class Commands(LazyGroup):
         "replay": Entry("swarm.commands:replay", "Play one seed of the swarm again."),
         "explore": Entry("swarm.commands:explore_command", "Play one story, with a kill at every place."),
         "soak": Entry("stories.soak:soak", "Play stories for hours, and look whether anything grows."),
-        "bench": Entry("bench.groups:bench", "Measure throughput, latency and recovery."),
+        "bench": Entry("bench.command:bench", "Measure throughput, latency and recovery."),
     }
 
 

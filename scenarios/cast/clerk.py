@@ -17,7 +17,7 @@ from perdure.ledger import Secret
 from perdure.policies import ChatRecovery, Delivery
 from perdure.scenarios.cast.environment import MODEL, SIMULATED, model_here, outside
 from perdure.scenarios.provider.script import Script, ScriptedQuestion, conclusion
-from perdure.scenarios.telegram import BOT_NAME
+from perdure.scenarios.simulated_telegram import BOT_NAME
 
 API: Final = "PERDURE_SCENARIO_BOT_API"
 TOKEN: Final = "PERDURE_SCENARIO_BOT_TOKEN"  # noqa: S105 - the name of the variable

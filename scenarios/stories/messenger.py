@@ -29,11 +29,11 @@ from perdure.scenarios.commands.shown import in_words
 from perdure.scenarios.provider.faults import Pace
 from perdure.scenarios.provider.server import SocketProvider
 from perdure.scenarios.provider.sim import SimProvider
+from perdure.scenarios.simulated_telegram import SimTelegram, SocketTelegram
 from perdure.scenarios.stories.engine import Scenario, perform
 from perdure.scenarios.stories.messenger_checks import Seen, figures_of
 from perdure.scenarios.stories.messenger_play import Exchanges, Way, chosen, messages_of
 from perdure.scenarios.stories.stage import Stage
-from perdure.scenarios.telegram import SimTelegram, SocketTelegram
 
 UPDATES_MAX: Final = 10_000
 

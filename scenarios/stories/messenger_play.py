@@ -19,8 +19,8 @@ import httpx
 
 from perdure.scenarios.cast.clerk import MESSENGER, PRETENDED_SECRET, Clerk, clerk_of, update_of
 from perdure.scenarios.faults.strikes import Victim, home_of, hosts_in, supervisor_in
+from perdure.scenarios.simulated_telegram import BotApi, BotFault
 from perdure.scenarios.stories.stage import Stage
-from perdure.scenarios.telegram import BotApi, BotFault
 
 PATH: Final = f"/messengers/{MESSENGER}/webhook"
 HEADERS: Final = {"x-telegram-bot-api-secret-token": PRETENDED_SECRET, "content-type": "application/json"}

@@ -54,12 +54,12 @@ from perdure.scenarios.commands.shown import in_words
 from perdure.scenarios.faults.chaos import unbalanced
 from perdure.scenarios.faults.strikes import Overview
 from perdure.scenarios.provider.script import Script
+from perdure.scenarios.simulated_telegram import BotApi, Posted, SocketTelegram
 from perdure.scenarios.stories.by_progress import AIM_S, Scene, StruckScenario, draw_kills
 from perdure.scenarios.stories.engine import perform, simulate_in_one_world
 from perdure.scenarios.stories.messenger import posting, posting_inside
 from perdure.scenarios.stories.messenger_play import AGAIN_S, HEADERS, PATH, REST_S
 from perdure.scenarios.stories.stage import Stage
-from perdure.scenarios.telegram import BotApi, Posted, SocketTelegram
 from perdure.scenarios.testing.laboratory import QUICK
 
 EDITIONS_MAX: Final = 200

@@ -38,6 +38,7 @@ from perdure.scenarios.faults.machine import full_disk, may_be_filled, stood_sti
 from perdure.scenarios.faults.strikes import hosts_in, some
 from perdure.scenarios.provider.faults import FaultPlan, Pace
 from perdure.scenarios.provider.server import SocketProvider
+from perdure.scenarios.simulated_telegram import SocketTelegram
 from perdure.scenarios.stories import messenger
 from perdure.scenarios.stories.chat_play import PEACE, Point
 from perdure.scenarios.stories.chat_recovery import ChatRecoveryStory
@@ -46,7 +47,6 @@ from perdure.scenarios.stories.fan_out import FanOut, Order, runs_of
 from perdure.scenarios.stories.jobs import Jobs
 from perdure.scenarios.stories.messenger_play import CALM, DEADLY, messages_of
 from perdure.scenarios.stories.stage import RayStage, Stage
-from perdure.scenarios.telegram import SocketTelegram
 
 LEAST_LEG_S: Final = 5.0  # that a leg takes at least, to know how many there can be
 COLD_RESTARTS: Final = 0.15  # share of the fan-outs in which everything is killed at once

@@ -25,9 +25,9 @@ from perdure.scenarios.cast.outside import Outside, simulated
 from perdure.scenarios.provider.events import dumped
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace, Rule
 from perdure.scenarios.provider.script import Script
+from perdure.scenarios.simulated_telegram import BotFault
 from perdure.scenarios.stories.messenger_checks import Seen
 from perdure.scenarios.swarm.play_context import OFTEN, PlayContext
-from perdure.scenarios.telegram import BotFault
 
 UNKNOWN: Final = ("OUTCOME UNKNOWN", "whose outcome is still unknown")  # of a call, or of one that it would repeat
 EXHAUSTED: Final = ("recovery_exhausted", "max_attempts_exceeded", "work_budget_exceeded", "no_progress_timeout")

@@ -28,7 +28,7 @@ from perdure.policies import (
     phases,
 )
 from perdure.scenarios import exits
-from perdure.scenarios.bench.groups import FIGURES
+from perdure.scenarios.bench.command import FIGURES
 from perdure.scenarios.cli import app
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
 from tests.actors.chat.desk import SCRIPT, Outside, play

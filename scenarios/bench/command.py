@@ -1,7 +1,7 @@
 """`perdure bench`: the table of quantities by the workload that finds them, measured and printed.
 
 Every group has its own data directory, cluster and process, so that a crash, a hang or a leak affects that group only.
-`python -m perdure.scenarios.bench.groups GROUP DIRECTORY LOAD [--quick] [URL]` is that process. It prints its figures as one line of
+`python -m perdure.scenarios.bench.command GROUP DIRECTORY LOAD [--quick] [URL]` is that process. It prints its figures as one line of
 JSON. Its stderr is passed on. If it fails, the last line of that is the cause.
 """
 
@@ -362,7 +362,7 @@ def _say(text: str) -> None:
 
 
 def command_for(group: str, place: Path, *, quick: bool, load: int = 0, bucket: str = "") -> list[str]:
-    module = "perdure.scenarios.bench.groups"
+    module = "perdure.scenarios.bench.command"
     more = ["--quick"] * quick + [bucket] * bool(bucket)
     return [sys.executable, "-m", module, group, str(place.resolve()), str(load), *more]
 
