@@ -100,8 +100,6 @@ class LazyGroup(TyperGroup):
 
 
 class Scenarios(LazyGroup):
-    """The scenarios of `perdure run`, with the sentences of `perdure list`."""
-
     entries: ClassVar = {each.name: Entry(each.command, each.sentence) for each in CATALOG}
 
 
@@ -111,38 +109,38 @@ class Commands(LazyGroup):
     entries: ClassVar = {
         "list": Entry("commands.catalog:list_scenarios", "Name the scenarios that `run` can play."),
         "serve": Entry("commands.serve:serve", "Serve agents over HTTP, with what runs them."),
-        "mcp": Entry("commands.mcp:mcp", "Offer agents as tools to an MCP client over stdio."),
-        "ps": Entry("commands.data:ps", "Show live runs, mail and hosts, or list runs."),
+        "mcp": Entry("commands.serve:mcp", "Offer agents as tools to an MCP client over stdio."),
+        "ps": Entry("commands.overview:ps", "Show live runs, mail and hosts, or list runs."),
         "show": Entry("commands.data:show", "Show everything about a run, or about the directory."),
         "explain": Entry("commands.data:explain", "Say where a run is and why, and what comes next."),
         "inspect": Entry("commands.background:inspect", "Show an agent's state, tables and work."),
         "fibers": Entry("commands.background:fibers", "List fibers of all agents, or failed ones."),
         "schedules": Entry("commands.background:schedules", "List schedules and queued items."),
         "turns": Entry("commands.background:turns", "List the turns of chat agents."),
-        "logs": Entry("commands.logs:logs", "Show what agents printed and logged, by run."),
-        "asks": Entry("commands.asks:asks", "List the questions that runs ask people."),
-        "answer": Entry("commands.asks:answer", "Answer a question of a run."),
+        "logs": Entry("commands.data:logs", "Show what agents printed and logged, by run."),
+        "asks": Entry("commands.waiting:asks", "List the questions that runs ask people."),
+        "answer": Entry("commands.waiting:answer", "Answer a question of a run."),
         "cancel": Entry("commands.steer:cancel", "Cancel a run, or many, and what waits below."),
-        "send": Entry("commands.steer:send", "Send an event to a run that waits for it."),
-        "pause": Entry("commands.steer:pause", "Pause a run."),
-        "resume": Entry("commands.steer:resume", "Let a paused run go on."),
+        "send": Entry("commands.waiting:send", "Send an event to a run that waits for it."),
+        "pause": Entry("commands.waiting:pause", "Pause a run."),
+        "resume": Entry("commands.waiting:resume", "Let a paused run go on."),
         "retry": Entry("commands.steer:retry", "Try failed runs or a parked mail again."),
         "upgrade": Entry("commands.upgrade:upgrade", "Show which code stands where, and move agents on."),
-        "kill": Entry("commands.kill:kill", "Kill a process that serves a directory."),
+        "kill": Entry("commands.ending:kill", "Kill a process that serves a directory."),
         "clear": Entry("commands.steer:clear", "Forget runs and their children's storage."),
         "forget": Entry("commands.steer:forget", "Delete an agent and all that is its own."),
-        "stop": Entry("commands.stop:stop", "Stop the supervisor and the hosts of a directory."),
+        "stop": Entry("commands.ending:stop", "Stop the supervisor and the hosts of a directory."),
         "audit": Entry("commands.data:audit", "Account for every completion."),
-        "doctor": Entry("commands.doctor:doctor", "Verify the ledger and the storages, or repair the ledger."),
-        "backup": Entry("commands.backup:backup", "Back a directory up, served or cold."),
-        "restore": Entry("commands.backup:restore", "Bring a directory back from a backup."),
-        "replica": Entry("commands.replica:replica", "Follow a directory into a bucket."),
-        "chaos": Entry("commands.chaos:chaos", "Kill processes for a while, and account for the work."),
+        "doctor": Entry("commands.keep:doctor", "Verify the ledger and the storages, or repair the ledger."),
+        "backup": Entry("commands.keep:backup", "Back a directory up, served or cold."),
+        "restore": Entry("commands.keep:restore", "Bring a directory back from a backup."),
+        "replica": Entry("commands.keep:replica", "Follow a directory into a bucket."),
+        "chaos": Entry("commands.ending:chaos", "Kill processes for a while, and account for the work."),
         "swarm": Entry("swarm.commands:swarm_command", "Play many simulated worlds with faults."),
         "replay": Entry("swarm.commands:replay", "Play one seed of the swarm again."),
         "explore": Entry("swarm.commands:explore_command", "Play one story, with a kill at every place."),
         "soak": Entry("stories.soak:soak", "Play stories for hours, and look whether anything grows."),
-        "bench": Entry("bench.runner:bench", "Measure throughput, latency and recovery."),
+        "bench": Entry("bench.command:bench", "Measure throughput, latency and recovery."),
     }
 
 

@@ -24,16 +24,13 @@ Row = dict[str, Any]
 
 
 class LiveView(Protocol):
-    """What is shown."""
-
     def picture(self, height: int) -> RenderableType: ...
 
     def line(self) -> str: ...
 
 
+# As it is, for `--json`: it shows nothing.
 class Screen:
-    """Where a view is shown. This one is for `--json`: it shows nothing."""
-
     def __enter__(self) -> Self:
         return self
 
@@ -45,9 +42,8 @@ class Screen:
     def say(self, text: str) -> None: ...
 
 
+# At most a line a second while something changes, and one for each event. `stamp` comes before each.
 class PipeScreen(Screen):
-    """For a pipe: at most a line a second while something changes, and one for each event. `stamp` comes before each."""
-
     def __init__(self, stamp: Callable[[], str] = str) -> None:
         self._stamp, self._said_s, self._said = stamp, 0.0, ""
 
@@ -104,7 +100,7 @@ class RunTable:
         self._lines: list[str | None] = []
 
     def table(self, rows: list[Row], height: int, count: int) -> Table:
-        """With at most `height` lines, and how many of `count` runs are left out."""
+        # With at most `height` lines, and how many of `count` runs are left out.
         live = {row["run_id"]: row for row in rows}
         self._settle(live, height)
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")

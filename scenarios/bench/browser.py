@@ -66,8 +66,6 @@ class Opened(NamedTuple):
 
 
 class BrowserProgram(NamedTuple):
-    """A browser's program, and what it needs in its environment."""
-
     path: str
     environment: dict[str, str]
 
@@ -92,7 +90,6 @@ def found() -> BrowserProgram:
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """A browser within the block."""
     from playwright.sync_api import sync_playwright  # noqa: PLC0415 - the other groups do without the extra
 
     program = found()
@@ -130,8 +127,6 @@ def _opened(browser: Browser, url: str, selector: str) -> Opened:
 
 
 class NodePrograms(NamedTuple):
-    """How Node is started, and how npm is."""
-
     node: str
     npm: tuple[str, ...]
 

@@ -24,7 +24,6 @@ from perdure.scenarios.cast.measured_chats import ChatParent, Clocked, InstantCh
 
 
 def chat_children(bench: Bench) -> Found:
-    """Chat children with a model that answers at once, as agent tools."""
     count, total, repeats = bench.size(200, 20), bench.size(500, 50), bench.size(3, 1)
     with bench.cluster("chat-children", hosts_warm=2) as runtime:
         parent = handle(runtime, ChatParent, "parent")
@@ -41,7 +40,7 @@ def chat_children(bench: Bench) -> Found:
 
 
 def delay_ms(runtime: Runtime, parent: Any) -> float:
-    """The delay from the end of a detached child to its parent's handler."""
+    # The delay from the end of a detached child to its parent's handler.
     run_id = parent.detach_one()
     came_ms = wait_for(lambda: parent.came(run_id))
     told = runtime.inspect(run_id)
@@ -50,7 +49,6 @@ def delay_ms(runtime: Runtime, parent: Any) -> float:
 
 
 def chat_streams(bench: Bench) -> Found:
-    """A thousand children that stream for ten seconds; one stream at full speed, and one with pauses."""
     count = bench.size(1_000, 50)
     with bench.cluster("chat-streams", hosts_warm=2) as runtime:
         handle(runtime, Parent, "warm").fan_out(10)
@@ -59,7 +57,10 @@ def chat_streams(bench: Bench) -> Found:
             seconds = handle(runtime, SlowParent, "slow").fan_out(count)
         memory = max(seen, default=0.0) or pss_mb(runtime.cluster.pids())
         rates = [_rate(runtime, number) for number in range(bench.size(5, 2))]
-        latencies = _latencies(runtime)
+        listener = Listener()
+        chat_ms(handle(runtime, Clocked, "clocked"), listener)
+    chunks = [(at_s, event["delta"]) for at_s, event in listener.heard if event["type"] == "text-delta"]
+    latencies = [(at_s - float(made)) * 1000 for at_s, made in chunks if "." in made]
     return Found(seconds, memory, rates, percentile(latencies, 0.5), count=count)
 
 
@@ -69,15 +70,7 @@ def _rate(runtime: Runtime, number: int) -> float:
     return len(listener.heard) / ms * 1000
 
 
-def _latencies(runtime: Runtime) -> list[float]:
-    listener = Listener()
-    chat_ms(handle(runtime, Clocked, "clocked"), listener)
-    chunks = [(at_s, event["delta"]) for at_s, event in listener.heard if event["type"] == "text-delta"]
-    return [(at_s - float(made)) * 1000 for at_s, made in chunks if "." in made]
-
-
 def chat_turns(bench: Bench) -> Found:
-    """The overhead of a turn, with a short transcript and a long one."""
     count, long = bench.size(100, 10), bench.size(10_000, 500)
     with bench.cluster("chat-turns", hosts_warm=2) as runtime:
         short = handle(runtime, InstantChat, "short")

@@ -42,7 +42,6 @@ async def fan_out(count: int) -> list[float]:
 
 
 def main(place: Path) -> None:
-    """Serve until the input ends."""
     DBOS(
         config={
             "name": "versus",

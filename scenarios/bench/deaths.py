@@ -35,7 +35,7 @@ STALL_MS = 100
 
 
 def child_death(bench: Bench) -> Found:
-    """`SIGKILL` of a child's host until the child runs again, while another host is warm."""
+    # From `SIGKILL` of a child's host until the child runs again, while another host is warm.
     marks = bench.folder("child-marks")
     with bench.cluster("child-death") as runtime:
         baseline = _plain_restart(unit_ms=1)
@@ -57,7 +57,7 @@ def _kill_child(runtime: Runtime, marks: Path, run_id: str) -> float:
 
 
 def supervisor_death(bench: Bench) -> Found:
-    """`SIGKILL` of the supervisor until the next one has every host. Every live run keeps its first attempt."""
+    # From `SIGKILL` of the supervisor until the next one has every host. Every live run keeps its first attempt.
     count = bench.size(1_000, 100)
     with bench.cluster("supervisor-death") as runtime:
         baseline = _plain_restart(unit_ms=1_000)
@@ -112,7 +112,7 @@ def cluster_death(bench: Bench) -> Found:
 
 
 def handlers_death(bench: Bench) -> Found:
-    """`SIGKILL` of the parent's host while 20 completion handlers run. Each effect must happen once."""
+    # Each effect must happen once.
     count, later, wrong = 20, [], []
     with bench.cluster("handlers-death") as runtime:
         for repeat in range(3):
@@ -133,7 +133,6 @@ def handlers_death(bench: Bench) -> Found:
 
 
 def chat_recovery(bench: Bench) -> Found:
-    """From a fault to the next request, and from the end of a recovered child to its parent."""
     count = bench.size(20, 3)
     with bench.cluster("chat-recovery", hosts_warm=2) as runtime:
         agent = handle(runtime, Broken, "broken")
@@ -176,7 +175,6 @@ def _death_ms(runtime: Runtime, place: Path, number: int) -> float:
 
 
 def reconnection(bench: Bench) -> Found:
-    """A parent with many ended runs: how soon a new client sees the first frame of a run, and the list of all."""
     count = bench.size(2_000, 200)
     with bench.cluster("reconnection") as runtime:
         parent = handle(runtime, Parent, "parent")
@@ -194,7 +192,7 @@ def reconnection(bench: Bench) -> Found:
 
 
 def _plain_restart(unit_ms: int) -> float:
-    """How long Ray takes to restart an actor of its own, in units of `unit_ms`."""
+    # In units of `unit_ms`.
     plain = actors.PlainRay()
     restarts = [plain.restart_ms() / unit_ms for _ in range(3)]
     plain.close()
@@ -215,7 +213,6 @@ def _has(marks: Path, pattern: str, count: int) -> bool:
 
 
 def _first(marks: Path, pattern: str, after_s: float = 0.0) -> float | None:
-    """The earliest marked time after that one."""
     return min((time_s for path in marks.glob(pattern) if (time_s := float(path.read_text())) > after_s), default=None)
 
 

@@ -19,10 +19,9 @@ from rich.table import Table
 from perdure.scenarios.bench.measuring import Bench
 
 
+# It is a bound for the median.
 @dataclass(frozen=True)
 class Goal:
-    """A bound for the median."""
-
     bound: float
     at_least: bool = False
 
@@ -42,8 +41,6 @@ def at_least(bound: float) -> Goal:
 
 
 class Compared(NamedTuple):
-    """The values of a row, and the median of its baseline."""
-
     values: Sequence[float]
     baseline: float
 
@@ -73,7 +70,7 @@ class Measure(NamedTuple):
     known: float = 0.0
 
     def figure(self, found: Values, **words: Any) -> dict[str, Any]:
-        """As `--json` prints it. Goals are for medians."""
+        # Goals are for medians.
         values = found.values if isinstance(found, Compared) else [found] if isinstance(found, (int, float)) else found
         known = found.baseline if isinstance(found, Compared) else self.known
         is_compared = isinstance(found, Compared) or bool(self.known)
@@ -92,8 +89,6 @@ class Measure(NamedTuple):
 
 
 class Group:
-    """Rows that one workload measures."""
-
     def __init__(self, workload: Callable[[Bench], Found], *rows: Measure) -> None:
         self.workload, self.rows = workload, rows
 
@@ -108,8 +103,6 @@ def rounded(value: float) -> float:
 
 @dataclass(frozen=True)
 class Failed:
-    """A group that could not be measured, with the cause."""
-
     group: str
     cause: str
 
@@ -143,7 +136,6 @@ def report(figures: Sequence[dict[str, Any]], failures: Sequence[Failed] = ()) -
 
 
 def show(told: dict[str, Any]) -> None:
-    """A table on a terminal, plain lines in a pipe."""
     about, figures, console = told["machine"], told["figures"], Console(highlight=False, soft_wrap=True)
     software = f"Python {about['python']}, Ray {about['ray']}, DuckDB {about['duckdb']}"
     console.print(f"{about['cores']} cores ({about['cpu']}), {about['memory_gb']} GB, {software}, {told['date']}")

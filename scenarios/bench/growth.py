@@ -78,7 +78,6 @@ class TurnBench:
         self.effect_executor = EffectExecutor(None, self.view, self.sessions, MemoryStore(), limits)  # type: ignore[arg-type]
 
     async def turn(self, stimuli: Iterable[Stimulus]) -> list[Stimulus]:
-        """One turn, and what the host answers to it."""
         begun_s = time.process_time()
         view, rows = self.view, 0
         for stimulus in stimuli:
@@ -157,7 +156,7 @@ async def waiting_agents(count: int) -> list[float]:
 
 
 async def live_agents(count: int) -> list[float]:
-    """The seconds of a sweep while `count` agents are awake."""
+    # Seconds of a sweep.
     turns = TurnBench()
     for number in range(count):
         turns.view.want(f"agent-{number:07d}@perdure.census:Clerk")
@@ -193,8 +192,6 @@ async def looking(count: int) -> list[float]:
 
 
 def _anew(measure: Callable[[int], Coroutine[None, None, list[float]]]) -> Member:
-    """A member that is measured on a supervisor of its own."""
-
     def measured(_ended: TurnBench, count: int) -> list[float]:
         gc.collect()
         return asyncio.run(measure(count))
@@ -215,7 +212,6 @@ MEMBERS: Final[dict[str, Member]] = {
 
 
 def growth(bench: Bench) -> Found:
-    """How costs grow with what is there."""
     sizes = SIZES[: bench.size(3, 2)]
     least, most = sizes[0], sizes[-1]
     ended = {size: asyncio.run(fan_out(size)) for size in sizes}
@@ -252,7 +248,7 @@ def _memory() -> float:
 
 
 def _snapshot_mb(bench: Bench, few: int, more: int) -> float:
-    """The memory of a boot that `MANY` retained runs would take, by what it takes for fewer."""
+    # `MANY` would take too long to build: it is extended from what fewer take.
     peaks = []
     for count in (few, more):
         build(bench.data / f"growth-{count}", count, 0, bench.say)

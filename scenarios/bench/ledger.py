@@ -57,7 +57,6 @@ LIMITS = Limits(hosts_max=1, hosts_warm=1, pack_max=1_000_000)
 
 
 def boot(bench: Bench) -> Found:
-    """Boots of a large ledger, compared with an empty one."""
     retained, live, repeats = bench.size(1_000_000, 50_000), bench.size(1_000, 100), bench.size(5, 3)
     told: dict[int, list[dict[str, float]]] = {}
     for count in (0, retained):
@@ -78,7 +77,7 @@ def boot(bench: Bench) -> Found:
 
 
 def commit(bench: Bench) -> Found:
-    """Commits of one fact each, in turns with bare writes of as many bytes that are synchronised."""
+    # In turns with bare writes of as many bytes that are synchronised.
     count, repeats = bench.size(2_000, 200), bench.size(5, 3)
     store, view = DuckDBStore(bench.data / "commit"), View()
     store.boot()
@@ -131,7 +130,7 @@ def _write(file: FileIO) -> None:
 
 
 def boot_once(place: Path) -> dict[str, float]:
-    """Boot in this process, whose peak of memory is that of the boot."""
+    # The peak of memory of this process is that of the boot.
     begun_s = time.perf_counter()
     store = DuckDBStore(place)
     view = restore(store.boot())

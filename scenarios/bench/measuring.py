@@ -8,10 +8,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psutil
 
@@ -23,6 +23,8 @@ from perdure.policies import Limits
 
 if TYPE_CHECKING:
     from perdure.actors import Runtime
+
+T = TypeVar("T")
 
 CALM_S, CALM_SHARE = 0.5, 0.2  # less than this share of a core for so long is quiet
 CALM_MAX_S = 20.0  # the longest wait for that
@@ -76,8 +78,6 @@ class Bench:
 
 
 class Listener:
-    """A callback that keeps each event of a stream, with the time when it came."""
-
     def __init__(self) -> None:
         self.heard: list[tuple[float, dict[str, Any]]] = []
 
@@ -98,7 +98,6 @@ def own_heap_left_alone() -> Iterator[None]:
 
 @contextmanager
 def repeatedly(measure: Callable[[], float], pause_s: float) -> Iterator[list[float]]:
-    """Measure again and again on a thread of its own, as long as the block lasts."""
     seen: list[float] = []
     over = threading.Event()
 
@@ -148,7 +147,6 @@ def until_asleep(runtime: Runtime, patience_s: float, until_s: float = 0.0) -> N
 
 
 def busy_share(pids: Sequence[int], seconds: float) -> float:
-    """The share of a core that these processes use in the next seconds."""
     before_s = cpu_s(pids)
     time.sleep(seconds)
     return (cpu_s(pids) - before_s) / seconds
@@ -164,7 +162,7 @@ def calm(runtime: Runtime) -> None:
         before_s = now_s
 
 
-def wait_for(condition: Callable[[], Any], patience_s: float = 60.0, pause_s: float = 0.01) -> Any:
+def wait_for(condition: Callable[[], T | None], patience_s: float = 60.0, pause_s: float = 0.01) -> T:
     """Return the first true value of the condition. Raises `TimeoutError`."""
     end_s = time.monotonic() + patience_s
     while not (found := condition()):
@@ -175,7 +173,7 @@ def wait_for(condition: Callable[[], Any], patience_s: float = 60.0, pause_s: fl
 
 
 def pss_mb(pids: Sequence[int]) -> float:
-    """The memory of these processes. Shared memory counts once, and ended processes do not count."""
+    # Shared memory counts once, and ended processes do not count.
     total = 0
     for pid in pids:
         with suppress(psutil.Error):
@@ -187,7 +185,5 @@ def disk_bytes(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file()) if directory.exists() else 0
 
 
-@contextmanager
-def peak_mb(runtime: Runtime) -> Iterator[list[float]]:
-    with repeatedly(lambda: pss_mb(runtime.cluster.pids()), 0.5) as seen:
-        yield seen
+def peak_mb(runtime: Runtime) -> AbstractContextManager[list[float]]:
+    return repeatedly(lambda: pss_mb(runtime.cluster.pids()), 0.5)

@@ -28,15 +28,11 @@ PROGRAMS_PATH: Final = os.pathsep.join([os.environ.get("PATH", os.defpath), "nod
 
 
 class PeerName(StrEnum):
-    """A system that can be measured beside Perdure."""
-
     DBOS = "dbos"
     RESTATE = "restate"
 
 
 class PeerNeeds(NamedTuple):
-    """What a peer is made of, and how one gets it."""
-
     title: str
     module: str  # its end of the conversation
     modules: tuple[str, ...]

@@ -84,7 +84,7 @@ def free_ports(count: int) -> list[int]:
 
 @contextmanager
 def server(program: str, place: Path, ingress: int, admin: int, node: int) -> Iterator[None]:
-    """The server, as it is when nothing is configured but where it listens."""
+    # As it is when nothing is configured but where it listens.
     command = [program, "--base-dir", str(place), "--listen-mode", "tcp", "--no-logo"]
     bound = {"RESTATE_INGRESS__BIND_ADDRESS": f"{HOST}:{ingress}", "RESTATE_ADMIN__BIND_ADDRESS": f"{HOST}:{admin}"}
     with (place / "server.log").open("wb") as log:

@@ -1,4 +1,6 @@
-"""Speed and size: of runs, also beside another system, of agents that sleep, wake or share a busy host, of fibers, and of the swarm."""
+"""Speed and size: of runs, also beside another system or in a bucket, of agents that sleep, wake, ring or share a busy host, of fibers, and
+of the swarm.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +8,50 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Final
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, Final, NamedTuple
 
 import psutil
 
-from perdure import actors
+from perdure import actors, ledger
 from perdure.actors import Runtime
 from perdure.actors.ray_world.os_processes import ProcessId, kill
-from perdure.ledger import UnknownAsk, pack
+from perdure.ledger import (
+    Alarm,
+    FactRow,
+    HostView,
+    Released,
+    SupervisorStarted,
+    UnknownAsk,
+    View,
+    apply_fact,
+    assign_hosts,
+    decide,
+    dirty_records,
+    expand_rows,
+    meta_of,
+    pack,
+    record_fact,
+)
+from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.scenarios.bench.figures import Compared, Found
-from perdure.scenarios.bench.ledger import boot_apart, build
+from perdure.scenarios.bench.ledger import AT_MS, CHUNK, HOST, LIMITS, boot_apart, build
 from perdure.scenarios.bench.measuring import (
     Bench,
+    busy_share,
     calm,
     disk_bytes,
     handle,
     hosts_up,
     peak_mb,
     percentile,
+    process_of,
     pss_mb,
     repeatedly,
     took_ms,
@@ -34,16 +59,28 @@ from perdure.scenarios.bench.measuring import (
     wait_for,
 )
 from perdure.scenarios.bench.peers import AWAITED, FAN_OUT, PeerProcess
-from perdure.scenarios.cast.measured import BATCH, Asker, Idler, Instant, Jobber, ManyRunner, Nap, Parent, Waiter
+from perdure.scenarios.cast.measured import (
+    BATCH,
+    STEPS,
+    Asker,
+    Idler,
+    Instant,
+    Jobber,
+    ManyRunner,
+    Nap,
+    Parent,
+    Sleepyhead,
+    Waiter,
+)
 from perdure.scenarios.swarm.runner import swarm
 
 PAYLOAD = pack(7)
 PATIENCE_S = 30.0
 CALM_CALLS = 50
+AWHILE_MS: Final = 200
 
 
 def awaited(bench: Bench) -> Found:
-    """Awaited runs one by one, in turns with calls of a plain actor."""
     count, repeats = bench.size(500, 100), bench.size(5, 3)
     with bench.cluster("awaited") as runtime:
         parent = handle(runtime, Parent, "awaited")
@@ -74,7 +111,6 @@ def detached(bench: Bench) -> Found:
 
 
 def _against_plain_calls(bench: Bench, name: str, method: str) -> tuple[int, list[float], float, float]:
-    """The number of runs, and the rates of runs, of plain calls and of new actors."""
     count, repeats = bench.size(10_000, 2_000), bench.size(5, 3)
     with bench.cluster(name) as runtime:
         ask = getattr(handle(runtime, Parent, name), method)
@@ -92,7 +128,7 @@ def _against_plain_calls(bench: Bench, name: str, method: str) -> tuple[int, lis
 
 
 def sustained(bench: Bench) -> Found:
-    """Fan-outs in a row, over many more runs than stay in memory, and how long the supervisor keeps a question waiting meanwhile."""
+    # Over many more runs than stay in memory.
     count, times = bench.size(10_000, 2_000), bench.size(20, 4)
     with bench.cluster("sustained") as runtime:
         parent = handle(runtime, Parent, "sustained")
@@ -107,7 +143,6 @@ def sustained(bench: Bench) -> Found:
 
 
 def sleepers(bench: Bench) -> Found:
-    """Children that sleep and report progress each second: their time and their memory."""
     count, seconds, repeats = bench.size(1_000, 100), bench.size(10, 3), bench.size(3, 1)
     with bench.cluster("sleepers") as runtime:
         plain = actors.PlainRay()
@@ -150,9 +185,6 @@ def waits(bench: Bench) -> Found:
     return Found(Compared(naps, seconds), awake, asleep, ratio, held, booted, count=count, many=many, seconds=seconds)
 
 
-AWHILE_MS: Final = 200
-
-
 def _reached_ms(runtime: Runtime, run_id: str, pause_s: float) -> float:
     run = runtime.start(Waiter, run_id=run_id)
     time.sleep(AWHILE_MS / 2000 + pause_s)
@@ -162,7 +194,6 @@ def _reached_ms(runtime: Runtime, run_id: str, pause_s: float) -> float:
 
 
 def _answered(runtime: Runtime, run_id: str) -> object:
-    """Begin a run that asks at once, answer as soon as the question is there, and wait for the end."""
     run = runtime.start(Asker, run_id=run_id)
 
     def is_answered() -> bool:
@@ -175,7 +206,6 @@ def _answered(runtime: Runtime, run_id: str) -> object:
 
 
 def _boots_s(bench: Bench, many: int) -> list[float]:
-    """What runs that wait add to a boot."""
     took_s: dict[int, list[float]] = {}
     for count in (0, many):
         place = bench.data / f"waiting-ledger-{count}"
@@ -190,7 +220,6 @@ def _resting_kb(runtime: Runtime) -> float:
 
 
 def passivated(bench: Bench) -> Found:
-    """Passivated agents: what they hold, and how soon they answer."""
     count = bench.size(30, 10)
     with bench.cluster("passivated", idle_ms=300) as runtime:
         writers = [handle(runtime, Idler, f"writer-{number}") for number in range(count)]
@@ -213,7 +242,6 @@ def passivated(bench: Bench) -> Found:
 
 
 def awake(bench: Bench) -> Found:
-    """What agents hold that are awake and do nothing: in their hosts, and in the supervisor."""
     count = bench.size(4_000, 200)
     with bench.cluster("awake", idle_ms=3_600_000, pack_max=count) as runtime:
         for number in range(count // 10):
@@ -228,7 +256,7 @@ def awake(bench: Bench) -> Found:
 
 
 def _held_kb(runtime: Runtime) -> tuple[float, float]:
-    """The memory of all hosts, and that of the supervisor: their own pages, without files that are mapped."""
+    # Of all hosts, and of the supervisor: their own pages, without files that are mapped.
     calm(runtime)
     held = {key: psutil.Process(info.process.pid).memory_info() for key, info in runtime.cluster.processes().items()}
     own_kb = {key: (each.rss - each.shared) / 1024 for key, each in held.items()}
@@ -266,7 +294,6 @@ def simulated_kills(bench: Bench) -> Found:
 
 
 def fibers(bench: Bench) -> Found:
-    """Fibers one by one and in batches, and calls while ten thousand are recovered."""
     count, total, repeats = bench.size(500, 50), bench.size(10_000, 500), bench.size(5, 2)
     with bench.cluster("fibers", fibers_at_once_max=total) as runtime:
         agent = handle(runtime, Jobber, "jobber")
@@ -330,3 +357,175 @@ def beside(
     own, other = statistics.median(ours), statistics.median(theirs)
     faster = own / other if is_rate else other / own
     return Compared(ours, statistics.median(rays)), Compared(theirs, own), faster
+
+
+# ---------------- alarms of sleeping agents
+
+
+PER_AGENT = 10  # alarms of one agent; they ring together
+SLOWLY, PER_SECOND = 50, 500  # alarms that ring in one second
+AT_ONCE = 32
+RING_S = 120.0
+QUIET_S = 5.0
+FAR = timedelta(days=30)
+
+
+def alarms(bench: Bench) -> Found:
+    agents, marks = bench.size(2_000, 100), bench.folder("alarms-marks")
+    with bench.cluster("alarms", idle_ms=300) as runtime:
+        _plan(runtime, agents, lambda _: (datetime.now(UTC) + FAR).timestamp(), marks / "never")
+        bench.say(f"{agents * PER_AGENT:,} alarms of {agents:,} agents are set")
+        until_asleep(runtime, RING_S)
+        idle = busy_share(runtime.cluster.pids(), QUIET_S) * 100
+        slow = _rung(runtime, marks / "slow", bench.size(50, 10), SLOWLY)
+        fast = _rung(runtime, marks / "fast", bench.size(250, 25), PER_SECOND)
+    late = [value for each in (slow, fast) for value in (statistics.median(each), percentile(each, 0.99))]
+    wrong, asleep = sum(each < 0 for each in [*slow, *fast]), bench.size(10_000, 1_000)
+    armed = {"alarms": agents * PER_AGENT, "count": asleep, "armed": asleep * PER_AGENT}
+    return Found(idle, *late, wrong, _boots(bench, asleep), slow=SLOWLY, fast=PER_SECOND, **armed)
+
+
+def _rung(runtime: Runtime, file: Path, agents: int, pace: int) -> list[float]:
+    # How late each alarm was, at this rate. Raises if one did not ring once.
+    begin_s = time.time() + max(5.0, agents / 25)
+    _plan(runtime, agents, lambda number: begin_s + number * PER_AGENT / pace, file)
+    until_asleep(runtime, RING_S, begin_s)
+    wait_for(lambda: len(_late(file)) >= agents * PER_AGENT, RING_S, pause_s=0.2)
+    time.sleep(QUIET_S)
+    late = _late(file)
+    if len(late) != agents * PER_AGENT:
+        raise RuntimeError(f"of {agents * PER_AGENT} alarms {len(late)} rang")
+    return late
+
+
+def _plan(runtime: Runtime, agents: int, at_s: Callable[[int], float], file: Path) -> None:
+    def plan(number: int) -> None:
+        handle(runtime, Sleepyhead, f"sleepyhead-{number}").plan(at_s(number), PER_AGENT, str(file))
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(plan, range(agents)))
+
+
+def _late(file: Path) -> list[float]:
+    return [float(each) for each in file.read_text().split()] if file.exists() else []
+
+
+def _boots(bench: Bench, count: int) -> list[float]:
+    place = bench.data / "ledger-armed"
+    build_armed(place, count)
+    told = [boot_apart(place) for _ in range(3)]
+    if any(each["armed"] != count for each in told):
+        raise RuntimeError(f"a boot did not find the {count} alarms: {told}")
+    return [each["seconds"] for each in told]
+
+
+def build_armed(place: Path, count: int) -> None:
+    store, view = DuckDBStore(place, fsync=False), View()
+    store.boot()
+    store.append([record_fact(view, SupervisorStarted(1, {}), AT_MS)], [])
+    view.hosts[HOST] = HostView(HOST, None, up=True)
+    for first in range(0, count, CHUNK):
+        names = [f"sleepyhead-{number}@perdure.bench:Sleepyhead" for number in range(first, min(first + CHUNK, count))]
+        store.append([row for name in names for row in _asleep(view, name)], [])
+        store.checkpoint(meta_of(view), view.seq, dirty_records(view), [])
+        view.touched.clear()
+    store.close()
+
+
+def _asleep(view: View, name: str) -> Iterator[FactRow]:
+    view.want(name)
+    yield from expand_rows(apply_fact(view, assign_hosts(view, AT_MS, LIMITS), AT_MS))
+    life = view.agents[name].incarnation
+    for said in (Alarm(name, life, AT_MS + 86_400_000, None), Released(name, life)):
+        yield from expand_rows(apply_fact(view, decide(view, said, AT_MS, LIMITS), AT_MS))
+
+
+# ---------------- a bucket beside a directory in the same run
+
+
+SETTLED_S = 2.0  # for busy agents to be there, and to have begun
+
+
+class MeasuredPlace(NamedTuple):
+    awaited_ms: list[float]
+    fan_outs: list[float]
+    commits: list[float]
+    detached: list[float]
+    a_second: float
+    turns_s: list[float]
+    killed_ms: list[float]
+
+
+def bucket(bench: Bench) -> Found:
+    """What it costs in time and in requests that no machine owns the place of record: awaited runs, fan-outs, detached runs, busy agents,
+    and deaths of the supervisor."""
+    count, agents = bench.size(10_000, 500), bench.size(1_000, 60)
+    turn_s = bench.size(30, 6)
+    fresh = f"{bench.bucket}/bench-{token_hex(4)}"
+    puts = [took_s * 1000 for took_s in ledger.Bucket(f"{fresh}/puts").puts_s(bench.size(200, 40))]
+    on_disk = _side(bench, "directory", count, agents, turn_s)
+    there = _side(bench, f"{fresh}/runs", count, agents, turn_s)
+    put_ms, pair_ms = statistics.median(puts), statistics.median(map(sum, zip(puts[::2], puts[1::2], strict=True)))
+    awaited, before = percentile(there.awaited_ms, 0.5), percentile(on_disk.awaited_ms, 0.5)
+    rate, detached = statistics.median(on_disk.fan_outs), statistics.median(on_disk.detached)
+    return Found(
+        puts,
+        Compared([awaited], pair_ms),
+        Compared([awaited - 2 * put_ms], before),
+        Compared([percentile(there.awaited_ms, 0.99)], percentile(on_disk.awaited_ms, 0.99)),
+        Compared(there.fan_outs, rate),
+        [each / rate for each in there.fan_outs],
+        there.commits,
+        Compared(there.detached, detached),
+        [each / detached for each in there.detached],
+        Compared(there.killed_ms, statistics.median(on_disk.killed_ms)),
+        there.a_second,
+        Compared(there.turns_s, statistics.median(on_disk.turns_s)),
+        count=count,
+        agents=agents,
+        seconds=turn_s,
+    )
+
+
+def _side(bench: Bench, place: str, count: int, agents: int, turn_s: int) -> MeasuredPlace:
+    bench.say(f"on {place} …")
+    repeats = bench.size(5, 2)
+    with bench.cluster(place) as runtime:
+        parent = handle(runtime, Parent, "parent")
+        parent.one_by_one(50)
+        awaited_ms = [each for _ in range(repeats) for each in parent.one_by_one(bench.size(100, 20))]
+        parent.fan_out(count // 5)
+        fan_outs, commits, detached = [], [], []
+        for _ in range(repeats):
+            before = _commits(runtime)
+            fan_outs.append(count / parent.fan_out(count))
+            commits.append(float(_commits(runtime) - before))
+            detached.append(count / parent.detach(count))
+        return MeasuredPlace(
+            awaited_ms, fan_outs, commits, detached, *_busy(runtime, agents, turn_s), _deaths_ms(runtime)
+        )
+
+
+def _busy(runtime: Runtime, agents: int, turn_s: int) -> tuple[float, list[float]]:
+    calm(runtime)
+    with ThreadPoolExecutor(1) as thread:
+        turns = thread.submit(handle(runtime, Parent, "thoughts").think, agents, turn_s, SETTLED_S)
+        time.sleep(SETTLED_S + turn_s / STEPS + SETTLED_S)
+        begun_s, before = time.monotonic(), _commits(runtime)
+        time.sleep(turn_s - turn_s / STEPS - SETTLED_S)
+        a_second = (_commits(runtime) - before) / (time.monotonic() - begun_s)
+        return a_second, turns.result()
+
+
+def _commits(runtime: Runtime) -> int:
+    return int(runtime.ps()["supervisor"]["commits"])
+
+
+def _deaths_ms(runtime: Runtime) -> list[float]:
+    # From `SIGKILL` until a run has come back that is asked for then.
+    times = []
+    for number in range(3):
+        calm(runtime)
+        kill([process_of(runtime, "supervisor")])
+        times.append(took_ms(partial(runtime.run, Instant, number)))
+    return times

@@ -114,7 +114,7 @@ class Watcher(asyncio.Protocol):
         return self._told.is_whole and self.taken == self._told.size
 
     def delays_ms(self) -> Counter[int]:
-        """How late the events came that say when they were made."""
+        # Of the events that say when they were made.
         delays: Counter[int] = Counter()
         known = 0
         for came_s, taken in self.came:

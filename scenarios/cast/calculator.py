@@ -51,8 +51,6 @@ async def spend(amount: int) -> str:
 
 
 class Calculator(ChatAgent):
-    """Adds in runs of their own, doubles in its own process, and spends what people allow."""
-
     chat_recovery = ChatRecovery(max_attempts=100, no_progress_timeout_ms=3_600_000)
     chat_stream_stall_timeout_ms = 2_000
 
@@ -72,7 +70,7 @@ class Calculator(ChatAgent):
 
 
 def answer_about(topic: int) -> str:
-    """The end of the answer to a question, if each call returned what it should."""
+    # If each call returned what it should.
     question = QUESTIONS[topic]
     results = (
         call.arguments["a"] + call.arguments["b"] if call.name == "add" else 2 * call.arguments["a"]

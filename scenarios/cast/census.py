@@ -73,7 +73,7 @@ def standard_library() -> list[Path]:
 
 
 def files_for(children: int | None) -> list[SourceFile]:
-    """A file for each child. Files repeat when there are more children."""
+    # Files repeat when there are more children.
     paths = standard_library()
     count = len(paths) if children is None else children
     return [SourceFile(path=str(paths[index % len(paths)]), copy_number=index // len(paths)) for index in range(count)]
@@ -104,7 +104,6 @@ class Reader(Agent):
     """Reads one file, with progress, two milestones, and its findings in its storage."""
 
     async def run(self, input: SourceFile, run: RunContext) -> Findings:
-        """Read, parse, count."""
         source = Path(input.path).read_bytes()  # noqa: ASYNC240 - a small local file
         await run.report_progress(0.2, phase="reading", message=f"{len(source)} bytes")
         self.sql("CREATE TABLE IF NOT EXISTS findings(name VARCHAR PRIMARY KEY, amount BIGINT)")
@@ -157,7 +156,6 @@ class Census(Agent):
 
     @exposed(repeatable=True)
     def report(self) -> dict[str, Any]:
-        """How far the census is."""
         deliveries, distinct = self.sql("SELECT count(*), count(DISTINCT run_id) FROM delivered")[0]
         totals = self.state.get("totals", {})
         return {"asked": self.state.get("asked", 0), "deliveries": deliveries, "distinct": distinct, "totals": totals}

@@ -17,7 +17,7 @@ from perdure.ledger import Secret
 from perdure.policies import ChatRecovery, Delivery
 from perdure.scenarios.cast.environment import MODEL, SIMULATED, model_here, outside
 from perdure.scenarios.provider.script import Script, ScriptedQuestion, conclusion
-from perdure.scenarios.telegram.bot_api import BOT_NAME
+from perdure.scenarios.simulated_telegram import BOT_NAME
 
 API: Final = "PERDURE_SCENARIO_BOT_API"
 TOKEN: Final = "PERDURE_SCENARIO_BOT_TOKEN"  # noqa: S105 - the name of the variable
@@ -30,6 +30,7 @@ EDITORS: Final = "editors"
 EDITORS_CHAT: Final = -500
 TEXT_MAX: Final = 600  # so that an answer of ordinary length is several messages
 EDIT_MS: Final = 150
+FIRST_UPDATE: Final = 1_000
 PROSE: Final = "a counter without a queue keeps every letter that came in by any door until it was answered in full"
 
 
@@ -66,16 +67,14 @@ def _wire_of_now() -> BaseRequest:
     return wire
 
 
+# For the swarm, where processes die so often that a reply may need many attempts.
 class Reception(Clerk):
-    """A clerk for the swarm, where processes die so often that a reply may need many attempts."""
-
     chat_recovery = ChatRecovery(max_attempts=100, no_progress_timeout_ms=3_600_000)
     chat_stream_stall_timeout_ms = 2_000
 
 
+# It shows the editors of `perdure run newsroom` what editions ask them, in a group of theirs.
 class EditorsDesk(Clerk):
-    """Shows the editors of `perdure run newsroom` what editions ask them, in a group of theirs."""
-
     ask_threads: ClassVar[Mapping[str, str]] = {EDITORS: f"telegram:{EDITORS_CHAT}"}
 
 
@@ -109,4 +108,4 @@ def update_of(number: int, chat_id: int, seed: int) -> dict[str, Any]:
     text = f"Message [{number}]: what does a counter keep? 📬 <b>&"
     chat = {"id": chat_id, "type": "private"}
     message = {"message_id": 10 + number, "date": 1_700_000_000 + seed, "chat": chat, "from": sender, "text": text}
-    return {"update_id": 1_000 + number, "message": message}
+    return {"update_id": FIRST_UPDATE + number, "message": message}

@@ -37,7 +37,6 @@ class Repeater(Agent):
         return RoundsDone(rounds=self.state["rounds"])
 
     def next_round(self, _payload: object = None, _occurrence: object = None) -> None:
-        """Ask for one more census."""
         with self.transaction():
             number = self.state["rounds"] = self.state.get("rounds", 0) + 1
             found = enumerate(files_for((number + 1) * CHILDREN)[-CHILDREN:], 1)
@@ -47,7 +46,6 @@ class Repeater(Agent):
             )
 
     async def on_census(self, run: RunInfo, result: RunResult) -> None:
-        """A census has ended: rest, and begin the next one."""
         self.schedule(PAUSE_S, self.next_round)
 
 

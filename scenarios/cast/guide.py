@@ -36,8 +36,6 @@ class FileToCount(BaseModel):
 
 
 class WordCounter(Agent):
-    """Counts the words of one file."""
-
     async def run(self, input: FileToCount, run: RunContext) -> str:
         workspace = Workspace.here()
         lines = workspace.read(input.path).splitlines()
@@ -59,9 +57,8 @@ class Errand(BaseModel):
     message: str
 
 
+# A chat agent, so each run is a turn.
 class Summariser(ChatAgent):
-    """Sums a file up. It is a chat agent, so each run is a turn."""
-
     instructions = INSTRUCTIONS
     num_cpus = 0.002  # as for the guide
     chat_stream_stall_timeout_ms = 20_000
@@ -74,8 +71,6 @@ class Summariser(ChatAgent):
 
 
 class Guide(ChatAgent):
-    """The parent: answers questions about the workspace."""
-
     instructions = INSTRUCTIONS
     num_cpus = 0.001  # a value of its own gives the guide its own hosts, which can be killed alone
     chat_stream_stall_timeout_ms = 20_000

@@ -119,7 +119,7 @@ class JobDesk(Agent):
         return {"name": job.kind, "fn_name": body, "input": given, "idempotency_key": job.key, "retry": retry}
 
     async def work(self, fiber: FiberContext, input: dict[str, Any]) -> int:
-        """The body of most jobs: some steps, and a result that is written once."""
+        # Its result is written once.
         job, total = Job(**input), 0
         if job.kind == "hopeless" or fiber.attempt <= job.fails:
             raise RuntimeError(f"attempt {fiber.attempt} of {job.key} fails")
@@ -166,7 +166,6 @@ class JobDesk(Agent):
 
     @exposed(repeatable=True)
     def report(self) -> Report:
-        """Everything that is known."""
         parked: list[Schedule | QueuedItem] = [
             *self.schedules.list(status="parked", limit=1_000),
             *self.queued.list(status="parked"),

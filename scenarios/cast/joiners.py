@@ -6,7 +6,7 @@ that was given something else than the one before it shows.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel
 
@@ -29,7 +29,6 @@ class JoinJob(BaseModel):
     max_budget_ms: float | None = None
 
     def condition(self, run_ids: list[str]) -> Condition:
-        """What the run waits for."""
         leaves: list[Condition | str] = [
             MilestoneOf(run_id, "first") if self.stones and task.milestones else run_id
             for run_id, task in zip(run_ids, self.tasks, strict=True)
@@ -60,8 +59,7 @@ class JoinAccount(BaseModel):
 class JoinKeeper(Agent):
     """Writes down what an attempt was told, and refuses to go on if an earlier one was told something else."""
 
-    def keep(self, told: Any) -> None:
-        """Write it down."""
+    def keep(self, told: object) -> None:
         with self.transaction():
             self.sql("CREATE TABLE IF NOT EXISTS kept (told BLOB)")
             self.sql("INSERT INTO kept VALUES ($1)", [pack(told)])
@@ -70,11 +68,9 @@ class JoinKeeper(Agent):
             raise AssertionError(f"attempts were told different things: {told!r} is the last of {len(every)}")
 
 
+# Totals of runs, -1 for a milestone, and None for what had not come true.
 class Heir(JoinKeeper):
-    """Gives back what it was given: totals of runs, -1 for a milestone, and None for what had not come true."""
-
     async def run(self, input: None, run: RunContext) -> list[int | None]:
-        """What it was given, in the order of the leaves."""
         given: list[int | None] = []
         for each in run.joined:
             if isinstance(each, dict) and "attempt" in each:
@@ -87,8 +83,6 @@ class Heir(JoinKeeper):
 
 
 class Joiner(Agent):
-    """Sets tasks off, detached, and waits for an heir that waits for them."""
-
     async def run(self, input: JoinJob, run: RunContext) -> JoinAccount:
         run_ids = [f"{run.run_id}/s{number}" for number in range(len(input.tasks))]
         for run_id, task in zip(run_ids, input.tasks, strict=True):
@@ -101,10 +95,7 @@ class Joiner(Agent):
 
 
 class Racer(JoinKeeper):
-    """Has tasks done at once, and takes the first so many that are done well."""
-
     async def run(self, input: JoinJob, run: RunContext) -> JoinAccount:
-        """What became of the race, and the totals of its winners."""
         requests = [
             {"agent_class": Worker, "input": task, "run_id": f"{run.run_id}/r{number}"}
             for number, task in enumerate(input.tasks)

@@ -61,15 +61,11 @@ async def until(is_so: Callable[[], bool], look_s: float = LOOK_S) -> None:
 
 
 class Instant(Agent):
-    """Gives back its number."""
-
     async def run(self, input: int) -> int:
         return input
 
 
 class Sleeper(Agent):
-    """Sleeps, and reports progress each second."""
-
     async def run(self, input: Nap, run: RunContext) -> int:
         if input.marks:
             mark(input.marks, f"{run.run_id}-{run.attempt}")
@@ -80,24 +76,20 @@ class Sleeper(Agent):
         return input.number
 
 
+# Without a word of progress.
 class Dozer(Agent):
-    """Sleeps without a word."""
-
     async def run(self, input: float, run: RunContext) -> int:
         await run.sleep(input)
         return run.attempt
 
 
 class Asker(Agent):
-    """Asks people, and gives back the answer."""
-
     async def run(self, run: RunContext) -> bool:
         return bool((await run.ask("Go?")).value)
 
 
+# By the wall clock, as the sender does.
 class Waiter(Agent):
-    """Waits for an event, and says when it came, by the wall clock."""
-
     async def run(self, run: RunContext) -> float:
         await run.wait_for("go")
         return time.time()
@@ -111,12 +103,12 @@ class Parent(Agent):
 
     @exposed
     async def one_by_one(self, count: int) -> list[float]:
-        """Awaited runs one after the other: milliseconds of each."""
+        # Milliseconds of each.
         return [await async_ms(self.run_agent_tool(*child)) for child in self._perdure_children(count)]
 
     @exposed
     async def fan_out(self, count: int) -> float:
-        """Many runs at once: seconds until all results have arrived."""
+        # Seconds until all results have arrived.
         begun_s = time.perf_counter()
         results: list[RunResult] = await self.run_agent_tools(self._perdure_children(count))
         took_s = time.perf_counter() - begun_s
@@ -127,7 +119,7 @@ class Parent(Agent):
 
     @exposed
     async def detach(self, count: int) -> float:
-        """Many detached runs: seconds until each completion is counted in `state`."""
+        # Seconds until each completion is counted in `state`.
         target = self.state.get("count", 0) + count
         begun_s = time.perf_counter()
         with self.transaction():
@@ -140,18 +132,18 @@ class Parent(Agent):
 
     @exposed
     async def nap(self, count: int, nap: Nap) -> float:
-        """Many sleepers: seconds until all have woken."""
+        # Seconds until all have woken.
         naps = [(Sleeper, nap.model_copy(update={"number": number})) for number in range(count)]
         return await async_ms(self.run_agent_tools(naps)) / 1000
 
     @exposed
     async def doze(self, count: int, seconds: float) -> float:
-        """Many runs that only sleep: seconds until all have woken."""
+        # Seconds until all have woken.
         return await async_ms(self.run_agent_tools([(Dozer, seconds)] * count)) / 1000
 
     @exposed
     async def wait(self, count: int) -> int:
-        """Many detached runs that wait for an event. Returns when they are accepted."""
+        # Returns when they are accepted.
         for first in range(0, count, WAITERS_AT_ONCE):
             some = [{"agent_class": Waiter}] * min(WAITERS_AT_ONCE, count - first)
             await self.run_agent_tools(some, detached=True)
@@ -159,7 +151,7 @@ class Parent(Agent):
 
     @exposed
     async def think(self, count: int, seconds: float, first_s: float) -> list[float]:
-        """Many agents that take a turn each: the seconds of each turn. They begin one after the other, within the time of a step."""
+        # Seconds of each turn. They begin one after the other, within the time of a step.
         turns = [
             ThinkingTurn(seconds=seconds, first_s=first_s + number / count * seconds / STEPS) for number in range(count)
         ]
@@ -167,14 +159,12 @@ class Parent(Agent):
 
     @exposed
     async def send_to_bed(self, count: int, nap: Nap) -> int:
-        """Many detached sleepers. Returns when they are accepted."""
+        # Returns when they are accepted.
         naps = [(Sleeper, nap.model_copy(update={"number": number})) for number in range(count)]
         return len(await self.run_agent_tools(naps, detached=True))
 
 
 class Writer(Agent):
-    """Takes a number of steps, and each is written. Gives back its attempt."""
-
     async def run(self, input: int, run: RunContext) -> int:
         for number in range(input):
             await run.step(f"step {number}", self.nothing)
@@ -185,8 +175,6 @@ class Writer(Agent):
 
 
 class Item(Writer):
-    """Does a little before and after a sleep. Gives back its attempt."""
-
     async def run(self, input: int, run: RunContext) -> int:
         await run.step("first", self.nothing)
         await run.report_progress(milestone="half-way")
@@ -202,9 +190,8 @@ class ThinkingTurn(BaseModel):
     first_s: float = 0.0
 
 
+# Its steps wait as for a model, and give 2 KB each.
 class Thinker(Agent):
-    """Takes a turn of six steps, which wait as for a model and give 2 KB each. Gives back how many seconds it took."""
-
     async def run(self, input: ThinkingTurn, run: RunContext) -> float:
         await asyncio.sleep(input.first_s)
         loop = asyncio.get_running_loop()
@@ -219,14 +206,12 @@ class Thinker(Agent):
 
 
 class ManyRunner(Parent):
-    """Makes batches of children that write, and counts their attempts beyond the first."""
-
     def _perdure_children(self, count: int) -> list[tuple[Any, Any]]:
         return [(Item, number) for number in range(count)]
 
     @exposed
     async def write(self, count: int, times: int) -> tuple[float, int]:
-        """Many writers at once: seconds, and attempts beyond the first."""
+        # Seconds, and attempts beyond the first.
         begun_s = time.perf_counter()
         results: list[RunResult] = await self.run_agent_tools([(Writer, times)] * count)
         return time.perf_counter() - begun_s, sum(result.output - 1 for result in results)
@@ -237,13 +222,11 @@ class ManyRunner(Parent):
 
     @exposed
     async def again(self) -> int:
-        """Attempts beyond the first, of detached children until now."""
+        # Attempts beyond the first, of detached children until now.
         return int(self.state.get("again", 0))
 
 
 class Idler(Agent):
-    """Has nothing to do."""
-
     @exposed
     async def ping(self) -> bool:
         return True
@@ -255,8 +238,6 @@ class Idler(Agent):
 
 
 class Punctual(Agent):
-    """Finishes at an instant of the monotonic clock."""
-
     async def run(self, input: float) -> None:
         await asyncio.sleep(input - time.monotonic())
 
@@ -271,7 +252,7 @@ class Keeper(Agent):
 
     @exposed
     async def keep(self, count: int, at_s: float, marks: str) -> int:
-        """Ask for children that all finish at one instant of the monotonic clock."""
+        # They all finish at one instant of the monotonic clock.
         with self.transaction():
             self.state["marks"] = marks
             children = [(Punctual, at_s)] * count
@@ -295,9 +276,8 @@ def append(file: Path, line: str) -> None:
         lines.write(line.encode())
 
 
+# Each call writes to a file how late it was.
 class Sleepyhead(Agent):
-    """Has alarms only. Each call writes to a file how late it was."""
-
     @exposed(repeatable=True)
     async def plan(self, at_s: float, count: int, file: str) -> int:
         when = datetime.fromtimestamp(at_s, UTC)
@@ -312,7 +292,7 @@ class Sleepyhead(Agent):
 
 
 async def each_ms(count: int, act: Callable[[int], object]) -> list[float]:
-    """Milliseconds of each of `count` acts. Other tasks run in between."""
+    # Other tasks run in between.
     times = []
     for number in range(count):
         begun_s = time.perf_counter()
@@ -340,17 +320,17 @@ class Jobber(Agent):
 
     @exposed
     async def one_by_one(self, count: int) -> list[float]:
-        """The milliseconds of each acceptance. The bodies run in between."""
+        # Milliseconds. The bodies run in between.
         return await each_ms(count, lambda number: self.start_fiber("quick", "quick", {"number": number}))
 
     @exposed
     async def commit_alone(self, count: int) -> list[float]:
-        """The milliseconds of the smallest durable write."""
+        # Milliseconds of the smallest durable write.
         return await each_ms(count, partial(self.state.__setitem__, "number"))
 
     @exposed
     async def in_batches(self, count: int) -> list[float]:
-        """The seconds until all were accepted, and until all were done."""
+        # Seconds until all were accepted, and until all were done.
         begun_s, before = time.perf_counter(), self.done
         asked = [{"name": "quick", "fn_name": "quick", "input": {"number": number}} for number in range(count)]
         for first in range(0, count, BATCH):
@@ -384,10 +364,7 @@ class SpeechOrder(BaseModel):
 
 
 class Herald(Agent):
-    """Says what time it is, a thousand times a second."""
-
     async def run(self, input: SpeechOrder, run: RunContext) -> int:
-        """Speak. Returns the number of events."""
         while not await asyncio.to_thread(Path(input.cue).exists):  # noqa: ASYNC110 - another process makes the file
             await asyncio.sleep(LOOK_S)
         begun_s, said = time.monotonic(), 0

@@ -31,8 +31,6 @@ from perdure.scenarios.cast.measured import Parent
 
 
 def says(count: int, pause_s: float, word: Callable[[int], str], every: int = 1) -> FunctionModel:
-    """A model that says `count` words, with a pause before each group of `every` words."""
-
     async def words(_messages: list[ModelMessage], _info: AgentInfo) -> AsyncIterator[str]:
         for number in range(count):
             if number % every == 0:
@@ -54,7 +52,7 @@ REQUESTS_S: list[float] = []  # when an answer was requested or broken off
 
 
 async def _with_a_break(messages: list[ModelMessage], _info: AgentInfo) -> AsyncIterator[str]:
-    """Every other answer breaks off: by a reset, or by silence if the question asks for it."""
+    # By a reset, or by silence if the question asks for it.
     REQUESTS_S.append(time.monotonic())
     yield "The answer "
     if len(REQUESTS_S) % 2:
@@ -66,7 +64,7 @@ async def _with_a_break(messages: list[ModelMessage], _info: AgentInfo) -> Async
 
 
 async def _by_a_survivor(messages: list[ModelMessage], _info: AgentInfo) -> AsyncIterator[str]:
-    """The question names a file that logs each request. The first one is never answered."""
+    # The question names a file that logs each request. The first one is never answered.
     if _noted(Path(_question(messages))) == 1:
         await asyncio.sleep(600)
     yield "I live."
@@ -83,58 +81,42 @@ def _question(messages: list[ModelMessage]) -> str:
 
 
 class InstantChat(ChatAgent):
-    """Answers at once."""
-
     model = FunctionModel(stream_function=_at_once)
 
 
 class Slow(ChatAgent):
-    """Says twenty words in ten seconds."""
-
     model = says(20, 0.5, lambda number: f"word {number} ")
 
 
+# It lets others have their turn as a socket would.
 class Torrent(ChatAgent):
-    """Says twenty thousand words as fast as it can, and lets others have their turn as a socket would."""
-
     model = says(20_000, 0, lambda number: f"{number} ", every=100)
 
 
 class Clocked(ChatAgent):
-    """Says what time it is, with pauses in between."""
-
     model = says(100, 0.03, _now)
 
 
 class Steady(ChatAgent):
-    """Says what time it is, twenty times a second for ten seconds."""
-
     model = says(200, 0.05, _now)
 
 
 class Broken(ChatAgent):
-    """Loses every other connection."""
-
     model = FunctionModel(stream_function=_with_a_break)
 
     @exposed
     async def last_requests(self) -> list[float]:
-        """When the last two requests began, or broke off, on the machine's clock."""
+        # When they began, or broke off, on the machine's clock.
         return REQUESTS_S[-2:]
 
 
 class Mortal(ChatAgent):
-    """Answers in its second life."""
-
     model = FunctionModel(stream_function=_by_a_survivor)
 
 
 class Long(InstantChat):
-    """Has a long conversation behind it."""
-
     @exposed
     async def remember(self, count: int) -> int:
-        """Fill the transcript."""
         messages = [
             {
                 "id": f"m{number}",
@@ -147,8 +129,6 @@ class Long(InstantChat):
 
 
 class ChatParent(Parent):
-    """Requests chat children in every way."""
-
     def _perdure_children(self, count: int) -> list[tuple[Any, Any]]:
         return [(InstantChat, "Is it?")] * count
 
@@ -167,8 +147,6 @@ class ChatParent(Parent):
 
 
 class SlowParent(ChatParent):
-    """Requests chat children that take their time."""
-
     def _perdure_children(self, count: int) -> list[tuple[Any, Any]]:
         return [(Slow, "Is it?")] * count
 
@@ -214,9 +192,8 @@ class Sink:
         """Done."""
 
 
+# Messages that arrive meanwhile are answered together.
 class Correspondent(MessengerAgent):
-    """Answers after a second. Messages that arrive meanwhile are answered together."""
-
     model = says(1, 1, lambda _number: "Yes.")
 
     @classmethod

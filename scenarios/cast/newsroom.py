@@ -111,8 +111,6 @@ async def work(run: RunContext, calendar: Calendar, minutes: float) -> None:
 
 
 class Researcher(Agent):
-    """Answers a question."""
-
     async def run(self, input: EditionQuestion, run: RunContext) -> int:
         await work(run, input.calendar, input.minutes)
         if input.is_slow and input.number % 2:
@@ -123,8 +121,6 @@ class Researcher(Agent):
 
 
 class Printer(Agent):
-    """A printer with a book of its bookings."""
-
     async def on_start(self) -> None:
         self.sql("CREATE TABLE IF NOT EXISTS bookings (what VARCHAR)")
 
@@ -134,13 +130,11 @@ class Printer(Agent):
 
     @exposed(repeatable=True)
     def book(self) -> list[str]:
-        """All that was noted."""
         return [what for (what,) in self.sql("SELECT what FROM bookings")]
 
 
+# It fails for good, so the booking is undone.
 class Press(Agent):
-    """Books a printer and prints, which fails for good: the booking is undone."""
-
     async def run(self, input: Calendar, run: RunContext) -> str:
         await run.step("book", self.reserve, undo=self.release)
         await work(run, input, 10)
@@ -162,7 +156,6 @@ class Edition(Agent):
     """One edition, from Friday evening to Monday morning."""
 
     async def run(self, input: Assignment, run: RunContext) -> str:
-        """How it appears, and from how many answers."""
         calendar = input.calendar
         answers = await self.first_ok(ANSWERS, list(questions(run.run_id, input)))
         await run.report_progress(milestone=ANSWERED, data=sorted(each.run_id for each in answers))
@@ -190,7 +183,7 @@ def question_of(edition: str) -> str:
 
 
 def questions(edition: str, assignment: Assignment) -> Iterator[dict[str, Any]]:
-    """What the researchers of an edition are asked; two of them are quick."""
+    # Two of them are quick.
     die = random.Random(f"{assignment.seed} {edition}")
     quick = die.sample(range(RESEARCHERS), ANSWERS)
     for number, run_id in enumerate(researchers_of(edition)):
@@ -252,12 +245,10 @@ class Newsroom(Agent):
 
     @exposed(repeatable=True)
     def progress(self) -> int:
-        """How many entries the diary has."""
         return int(self.sql("SELECT count(*) FROM diary")[0][0])
 
     @exposed(repeatable=True)
     def diary(self) -> list[DiaryEntry]:
-        """All entries."""
         rows = self.sql("SELECT edition, what, data FROM diary")
         return [DiaryEntry(edition=edition, what=what, data=json.loads(data)) for edition, what, data in rows]
 
@@ -276,9 +267,8 @@ class SeenPress(NamedTuple):
     acknowledged_s: float
 
 
+# As it stands in the chat in the end.
 class SeenMessage(NamedTuple):
-    """A message with a question, as it stands in the end: its text, and how many buttons it has."""
-
     text: str
     buttons: int
 
@@ -304,7 +294,6 @@ class SeenEdition(NamedTuple):
     messages: Sequence[SeenMessage] = ()
 
     def data(self, what: str) -> Any:
-        """What an entry says; None if there is none."""
         return next((entry.data for entry in self.entries if entry.what == what), None)
 
 

@@ -10,7 +10,7 @@ from perdure.scenarios.cast.environment import MODEL, OUTSIDES, SIMULATED, with_
 from perdure.scenarios.provider.faults import Pace
 from perdure.scenarios.provider.script import Script
 from perdure.scenarios.provider.sim import SimProvider
-from perdure.scenarios.telegram.sim import SimTelegram
+from perdure.scenarios.simulated_telegram import SimTelegram
 
 
 class Outside:

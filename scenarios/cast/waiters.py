@@ -25,12 +25,10 @@ class WaitJob(BaseModel):
 
 
 class PatientRun(Agent):
-    """Waits for all of it, and gives back what came."""
-
     attempts_max: ClassVar[int | None] = 50
 
     async def run(self, input: WaitJob, run: RunContext) -> list[Any]:
-        """Each nap and each message has a step before or after it, so that it is entered again with something remembered."""
+        # Each nap and each message has a step before or after it, so that it is entered again with something remembered.
         for place, nap_ms in enumerate(input.naps_ms):
             run.step(f"nap {place}", lambda: 1)
             await run.sleep(nap_ms / 1000)

@@ -41,7 +41,7 @@ class Task(BaseModel):
     detached: list[Task] = []
 
     def total(self) -> int:
-        """What the worker returns without interference: its own weight and that of all it waits for."""
+        # What comes out if nobody interferes.
         return 0 if self.fault else self.weight + sum(child.total() for child in self.awaited)
 
 
@@ -76,9 +76,8 @@ class BossJob(BaseModel):
         )
 
 
+# It writes a row for each time that it is told something.
 class Diary(Agent):
-    """An agent that writes down what it is told, once for each time that it is told."""
-
     def write_down(self, run: RunInfo, status: str) -> None:
         self.sql(TOLD)
         self.sql("INSERT INTO told VALUES ($1, $2, $3)", [run.delivery_id, run.run_id, status])
@@ -91,7 +90,6 @@ class Worker(Diary):
     """Does its task. Entered again after a death, it goes on after the last step that it stashed."""
 
     async def run(self, input: Task, run: RunContext) -> Outcome:
-        """Steps first, then the children that it sets off, then those that it waits for."""
         for number in range(run.stashed or 0, input.steps):
             pause: Callable[[], Any] = partial(_pause, input.pause_ms, number)
             await run.step(f"step-{number}", pause)
@@ -134,14 +132,10 @@ async def _misbehave(task: Task) -> None:
 
 
 class LoneWorker(Worker):
-    """The same, on a host of its own."""
-
     exclusive = True
 
 
 class OnceWorker(Worker):
-    """The same, tried once only."""
-
     attempts_max = 1
 
 
@@ -171,7 +165,7 @@ class Boss(Diary):
 
     @exposed(repeatable=True)
     async def begin_one_by_one(self, jobs: list[BossJob]) -> int:
-        """Ask for all jobs outside of a transaction; each is durable before the next."""
+        # Each is durable before the next.
         for job in jobs:
             await self.run_agent_tool(
                 self.worker, job.task, run_id=job.run_id, detached=job.detached(), input_preview=job.follow_ups
@@ -179,13 +173,13 @@ class Boss(Diary):
         return len(jobs)
 
     async def on_done_slowly(self, run: RunInfo, result: RunResult) -> None:
-        """Write down an end, with an await in the middle of the transaction."""
+        # With an await in the middle of the transaction.
         self.sql(TOLD)
         await asyncio.sleep(0.02)
         self.write_down(run, result.status)
 
     async def on_done_chained(self, run: RunInfo, result: RunResult) -> None:
-        """Write down an end, and set the next run off in the same transaction."""
+        # The next run is set off in the same transaction.
         self.write_down(run, result.status)
         left = int(run.input_preview or 0)
         if left > 0:
@@ -213,24 +207,19 @@ class Boss(Diary):
 
 
 class StrictBoss(Boss):
-    """Lets two runs go at a time; further ones queue."""
-
     max_concurrent_agent_tools = 2
 
 
 class LonelyBoss(Boss):
-    """Lives alone, and so do its workers."""
-
     exclusive = True
     worker = LoneWorker
 
 
 class CautiousBoss(Boss):
-    """Its workers are tried once only, and it wants to know of each that a transaction asked for."""
-
     worker = OnceWorker
 
     def on_agent_tool_start(self, run: RunInfo) -> None:  # type: ignore[override]
+        # A run that a transaction asked for has one.
         if run.delivery_id:
             self.write_down(run, run.status)
 
@@ -240,8 +229,6 @@ HANDLERS = ("on_done", "on_done_slowly", "on_done_chained", "on_done_in_bad_temp
 
 
 class Member(Agent):
-    """Writes down what it hears."""
-
     async def on_start(self) -> None:
         self.sql("CREATE TABLE IF NOT EXISTS heard (word VARCHAR)")
 
@@ -255,11 +242,8 @@ class Member(Agent):
 
 
 class CallCounter(Agent):
-    """Counts its calls, in its state or in a table."""
-
     @exposed
     def count(self, *, in_table: bool) -> int:
-        """The next number."""
         if not in_table:
             self.state["count"] = self.state.get("count", 0) + 1
             return int(self.state["count"])
@@ -273,7 +257,7 @@ class FamilyHead(Agent):
 
     @exposed(repeatable=True)
     def spread(self, words: list[str], names: list[str]) -> None:
-        """The words that are new go to each of these members, with this transaction."""
+        # New words are told with this transaction.
         with self.transaction():
             self.sql("CREATE TABLE IF NOT EXISTS spread (word VARCHAR PRIMARY KEY)")
             known = {word for (word,) in self.sql("SELECT word FROM spread")}

@@ -41,10 +41,9 @@ class WorkspaceError(Exception):
     """A tool's failure, as a text for the model."""
 
 
+# `key` is the tool with its arguments, and `number` is unique.
 @dataclass(frozen=True)
 class Effect:
-    """One begin of a call with side effects. `key` is the tool with its arguments, and `number` is unique."""
-
     number: str
     key: str
     at_ms: float
@@ -150,7 +149,7 @@ class Workspace:
     # questions
 
     def question(self, number: int, *, with_shell: bool = False) -> ScriptedQuestion:
-        """The script of a question. The same files and number give the same calls. No two questions share an effect."""
+        # The same files and number give the same calls. No two questions share an effect.
         die = Random(number)
         first, second = die.sample([f"{SHELF}/{path.name}" for path in sorted((self.files / SHELF).iterdir())], 2)
         look = (
@@ -172,7 +171,7 @@ class Workspace:
         )
 
     def plain_result(self, call: ScriptedCall) -> str:
-        """What a call returns, computed without a tool."""
+        # Without a tool.
         given = call.arguments
         match call.name:
             case "read_file":

@@ -16,8 +16,7 @@ import typer
 from perdure import actors
 from perdure.ledger import BadRequest, LedgerError, name_of, type_of
 from perdure.ledger.maintenance.looking import OneStorage, StorageSource, look, opened_copy
-from perdure.scenarios.commands.cold import ColdLedger
-from perdure.scenarios.commands.opening import opened
+from perdure.scenarios.commands.opening import ColdLedger, opened
 from perdure.scenarios.commands.options import HERE, AsJson, Data
 from perdure.scenarios.commands.shown import awaited_in_words, instant, json_of, print_pairs, print_table, shortened
 
@@ -110,7 +109,6 @@ def inspect(
 
 @contextmanager
 def storages_of(ledger: ColdLedger | Runtime, data: Path) -> Iterator[StorageSource]:
-    """The storages of the directory, or bucket, that was opened."""
     if isinstance(ledger, ColdLedger):
         yield ledger.storages
         return

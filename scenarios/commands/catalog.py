@@ -9,8 +9,6 @@ from perdure.scenarios.commands.options import AsJson
 
 
 class ScenarioEntry(NamedTuple):
-    """One scenario: its sentence, an example, and where its command is."""
-
     name: str
     sentence: str
     example: str

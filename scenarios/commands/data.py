@@ -1,192 +1,30 @@
-"""The commands that look at a data directory, whether a cluster serves it or not: `ps`, `show`, `explain`, `audit`."""
+"""The commands that look at the runs of a directory, whether a cluster serves it or not: `show`, `explain`, `audit` and `logs`."""
 
 from __future__ import annotations
 
-import math
+import asyncio
+import json
 import shlex
-from functools import partial
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import ExitStack, aclosing
+from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from perdure import actors
-from perdure.actors import LOGS, RunFilter, mistakable, ray_of, wanted_by
-from perdure.ledger import BadRequest, Wanted, bucket_of, given_as, lasting
-from perdure.scenarios.commands.background import about, counted, of_storages, show_agent, storages_of, tally
-from perdure.scenarios.commands.cold import ColdLedger
-from perdure.scenarios.commands.opening import opened
-from perdure.scenarios.commands.options import HERE, AsJson, Data, choosing
-from perdure.scenarios.commands.replica import replica_words
-from perdure.scenarios.commands.shown import equation, json_of, print_hosts, print_live, print_pairs, print_runs
-from perdure.scenarios.commands.watch import watch
-from perdure.scenarios.live_view import plural
+from perdure.actors import LOGS, ClusterLogs, WantedLogs, ray_of
+from perdure.ledger import bucket_of, check_format
+from perdure.scenarios.commands.background import of_storages
+from perdure.scenarios.commands.opening import ColdLedger, opened, served
+from perdure.scenarios.commands.options import HERE, AsJson, Data, RunId, check_there, duration_ms
+from perdure.scenarios.commands.shown import equation, json_of, print_pairs
 
 if TYPE_CHECKING:
     from perdure.actors import Runtime  # which brings Ray with it; a cold directory needs none
-
-RunId = Annotated[str, typer.Argument(help="The id of a run; `perdure ps` shows the live ones.")]
-STORAGES_MAX: Final = 100  # that `ps` looks at
-PAGE_MAX: Final = 1_000_000
-PAGE_ROWS: Final = 1_000  # that are asked for at once
-
-
-@choosing
-def ps(
-    agent: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[AGENT]", help="Show where this agent is, and its work; an address, as name@module:Class."
-        ),
-    ] = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="List all runs, ended ones included, newest first.")
-    ] = False,
-    limit: Annotated[int, typer.Option(min=1, max=1_000, help="Number of runs on a page.")] = 50,
-    page: Annotated[int, typer.Option(min=1, max=PAGE_MAX, help="Which page.")] = 1,
-    watched: Annotated[
-        bool, typer.Option("--watch", "-w", help="Show runs, mail and hosts live, until Ctrl-C.")
-    ] = False,
-    data: Data = HERE,
-    as_json: AsJson = False,
-    *,
-    which: RunFilter,
-) -> None:
-    """Show runs by status, mail, background work, hosts and live runs; or one agent; or list runs, newest first.
-
-    A run is starting or running (live), interrupted (its parent stopped waiting; a late result repairs that), or completed, error or
-    aborted (final). The mail is the account of `perdure audit`. A host is shown with its process, its agents and its resident memory, a
-    process of a gateway with its port. If no host comes up, the cause is told.
-    Nodes of a cluster that do not see the directory are named.
-    With `ended_kept_ms` or `ended_kept_max` in its limits, a directory clears old ended runs by itself, and is shown to do so.
-
-    A list says when each run was requested, how long it took, and how it ended. The options that choose runs are those of `cancel`,
-    `retry` and `clear`, so a list shows what these would hit.
-
-    The background work is that of the 100 storages that were written last: what is open, and what has failed. They are read from copies,
-    and no agent is woken. `perdure fibers`, `schedules` and `turns` list it for all agents.
-
-    The lines that begin with "copy" say where a directory is followed to (`perdure replica`), and how far that is behind.
-
-    Agents and runs that have older code than came last, and runs that are parked for their input, are counted if there are any.
-
-    With --watch the overview is live: on a terminal a table of the runs that are live, with their progress and milestones, and a line
-    for each host or supervisor that dies and for what is at work again; in a pipe plain lines; with --json an object for each look, with
-    answered and overview. It says when the supervisor does not answer, and goes on with the next one. --limit says how many live runs are
-    looked at.
-
-    Examples:
-        perdure ps
-        perdure ps --watch
-        perdure ps "anna@desk.agents:Assistant"
-        perdure ps --all --page 2
-        perdure ps --status error --status interrupted --limit 10
-        perdure ps --type desk.agents:Reader --error timeout --newer-than 2h
-    """
-    wanted = wanted_by(which)
-    listing = everything or bool(which)
-    if watched:
-        if listing or agent is not None or page > 1:
-            raise BadRequest(
-                "watch", "shows the live runs; lists, pages and single agents are shown once, without --watch"
-            )
-        watch(data, limit, as_json=as_json)
-        return
-    if agent is not None:
-        with opened(data) as ledger, storages_of(ledger, data) as storages:
-            show_agent(about(ledger, storages, agent), as_json=as_json)
-        return
-    with opened(data) as ledger:
-        told = ledger.ask("ps", limit) | {"gateways": _gateways(ledger)}
-        if not listing:
-            told |= {
-                "background": of_storages(
-                    ledger, data, partial(tally, most=STORAGES_MAX), lambda problem: {"problem": problem}
-                )
-            }
-        if listing:
-            told |= _page(ledger, wanted, limit, page)
-    if as_json:
-        print(json_of(told))
-    elif listing:
-        print_runs(told["listed"])
-        if not told["listed"]:
-            print("There is no such run." if page == 1 else f"There is no page {page}.")
-        if told["more"]:
-            print(f"\nThere are older ones: --page {page + 1}.")
-    else:
-        _print_overview(data, told)
-
-
-def _page(ledger: ColdLedger | Runtime, wanted: Wanted, limit: int, page: int) -> dict[str, Any]:
-    first, listed, place = (page - 1) * limit, list[dict[str, Any]](), 0
-    while True:  # one more than the page has tells whether there are older ones
-        told = ledger.ask("page", [*wanted], min(PAGE_ROWS, first + limit + 1 - place))
-        listed += told["runs"][max(0, first - place) :]
-        place += len(told["runs"])
-        if told["next"] is None or place > first + limit:
-            return {"listed": listed[:limit], "more": place > first + limit}
-        wanted = wanted._replace(before=told["next"])
-
-
-# The processes of a gateway belong to the program that started them, and not to the supervisor.
-def _gateways(ledger: ColdLedger | Runtime) -> list[dict[str, Any]]:
-    if isinstance(ledger, ColdLedger):
-        return []
-    return [{"gateway": port, "pid": info.pid, "node": info.node} for port, info in ledger.cluster.gateways()]
-
-
-def _print_overview(data: Path, told: dict[str, Any]) -> None:
-    served, runs = told["supervisor"], told["runs"]
-    nobody = (
-        "no supervisor that is known on this machine serves it" if bucket_of(data) else "no supervisor serves it now"
-    )
-    by = f"served by process {served['pid']} on {served['node']}" if served else nobody
-    print(f"{given_as(data)}: {by}")
-    for words in mistakable(data / "code"):
-        print(f"names  {words}")
-    print("runs   " + (", ".join(f"{count} {status}" for status, count in runs.items() if count) or "none"))
-    print("mail   " + equation(told["audit"]))
-    if served and "replica" in served:
-        print(f"copy   {replica_words(served['replica'])}")
-    bounds = told["kept"]
-    for_ms, most = bounds["ended_kept_ms"], bounds["ended_kept_max"]
-    said = [f"for {lasting(for_ms)}"] * math.isfinite(for_ms) + [f"at most {most:,.0f}"] * math.isfinite(most)
-    if said:
-        print(f"kept   ended runs {', '.join(said)}; older ones that nobody needs are cleared")
-    print(f"work   {_background(told['background'])}")
-    if any(told["code"].values()):
-        print(f"code   {_code(told['code'])}")
-    for each in told["unstartable"]:
-        print(f"hosts  {each['told']}")
-    for each in (*told["elsewhere"], *told["draining"]):
-        print(f"nodes  {each['told']}")
-    print_hosts([*told["hosts"], *told["gateways"]])
-    print_live(told["live"])
-    left = runs["starting"] + runs["running"] - len(told["live"])
-    if left > 0:
-        print(f"\nThere are {left} more: `perdure ps --status running --status starting` lists them by pages.")
-
-
-def _code(told: dict[str, int]) -> str:
-    agents, runs, parked = (told[each] for each in ("agents_with_older_code", "runs_with_older_code", "parked_runs"))
-    older = f"{plural(agents, 'agent')} awake and {plural(runs, 'live run')} with older code"
-    return f"{older}, {plural(parked, 'run')} parked (`perdure upgrade` tells more)"
-
-
-def _background(told: dict[str, Any]) -> str:
-    if "problem" in told:
-        return f"not known, since the storages cannot be read from here: {told['problem']}"
-    if not told["storages"]:
-        return "none: no agent has a storage"
-    found = "; ".join(f"{kind} {counted(kind, told[kind])}" for kind in actors.KINDS_OF_WORK)
-    where = f"in {told['storages']} storages"
-    if told["looked_at"] < told["storages"]:
-        where = (
-            f"in the {told['looked_at']} of {told['storages']} storages that were written last and have at most 64 MB"
-        )
-    unreadable = f", of which {len(told['unreadable'])} cannot be read" if told["unreadable"] else ""
-    return f"{found} ({where}{unreadable})"
 
 
 def show(
@@ -269,3 +107,86 @@ def _directory(data: Path, ledger: ColdLedger | Runtime) -> dict[str, Any]:
         "supervisor lives": told["epoch"],
         **ledger.ask("limits"),
     }
+
+
+# ---------------- what agents printed
+
+
+class Level(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+def logs(
+    whose: Annotated[
+        str | None, typer.Argument(metavar="[RUN|AGENT|HOST]", help="A run, an agent by address or name, or a host.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is written from now on.")] = False,
+    level: Annotated[Level, typer.Option(help="The least level.")] = Level.DEBUG,
+    since: Annotated[str | None, typer.Option(help="Only what is not older than this, such as 90s or 2h.")] = None,
+    last: Annotated[int, typer.Option(min=0, help="At most this many records, the newest ones.")] = 1_000,
+    own: Annotated[
+        bool, typer.Option("--own", help="Leave out what an agent's tools print in runs of their own.")
+    ] = False,
+    data: Data = HERE,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each record as a JSON object on a line.")] = False,
+) -> None:
+    """Show what agents' code printed and logged, with tracebacks, wherever it ran: of a run, an agent or a host, or everything.
+
+    A line has the time (UTC), the level, the host, the run or else the agent, the logger, and the text. `stdout` is what was printed;
+    `stderr` counts as a warning. The supervisor tells why a host ended. What subprocesses print is in Ray's logs alone.
+
+    What the tools of a chat agent print is the agent's too: functions, and agents that its model calls, with what they ask for in turn.
+
+    The logs lie in the data directory, and are read there: nothing is asked or started. They are bounded by the limit `logs_bytes_max`.
+
+    Where the ledger is in a bucket, each machine has those of its own processes. On a machine of the cluster all of them are shown, in the
+    order of time, as far as clocks agree: the supervisor asks a host on each machine, or starts a process on one that has none. A host of
+    another machine is shown as host@machine. A machine tells at most 256 KB at once. One that has not answered within half a minute is
+    named, and so is one of which older lines are left out. A machine that is gone has taken its logs along. If no supervisor answers, only
+    what this machine has is shown.
+
+    Examples:
+        perdure logs
+        perdure logs 3f0c9a1e -f
+        perdure logs "anna@desk.agents:Assistant" --level warning --since 2h
+    """
+    check_there(data)
+    if not (url := bucket_of(data)):
+        check_format(data)
+    since_ms = 0 if since is None else time.time_ns() // 1_000_000 - duration_ms(since, "since")
+    wanted = WantedLogs(whose or "", since_ms, level.upper(), without_tools=own)
+    with ExitStack() as stack:
+        runtime = stack.enter_context(served(data)) if url else None
+        if url and runtime is None:
+            words = f"no supervisor of {url} that is known here tells those of others"
+            print(f"perdure: these are the logs of this machine alone: {words}", file=sys.stderr)
+        found = ClusterLogs(data / LOGS, None if runtime is None else runtime.asynchronous.ask)
+        asyncio.run(_show(found, wanted, last, follow=follow, as_json=as_json, where=data / LOGS))
+
+
+async def _show(found: ClusterLogs, wanted: WantedLogs, last: int, *, follow: bool, as_json: bool, where: Path) -> None:
+    newest = await found.newest(wanted, last)
+    _print(newest, as_json=as_json)
+    if not newest and not follow:
+        print(f"There is no such record in {where}.", file=sys.stderr)
+    if follow:
+        async with aclosing(found.follow(wanted)) as pages:
+            async for records in pages:
+                _print(records, as_json=as_json)
+
+
+def _print(records: Iterable[dict[str, Any]], *, as_json: bool) -> None:
+    for record in records:
+        print(json.dumps(record) if as_json else _line(record))
+    sys.stdout.flush()
+
+
+def _line(record: dict[str, Any]) -> str:
+    at = datetime.fromtimestamp(record["at_ms"] / 1000, UTC)
+    whose = record.get("run") or record.get("agent") or "-"
+    host = "@".join(filter(None, [record["host"], record.get("machine")]))
+    head = f"{at:%Y-%m-%d %H:%M:%S}.{record['at_ms'] % 1000:03} {record['level']:7} {host}"
+    return f"{head} {whose} {record['logger']}: {record['text']}"

@@ -21,8 +21,6 @@ UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class WorldName(StrEnum):
-    """Where a scenario plays."""
-
     RAY = "ray"
     SIM = "sim"
 
@@ -37,6 +35,11 @@ def directory(given: str | Path) -> Path:
         raise typer.BadParameter(refusal.problem) from None
 
 
+def check_there(data: Path) -> None:
+    if not data.exists():
+        raise BadRequest("data", f"there is no directory {data}")
+
+
 Data = Annotated[
     Path, typer.Option(help="The data directory, or the URL of a bucket.", parser=directory, metavar="DIR")
 ]
@@ -44,6 +47,7 @@ TakeOver = Annotated[
     bool, typer.Option("--take-over", help="Take a bucket even from another Ray that serves it now, and then ends.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object at the end, and nothing else.")]
+RunId = Annotated[str, typer.Argument(help="The id of a run; `perdure ps` shows the live ones.")]
 
 
 def duration_ms(words: str, option: str, most_ms: int = AGE_MAX_MS) -> int:
@@ -82,7 +86,7 @@ def _filter(
     ended_older_than: Annotated[str | None, typer.Option(help="Only runs that ended at least so long ago.")] = None,
     ended_newer_than: Annotated[str | None, typer.Option(help="Only runs that ended at most so long ago.")] = None,
 ) -> dict[str, Any]:
-    """The filter, as `RunFilter` has it. That type is loaded by the commands that need it, because it brings much with it."""
+    # As a dict, because `RunFilter` brings much with it: it is loaded by the commands that need it.
     given: dict[str, Any] = {
         "status": [str(each) for each in status] if status else None,
         "type": type,

@@ -1,20 +1,32 @@
-"""`perdure serve`."""
+"""The commands that serve agents: `serve` over HTTP, `mcp` over standard input and output."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 import sys
+from collections.abc import Awaitable
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
-from perdure.actors import Gateways, Runtime, ServePlan, bound, check_certificate, stop_serving, token_digest
+from perdure.actors import (
+    Gateways,
+    Runtime,
+    ServePlan,
+    bound,
+    check_certificate,
+    joining,
+    offers_of,
+    serve_stdio,
+    stop_serving,
+    token_digest,
+)
 from perdure.ledger import BadRequest, given_as
 from perdure.scenarios.cast.demo import PLACE, Repeater
+from perdure.scenarios.commands.ending import stopped_words
 from perdure.scenarios.commands.options import HERE, Data, TakeOver
-from perdure.scenarios.commands.stop import stopped_words
 from perdure.scenarios.exits import heed_sigterm
 
 DEMO: Final = "perdure.scenarios.cast.demo:AGENTS"
@@ -78,7 +90,8 @@ def serve(
     plan = ServePlan(
         tuple(given), str(Path.cwd()), host, port, allow_kill or demo, _digest(token, token_file),
         certfile and str(Path(certfile).resolve()), keyfile and str(Path(keyfile).resolve()), forwarded_allow_ips,
-        tuple(allow_host or ()), tuple(allow_origin or ()), _place(backups),
+        tuple(allow_host or ()), tuple(allow_origin or ()),
+        backups if "://" in backups or not backups else str(Path(backups).resolve()),
     )  # fmt: skip
     plan.application()  # so that a mistake is told at once
     bound(host, port, shared=False).close()  # no other program listens there
@@ -95,10 +108,6 @@ def _stop_if_asked(data: Path, timeout_ms: int | None) -> None:
     if timeout_ms is not None:
         for line in stopped_words(data, stop_serving(data, timeout_ms / 1000, lambda _: None)):
             print(line, flush=True)
-
-
-def _place(backups: str) -> str:
-    return backups if "://" in backups or not backups else str(Path(backups).resolve())
 
 
 def _digest(token: str | None, file: Path | None) -> str:
@@ -134,16 +143,44 @@ async def _serve(runtime: Runtime, plan: ServePlan, workers: int, data: Path) ->
     return wish if isinstance(wish, int) and not stopped.is_set() else None
 
 
-async def _first(*jobs: Any) -> Any:
+async def _first(*jobs: Awaitable[object]) -> object:
     tasks = [asyncio.ensure_future(each) for each in jobs]
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for each in tasks:
         each.cancel()
-    for each in await asyncio.gather(*tasks, return_exceptions=True):
-        if isinstance(each, BaseException) and not isinstance(each, asyncio.CancelledError):
-            raise each
+    for ended in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(ended, BaseException) and not isinstance(ended, asyncio.CancelledError):
+            raise ended
     return done.pop().result()
 
 
 def _say(what: str) -> None:
     print(f"perdure: {what}", file=sys.stderr, flush=True)
+
+
+def mcp(
+    targets: Annotated[
+        list[str], typer.Argument(help="module, module:Class or module:app; several are offered together.")
+    ],
+    data: Data = HERE,
+    address: Annotated[str | None, typer.Option(help="The Ray cluster to join, host:port.")] = None,
+    take_over: TakeOver = False,
+) -> None:
+    """Offer agents as tools to an MCP client that starts this command, over standard input and output.
+
+    Each agent with a `run` is a tool, each chat agent as well. Of a `perdure.gateway.Gateway` its `mcp_tools` are. A call is a run under
+    the data directory: it outlives this process, and an identical call joins it. Over HTTP a gateway offers the same at /mcp. It needs
+    `pip install 'perdure[mcp]'`.
+
+    Examples:
+        perdure mcp my_agents
+        perdure mcp my_agents:Importer --data ./perdure-data
+    """
+    opener = joining(data, address=address, take_over=take_over)
+    app = ServePlan(tuple(targets), str(Path.cwd())).application(opener=opener)
+    able = [each for each in app.backend.registry.roots.values() if callable(getattr(each, "run", None))]
+    choices = app.mcp_tools or tuple(able)
+    if not choices:
+        raise BadRequest("target", "none of these agents has a `run`, so there is no tool to offer")
+    offers_of(choices)
+    asyncio.run(serve_stdio(app.backend, choices))

@@ -98,9 +98,18 @@ def shortened(text: str) -> str:
 
 
 def awaited_in_words(waits: dict[str, Any]) -> str:
-    """What a run or a fiber that is in no process waits for."""
     until = [f"until {instant(waits['until_ms'])}"] if waits["until_ms"] else []
     return f"waits {' or '.join([*(f'for {name}' for name in waits['events']), *until])}"
+
+
+def replica_words(told: dict[str, Any]) -> str:
+    if "behind_ms" not in told:
+        return f"{told['url']}, at most {lasting(told['lag_max_ms'])} behind while it is served"
+    if told["trouble"]:
+        return f"{told['url']}, {lasting(told['behind_ms'])} behind: {told['trouble']}"
+    if not told["filled"]:
+        return f"{told['url']}, compared with the directory now; it may be further behind than {lasting(told['lag_max_ms'])}"
+    return f"{told['url']}, {lasting(told['behind_ms'])} behind, at most {lasting(told['lag_max_ms'])}"
 
 
 def _progress(row: dict[str, Any]) -> str:

@@ -1,24 +1,19 @@
-"""The commands that steer runs and agents, whether a cluster serves their directory or not: `cancel`, `retry`, `clear`, `forget`, and
-`send`, `pause`, `resume`.
+"""The commands that steer runs and agents, whether a cluster serves their directory or not: `cancel`, `retry`, `clear` and `forget`.
 
 The first three take one run, or all that a filter chooses.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
-from uuid import uuid4
 
 import typer
 
-from perdure.actors import PAST, BulkPass, BulkReport, RunFilter, chosen_by, sent_event, wanted_by
+from perdure.actors import PAST, BulkPass, BulkReport, RunFilter, chosen_by, wanted_by
 from perdure.ledger import BY_OPERATOR, HARD, BadRequest, Verb, name_of, type_of
-from perdure.policies import Limits
-from perdure.scenarios.commands.cold import ColdLedger
-from perdure.scenarios.commands.opening import opened
+from perdure.scenarios.commands.opening import ColdLedger, opened
 from perdure.scenarios.commands.options import HERE, AsJson, Data, choosing
 from perdure.scenarios.commands.shown import json_of
 from perdure.scenarios.live_view import plural, were
@@ -26,7 +21,6 @@ from perdure.scenarios.live_view import plural, were
 if TYPE_CHECKING:
     from perdure.actors import Runtime  # which brings Ray with it; a cold directory needs none
 
-RunId = Annotated[str, typer.Argument(help="The id of a run; `perdure ps` shows the live ones.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Everything = Annotated[
     bool, typer.Option("--all", help="All runs are meant; no option that chooses runs goes with it.")
@@ -130,65 +124,6 @@ def retry(
         ledger.ask("retry", key)
     what = "mail" if is_mail else "run"
     print(json_of({f"{what}_id": key, "retried": True}) if as_json else f"{what.title()} {key} will be tried again.")
-
-
-def send(
-    run_id: RunId,
-    event: Annotated[str, typer.Argument(help="The name by which the run waits for it.")],
-    value: Annotated[str, typer.Argument(help="JSON; what is no JSON is a text.")] = "null",
-    event_id: Annotated[
-        str | None, typer.Option("--id", help="An id of your own: the same one again is the same event.")
-    ] = None,
-    data: Data = HERE,
-) -> None:
-    """Send an event to a run, which takes it by `run.wait_for(EVENT)`.
-
-    It is durable when this command returns. The run takes it once: now, or when it comes to wait for it. One that has ended is refused.
-
-    Examples:
-        perdure send 3f0c9a1e approval '{"by": "Ada"}'
-        perdure send 3f0c9a1e go
-    """
-    with opened(data) as ledger:
-        ledger.ask("send", *sent_event(run_id, event, _value(value), event_id, uuid4().hex, Limits()))
-        waits = ledger.ask("show", run_id)["waits"]
-    when = "It waits for it" if waits is not None and event in waits["events"] else "It takes it when it waits for it"
-    print(f"Event {event!r} is sent to run {run_id}. {when}.")
-
-
-def _value(text: str) -> object:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-def pause(run_id: RunId, data: Data = HERE) -> None:
-    """Pause a live run, until `perdure resume`.
-
-    A run at work gives up its place at its next step, wait or milestone at which nothing else of it is at work. What it waits for goes on
-    to come, and no time limit applies to it but a budget of its own. A run whose steps are being undone is not paused, nor one at work
-    that has one attempt.
-
-    Example:
-        perdure pause 3f0c9a1e
-    """
-    with opened(data) as ledger:
-        ledger.ask("pause", run_id, True)
-        host = ledger.ask("show", run_id)["host"]
-    print(f"Run {run_id} is paused{', and stops at its next step' if host else ''}. `perdure resume` lets it go on.")
-
-
-def resume(run_id: RunId, data: Data = HERE) -> None:
-    """Let a paused run go on.
-
-    Example:
-        perdure resume 3f0c9a1e
-    """
-    with opened(data) as ledger:
-        was_paused = (ledger.ask("show", run_id)["waits"] or {"paused": False})["paused"]
-        ledger.ask("pause", run_id, False)
-    print(f"Run {run_id} goes on." if was_paused else f"Run {run_id} was not paused, and stays as it is.")
 
 
 @choosing

@@ -34,9 +34,8 @@ FAILED_MAX: Final = 1_000  # failed runs that are told, or known from before
 ACCOUNT: Final = (("ps", LIVE_MAX), ("audit",), ("list", None, ["error"], None, FAILED_MAX, "newest"))
 
 
+# The answers to the questions of `ACCOUNT`.
 class Account(NamedTuple):
-    """How the work stands: the answers to the questions of `ACCOUNT`."""
-
     overview: Overview
     audit: dict[str, Any]
     failed: list[dict[str, Any]]
@@ -137,7 +136,7 @@ class Chaos:
     # looks
 
     async def _watch(self, until_s: float) -> Overview | None:
-        """Look until then, and until the supervisor answers. Returns the last overview; None if the drill was stopped."""
+        # None if the drill was stopped.
         while True:
             overview = await self._look()
             left_s = until_s - self._system.now_s()
@@ -256,7 +255,6 @@ def live_in(overview: Overview) -> int:
 
 
 def unbalanced(audit: dict[str, Any]) -> list[str]:
-    """What is wrong with the equation of the audit, in a sentence if anything is."""
     return (
         [] if audit["balanced"] else [f"the audit does not balance: {', '.join(f'{key} {audit[key]}' for key in MAIL)}"]
     )

@@ -18,7 +18,6 @@ PIECE_BYTES: Final = 2**22
 
 @contextlib.contextmanager
 def stood_still(pids: Sequence[int]) -> Iterator[None]:
-    """These processes stand still meanwhile."""
     stopped: list[psutil.Process] = []
     try:
         for pid in pids:
@@ -34,19 +33,15 @@ def stood_still(pids: Sequence[int]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def full_disk(ballast: Path) -> Iterator[None]:
-    """The file system of this file has no room left meanwhile: the file takes all of it."""
+    # The file takes all room that its file system has.
+    piece = PIECE_BYTES
     try:
-        _fill(ballast)
+        with ballast.open("wb", buffering=0) as file:
+            while piece:
+                piece = piece if _takes(file, bytes(piece)) else piece // 2
         yield
     finally:
         ballast.unlink(missing_ok=True)
-
-
-def _fill(ballast: Path) -> None:
-    piece = PIECE_BYTES
-    with ballast.open("wb", buffering=0) as file:
-        while piece:
-            piece = piece if _takes(file, bytes(piece)) else piece // 2
 
 
 def _takes(file: RawIOBase, piece: bytes) -> bool:

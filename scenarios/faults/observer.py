@@ -47,7 +47,7 @@ class Observer:
     def now_s(self) -> float:
         return asyncio.get_running_loop().time()
 
-    async def ask(self, name: str, *args: Any) -> Any:
+    async def ask(self, name: str, *args: object) -> Any:
         """Ask the supervisor. Raises `SupervisorUnreachable` if nothing serves the directory, or nobody answers in time."""
         runtime = await self._joined()
         try:
@@ -71,7 +71,7 @@ class Observer:
         return await kill_by(await self._joined(), victim)
 
     async def vital(self) -> list[Victim]:
-        """The GCS and the raylet, if this Ray was started for this directory alone. Raises `BadRequest` if it was not."""
+        # Of a Ray that was started for this directory alone. Raises `BadRequest` if it was not.
         runtime = await self._joined()
         self._vital = await asyncio.to_thread(runtime.cluster.vital)
         return [Victim(name, process.pid, platform.node()) for name, process in self._vital.items()]
@@ -106,7 +106,7 @@ class Observer:
 
 
 def serves(address: str, data: Path) -> bool:
-    """Whether the Ray at this address serves a directory. On a busy machine it may answer late; one that has ended refuses at once."""
+    # On a busy machine it may answer late; one that has ended refuses at once.
     found = (ray_of(data) for _ in range(KNOCKS))
     record = next((each for each in found if each is not None), None)
     return record is not None and record.address in (address, "auto")

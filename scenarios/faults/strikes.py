@@ -35,12 +35,10 @@ class Victim(NamedTuple):
 
 
 class System(Protocol):
-    """What is struck: the stage of a scenario, or a directory that other processes serve."""
-
     def now_s(self) -> float:
         """The time, from any beginning."""
 
-    async def ask(self, name: str, *args: Any) -> Any:
+    async def ask(self, name: str, *args: object) -> Any:
         """Ask the supervisor. May raise `SupervisorUnreachable`."""
 
     async def kill(self, victim: Victim) -> str:
@@ -56,7 +54,7 @@ def hosts_in(overview: Overview) -> dict[str, Victim]:
 
 
 def home_of(overview: Overview, agent_id: str) -> str:
-    """The id of the host of an agent, or an empty string while it sleeps."""
+    # Empty while it sleeps.
     return next((host for agent, host, _ in overview["agents"] if agent == agent_id), "")
 
 

@@ -16,9 +16,8 @@ CREATED_S: Final = 1_700_000_000
 CHARS_PER_TOKEN: Final = 4
 
 
+# Frozen. An unknown field is refused.
 class Plain(BaseModel):
-    """Frozen data. An unknown field is refused."""
-
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
@@ -27,41 +26,31 @@ class Role(Plain):
 
 
 class Text(Plain):
-    """A piece of the answer."""
-
     text: str
 
 
 class Reasoning(Plain):
-    """A piece of reasoning, under the usual name `reasoning_content`."""
-
     text: str
 
 
+# Some real servers leave out the id or the name.
 class CallStart(Plain):
-    """The start of a tool call. Some real servers leave out the id or the name."""
-
     index: int = 0
     id: str | None = None
     name: str | None = None
 
 
 class ArgumentsDelta(Plain):
-    """A piece of the JSON arguments of the call with this index."""
-
     index: int = 0
     text: str
 
 
 class Finish(Plain):
-    """The last chunk with choices."""
-
     reason: str = "stop"
 
 
+# In a chunk without choices.
 class Usage(Plain):
-    """The tokens used; a chunk without choices."""
-
     prompt: int = 0
     completion: int = 0
 
@@ -71,22 +60,17 @@ class Done(Plain):
 
 
 class StreamFailure(Plain):
-    """An error inside a stream."""
-
     message: str
     type: str = "server_error"
     code: str | None = None
 
 
 class Comment(Plain):
-    """A keep-alive frame."""
-
     text: str = "keep-alive"
 
 
+# What a broken server sends.
 class Raw(Plain):
-    """The text that a broken server sends."""
-
     text: str
 
 

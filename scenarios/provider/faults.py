@@ -30,8 +30,6 @@ from perdure.scenarios.provider.events import Plain, StreamFailure, dumped, erro
 
 
 class FaultKind(StrEnum):
-    """The faults of the table above."""
-
     RESET = "reset"
     HANG_UP = "hang_up"
     END = "end"
@@ -45,9 +43,8 @@ UTF8_MASK, UTF8_INNER = 0b11000000, 0b10000000  # mark a byte inside a character
 AFTER_HEAD = (FaultKind.END, FaultKind.ERROR)  # a clean end needs a response
 
 
+# `message`, `type` and `code` are those of an error object. `retry_after` is the header.
 class Fault(Plain):
-    """One fault and its place. `message`, `type` and `code` are those of an error object. `retry_after` is the header."""
-
     kind: FaultKind
     event: int | None = None
     inside: bool = False
@@ -96,28 +93,21 @@ class FaultPlan(Plain):
 
 
 class Pace(Plain):
-    """The pauses of the model: before the first event, and between two."""
-
     first_ms: float = 0.0
     between_ms: float = 0.0
 
 
 class ResponseHead(NamedTuple):
-    """The status and the headers."""
-
     status: int
     headers: tuple[tuple[str, str], ...]
 
 
 class Said(NamedTuple):
-    """Bytes of the body."""
-
     body: bytes
 
 
+# None: until it is released.
 class SilentFor(NamedTuple):
-    """Silence for so long, or (None) until it is released."""
-
     ms: float | None
 
 
@@ -134,7 +124,6 @@ PLAIN_HEAD = ResponseHead(200, (("content-type", "application/json"),))
 
 
 def perform(body: Sequence[bytes], fault: Fault | None, pace: Pace) -> tuple[Act, ...]:
-    """The acts of one response."""
     whole = (STREAM_HEAD, *_spoken(body, pace), End("whole"))
     if fault is None:
         return whole
@@ -168,13 +157,8 @@ def place_of(body: Sequence[bytes], fault: Fault) -> int | None:
     event = min(fault.event if fault.event >= 0 else max(0, count + fault.event), count)
     if not fault.inside or event == count:
         return ends[event]
-    return ends[event] + _middle(body[event])
-
-
-def _middle(frame: bytes) -> int:
-    # Inside of a character that has more than one byte, if there is one.
-    within = next((at for at, byte in enumerate(frame) if byte & UTF8_MASK == UTF8_INNER), None)
-    return within if within is not None else len(frame) // 2
+    frame = body[event]  # to be cut inside of a character that has more than one byte, if there is one
+    return ends[event] + next((at for at, each in enumerate(frame) if each & UTF8_MASK == UTF8_INNER), len(frame) // 2)
 
 
 def _cut(body: Sequence[bytes], place: int) -> tuple[list[bytes], list[bytes]]:

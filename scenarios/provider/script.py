@@ -41,8 +41,6 @@ Message = dict[str, Any]
 
 
 class ScriptedCall(Plain):
-    """A tool call that the model makes."""
-
     name: str
     arguments: dict[str, Any] = Field(default_factory=dict)
 
@@ -52,8 +50,6 @@ class ScriptedCall(Plain):
 
 
 class Round(Plain):
-    """The reasoning, text and calls of one reply."""
-
     thinks: str = ""
     says: str = ""
     calls: tuple[ScriptedCall, ...] = ()
@@ -99,8 +95,6 @@ class Script(Plain):
 
 @dataclass
 class OpenQuestion:
-    """The open question of a request, and its progress."""
-
     question: ScriptedQuestion | None = None
     announced: set[str] = field(default_factory=set)
     results: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))

@@ -57,8 +57,6 @@ class SeenRequest(BaseModel):
 
 
 class Counters(BaseModel):
-    """What the provider has counted."""
-
     connections: int = 0
     requests: int = 0
     illegal: int = 0
@@ -153,7 +151,6 @@ class ScriptedProvider:
     # the door
 
     def is_shut(self, at_ms: float) -> bool:
-        """Whether connections are refused now."""
         index = self._refusal()
         if index is None:
             return False
@@ -236,7 +233,6 @@ def _no_number(name: str) -> None:
 
 
 def problems(body: object) -> list[str]:
-    """The problems of a request body, one sentence each."""
     if not isinstance(body, dict):
         return ["the body is not a JSON object"]
     messages = body.get("messages")
@@ -278,18 +274,14 @@ def _shape_of(message: object) -> Iterator[str]:
         yield "`tool_calls` is not a list with at least one call"
     elif calls:
         yield from (problem for call in calls for problem in _shape_of_call(call))
-    if not content and not calls:
-        yield from _emptiness(str(role), content)
+    if not content and not calls and role == "assistant":
+        yield "an assistant message with neither content nor tool calls"
+    elif (
+        not content and not calls and (role != "tool" or content is None)
+    ):  # only a tool message may have an empty text
+        yield "there is no content"
     if role == "tool" and not _is_text(message.get("tool_call_id")):
         yield "a tool message without `tool_call_id`"
-
-
-def _emptiness(role: str, content: object) -> Iterator[str]:
-    # Only a tool message may have an empty text.
-    if role == "assistant":
-        yield "an assistant message with neither content nor tool calls"
-    elif role != "tool" or content is None:
-        yield "there is no content"
 
 
 def _shape_of_call(call: object) -> Iterator[str]:

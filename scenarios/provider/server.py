@@ -31,7 +31,7 @@ CUTS = {"reset": reset, "hang_up": hang_up}
 
 
 def wall_ms() -> float:
-    """Milliseconds since 1970; the same for every process."""
+    # The same for every process.
     return time.time() * 1000
 
 

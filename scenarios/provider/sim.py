@@ -58,7 +58,6 @@ class SimProvider(ScriptedProvider, httpx2.AsyncBaseTransport):
     # what a client does to it
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Answer a request, or raise what a client of a socket would raise."""
         body = await request.aread()
         now_ms = asyncio.get_running_loop().time() * 1000
         if self.is_shut(now_ms):
@@ -82,9 +81,8 @@ class SimProvider(ScriptedProvider, httpx2.AsyncBaseTransport):
         """Do nothing: other clients go on."""
 
 
+# It is the body of its response.
 class _Exchange(httpx2.AsyncByteStream):
-    """One request and its reply; the body of the response."""
-
     def __init__(self, provider: SimProvider, request: httpx2.Request, number: int, acts: tuple[Act, ...]) -> None:
         self._provider, self._request, self._number = provider, request, number
         self._acts = iter(acts)
@@ -131,7 +129,7 @@ class _Exchange(httpx2.AsyncByteStream):
             self._interruption.set_exception(httpx2.ReadError("", request=self._request))
 
     async def _next(self) -> Act:
-        """Carry out the next act, except for sending."""
+        # Sending is left to the caller.
         act = next(self._acts)
         if isinstance(act, SilentFor):
             await self._wait(act.ms)

@@ -66,7 +66,11 @@ class Sockets:
         async with self._turning:
             if is_open and self._front is None:
                 sock = _bound(self.port)
-                self._front = await self._loop.create_server(self._connection, sock=sock, backlog=BACKLOG)
+                self._front = await self._loop.create_server(
+                    lambda: _Connection(self._config, self._state, {"connected": self._connected}, self._loop),
+                    sock=sock,
+                    backlog=BACKLOG,
+                )
             elif not is_open and self._front is not None:
                 self._front.close()
                 self._front = None
@@ -80,13 +84,9 @@ class Sockets:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _connection(self) -> H11Protocol:
-        return _Connection(self._config, self._state, {"connected": self._connected}, self._loop)
 
-
+# The app can cut it: its transport is in the state of each scope.
 class _Connection(H11Protocol):
-    """A connection that the app can cut: its transport is in the state of each scope."""
-
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.app_state["connected"]()
         self.app_state["transport"] = transport
@@ -94,13 +94,13 @@ class _Connection(H11Protocol):
 
 
 async def gone(receive: Receive) -> None:
-    """Wait until the client has left. The body of the request must have been read."""
+    # The body of the request must have been read.
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def hang_up(scope: Scope) -> None:
-    """Close the connection after what was written, without the end of a response."""
+    # After what was written, without the end of a response.
     scope["state"]["transport"].close()
 
 

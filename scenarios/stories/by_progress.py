@@ -77,7 +77,6 @@ class Scene:
         return sum(row["status"] == status for row in self.overview["live"])
 
     def picture(self, height: int) -> RenderableType:
-        """The account, the live runs and the hosts."""
         overview, audit, took = self.overview, self.overview["audit"], self.recovery_ms
         about: dict[str, RenderableType] = {
             self.noun: ProgressBar(total=self.requested, completed=self.ended, width=50),
@@ -92,7 +91,6 @@ class Scene:
         return Group(grid(about), runs, hosts_line(overview))
 
     def line(self) -> str:
-        """The same in one line."""
         starting, running = (f"{self._count(status)} {status}" for status in ("starting", "running"))
         parts = [
             f"{self.seconds:6.1f} s",
@@ -131,7 +129,6 @@ class StruckScenario(Scenario):
         await self.kill(stage, kind, victim, aside)
 
     async def direct(self, stage: Stage, due: Due) -> None:
-        """Make the kills that are due, until the work is over."""
         self.due, self._victims = due, random.Random(f"{self.seed} victims")
         self._killed: set[str] = set()
         self._looks_s = (0.0, 0.0)

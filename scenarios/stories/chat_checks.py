@@ -22,9 +22,8 @@ from perdure.scenarios.stories.stage import Stage
 ATTACHES_MAX: Final = 50
 
 
+# Of each attempt there must be one end.
 class TurnListener:
-    """A callback that keeps the events and the ends, of which there must be one."""
-
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
         self.ends: list[str] = []
@@ -44,10 +43,9 @@ class TurnListener:
         self.cause = info.cause
 
 
+# `problem` is what was raised instead of a result.
 @dataclass
 class AskedQuestion:
-    """One question as its client saw it. `problem` was raised instead of a result."""
-
     number: int
     result: TurnResult | None = None
     listeners: list[TurnListener] = field(default_factory=list)
@@ -68,7 +66,6 @@ class AskedQuestion:
 
 
 async def ask(stage: Stage, name: str, number: int, text: str, **options: Any) -> AskedQuestion:
-    """Ask a guide, and attach again whenever an attempt ends before the turn."""
     told = AskedQuestion(number, listeners=[TurnListener()])
     request_id = f"{name}-asked"
     try:
@@ -87,8 +84,6 @@ UNKNOWN: Final = "OUTCOME UNKNOWN"
 
 @dataclass(frozen=True)
 class Ending:
-    """How a turn must end: its status, and words of its error."""
-
     status: str = "completed"
     words: str = ""
     reason: str = ""
@@ -208,7 +203,7 @@ def seen_results(script: Script, records: Sequence[SeenRequest], asks: str) -> d
 
 
 def count_effects(quiz: Quiz, told: AskedQuestion, effects: Counter[str], *, is_scripted: bool) -> Iterator[str]:
-    """Each side effect must have begun once. It may be missing if its outcome is unknown, or the turn ended before."""
+    # Each must have begun once. One may be missing if its outcome is unknown, or if the turn ended before it.
     begun = Counter(effect.key for effect in quiz.workspace.effects())
     results = results_of(told)
     asked = Counter(key_of(part["toolName"], part["input"]) for part in parts_of(told) if "toolCallId" in part)

@@ -168,7 +168,6 @@ class ChatScenario(Scenario):
     # one turn
 
     async def turn(self, stage: Stage, point: Point, number: int) -> AskedQuestion:
-        """Ask one question, break it, and check the result."""
         name = f"guide-{self._token if stage.world == 'ray' else 'sim'}-{number}"
         since = 0 if self.provider is None else self.provider.counters().requests
         self._prepare(point, number)
@@ -227,7 +226,7 @@ class ChatScenario(Scenario):
     async def _strike(
         self, stage: Stage, point: Point, name: str, number: int, since: int, turn: asyncio.Future[Any]
     ) -> str:
-        """Kill the victim at its moment. Returns a problem if the moment did not come."""
+        # Returns a problem if the moment did not come.
         held = 0
 
         async def has_struck() -> bool:
@@ -244,7 +243,6 @@ class ChatScenario(Scenario):
         return "" if self.kills.total() > before else "its moment did not come"
 
     def _held(self, point: Point, number: int, since: int) -> int:
-        """The number of the request that is held now, or 0."""
         if self.provider is None or point.at_tool:
             return 0
         asks = self._asks(point, number)
@@ -260,7 +258,7 @@ class ChatScenario(Scenario):
                 self.provider.release(held)
 
     async def _victim(self, stage: Stage, point: Point, name: str, number: int) -> tuple[str, Victim] | None:
-        """The process to kill, or None if the moment has not come."""
+        # None if the moment has not come.
         if not point.at_tool:
             await asyncio.sleep(HOLD_S)
         overview = await stage.ask("ps", ROWS)

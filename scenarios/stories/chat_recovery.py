@@ -66,7 +66,7 @@ class ChatRecoveryStory(ChatScenario):
             self._play_once(number, place)
 
     def _play_once(self, number: int, place: int) -> int:
-        """One turn in its own world, with a death at this place. Returns the number of visited places."""
+        # Returns the number of visited places.
         visited = 0
         point = Point(label=f"a death at kill point {place}" if place else "nothing dies", group="kill point")
         known: list[Laboratory] = []
@@ -86,7 +86,6 @@ class ChatRecoveryStory(ChatScenario):
 
 
 def _in_the_midst(record: SeenRequest, *, child: bool) -> Iterator[Point]:
-    """Deaths and silence during the reply to one request: before it, at its first events, in its middle, at its end."""
     count = len(record.sizes)
     for event in dict.fromkeys((None, 0, 2, count // 2, count - 2)):
         fault = Fault(kind=FaultKind.STALL, event=event)

@@ -59,18 +59,16 @@ class Order(BaseModel):
         return f"fan-out-{self.number}"
 
 
+# It outlives the command. `before` is the account of mail at the begin.
 class FanOutProgress(BaseModel):
-    """The progress that outlives the command. `before` is the account of mail at the begin."""
-
     before: dict[str, int] | None = None
     struck: list[str] = []
     recovery_ms: list[float] = []
     seconds: float = 0.0
 
 
+# Kept in a directory, or nowhere, for the simulated world.
 class Logbook(BaseModel):
-    """The order and its progress, kept in a directory (or nowhere, for the simulated world)."""
-
     order: Order
     progress: FanOutProgress = Field(default_factory=FanOutProgress)
     finished: bool = False
@@ -105,10 +103,9 @@ def begin_book(data: Path, order: Order, known: Logbook | None) -> Logbook:
     return book
 
 
+# `end` is the report of the census, or the result of the awaited one.
 @dataclass
 class Harvest:
-    """What is known at the end. `end` is the report of the census, or the result of the awaited one."""
-
     seconds: float
     audit: dict[str, Any]
     end: dict[str, Any] | RunResult
@@ -116,7 +113,7 @@ class Harvest:
     left_out: Counter[str]
 
     def sums(self) -> tuple[Totals, int, int]:
-        """The totals, the number of completions, and the number of different ones."""
+        # The totals, the number of completions, and the number of different ones.
         if isinstance(self.end, dict):
             return Totals(**self.end["totals"]), self.end["deliveries"], self.end["distinct"]
         totals: Totals = self.end.output_or(Totals())
@@ -132,7 +129,6 @@ def account(order: Order, progress: FanOutProgress, harvest: Harvest) -> dict[st
 
 
 def wrong_of(order: Order, progress: FanOutProgress, harvest: Harvest) -> Iterator[str]:
-    """The problems, in sentences."""
     mail, statuses = account(order, progress, harvest), harvest.statuses
     totals, plain = harvest.sums()[0].model_dump(), count_plainly(files_for(order.children)).model_dump()
     for name, want in plain.items():
@@ -172,7 +168,7 @@ def pace_for(order: Order, start_s: float = 0.0) -> float:
 
 
 async def runs_of(stage: Stage, order: Order) -> list[dict[str, Any]]:
-    """The runs of a fan-out, and one more if there are too many."""
+    # One more than were asked for, if there are too many.
     parent = stage.agent_id(Census, order.parent)
     rows: list[dict[str, Any]] = await stage.ask("list", parent, None, None, order.children + 1)
     return rows
@@ -278,7 +274,6 @@ class FanOut(StruckScenario):
     # what the kills ask
 
     async def look(self) -> None:
-        """The progress, with the runs of this fan-out only."""
         overview = await self._stage.ask("ps", self._order.children + 1)
         overview["live"] = [
             row for row in overview["live"] if self._parent in (row["run_id"], row["parent"].partition("@")[0])

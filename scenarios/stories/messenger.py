@@ -17,6 +17,7 @@ from typing import Annotated, Any, ClassVar, Final
 import httpx
 import typer
 import uvicorn
+from starlette.types import ASGIApp
 
 from perdure.actors import Runtime, messenger_app, messengers_of
 from perdure.ledger import BadRequest
@@ -28,12 +29,11 @@ from perdure.scenarios.commands.shown import in_words
 from perdure.scenarios.provider.faults import Pace
 from perdure.scenarios.provider.server import SocketProvider
 from perdure.scenarios.provider.sim import SimProvider
+from perdure.scenarios.simulated_telegram import SimTelegram, SocketTelegram
 from perdure.scenarios.stories.engine import Scenario, perform
 from perdure.scenarios.stories.messenger_checks import Seen, figures_of
 from perdure.scenarios.stories.messenger_play import Exchanges, Way, chosen, messages_of
 from perdure.scenarios.stories.stage import Stage
-from perdure.scenarios.telegram.server import SocketTelegram
-from perdure.scenarios.telegram.sim import SimTelegram
 
 UPDATES_MAX: Final = 10_000
 
@@ -143,17 +143,15 @@ async def correspond(
 # webhooks over HTTP
 
 
+# It leaves signals to the command that it is part of.
 class WebServer(uvicorn.Server):
-    """uvicorn, which leaves signals to the command that it is part of."""
-
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
 
 @contextlib.asynccontextmanager
-async def served(app: Any, port: int = 0) -> AsyncIterator[str]:
-    """Serve an app over HTTP meanwhile. Gives its address."""
+async def served(app: ASGIApp, port: int = 0) -> AsyncIterator[str]:
     server = WebServer(uvicorn.Config(app, HOST, port, log_level="warning", access_log=False, timeout_keep_alive=75))
     serving = asyncio.ensure_future(server.serve())
     while not server.started and not serving.done():  # noqa: ASYNC110 - the server has no event for it
@@ -168,19 +166,19 @@ async def served(app: Any, port: int = 0) -> AsyncIterator[str]:
 
 
 @contextlib.asynccontextmanager
-async def posting(app: Any) -> AsyncIterator[httpx.AsyncClient]:
+async def posting(app: ASGIApp) -> AsyncIterator[httpx.AsyncClient]:
     async with served(app) as address, httpx.AsyncClient(base_url=address, timeout=30, trust_env=False) as post:
         yield post
 
 
-def posting_inside(app: Any) -> httpx.AsyncClient:
+def posting_inside(app: ASGIApp) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url="http://clerk.invalid", transport=httpx.ASGITransport(app), timeout=3600)
 
 
 def _serve_bot(
     token: str, public_url: str | None, port: int, model: str | None, api: str, data: Path, world: WorldName
 ) -> None:
-    """Serve a real bot until stopped. Its webhooks reach `port` by way of `public_url`."""
+    # Its webhooks reach `port` by way of `public_url`.
     if world is WorldName.SIM:
         raise BadRequest("token", "a real bot cannot be reached in virtual time; leave --world out")
     if public_url is None or model is None:

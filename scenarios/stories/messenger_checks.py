@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perdure.policies import Delivery
-from perdure.scenarios.cast.clerk import answer_of
+from perdure.scenarios.cast.clerk import FIRST_UPDATE, answer_of
 
 POLICY = Delivery()
 NOTE = f"{POLICY.repeated_text}\n\n"
@@ -40,14 +40,13 @@ class Seen:
     outcomes: Counter[str] = field(default_factory=Counter)
 
     def wrong(self) -> Iterator[str]:
-        """All problems."""
         answered: Counter[int] = Counter()
         for chat_id, rows in self.rows.items():
             here = {each["message_id"]: each for each in self.messages if each["chat_id"] == chat_id}
             recorded: dict[int, Row] = {}
             for row in rows:
                 self.outcomes[row["outcome"] or row["status"]] += 1
-                numbers = [_number(key) for key in row["heard"]]
+                numbers = [int(key.rpartition(":")[2]) - FIRST_UPDATE for key in row["heard"]]
                 answered.update(numbers)
                 yield from self._wrong_reply(row, numbers, here)
                 recorded |= {int(post["message_id"]): row for post in row["posts"] if post["message_id"]}
@@ -99,12 +98,7 @@ class Seen:
             yield f"in chat {chat_id} {len(orphans)} messages stand twice, and {said_so} of them say so"
 
 
-def _number(heard: str) -> int:
-    return int(heard.rpartition(":")[2]) - 1_000
-
-
 def figures_of(seen: Seen) -> dict[str, Any]:
-    """What was answered, posted and edited."""
     recovering = sum(any(POLICY.recovering_text in text for _, text in each["said"]) for each in seen.messages)
     rows = [row for rows in seen.rows.values() for row in rows]
     return {

@@ -19,8 +19,8 @@ import httpx
 
 from perdure.scenarios.cast.clerk import MESSENGER, PRETENDED_SECRET, Clerk, clerk_of, update_of
 from perdure.scenarios.faults.strikes import Victim, home_of, hosts_in, supervisor_in
+from perdure.scenarios.simulated_telegram import BotApi, BotFault
 from perdure.scenarios.stories.stage import Stage
-from perdure.scenarios.telegram.bot_api import BotApi, BotFault
 
 PATH: Final = f"/messengers/{MESSENGER}/webhook"
 HEADERS: Final = {"x-telegram-bot-api-secret-token": PRETENDED_SECRET, "content-type": "application/json"}
@@ -150,7 +150,7 @@ class Exchanges:
     # moments and deaths
 
     async def _moment(self, way: Way, chat_id: int, seen: int) -> bool:
-        """Wait for it. Returns False, and notes that, if it does not come."""
+        # Returns False, and notes that, if it does not come.
         if way.moment == "accepted":
             return True
 
@@ -180,8 +180,7 @@ class Exchanges:
             await self.kill(way.victim, victim)
 
     async def _rest(self, way: Way, chat_id: int) -> None:
-        """Wait until every accepted message of the chat is answered, or something is parked."""
-
+        # Until every accepted message of the chat is answered, or something is parked.
         async def is_over() -> bool:
             rows = await self.rows(chat_id)
             return bool(rows) and all(row["status"] not in ("waiting", "running") for row in rows)

@@ -54,13 +54,12 @@ from perdure.scenarios.commands.shown import in_words
 from perdure.scenarios.faults.chaos import unbalanced
 from perdure.scenarios.faults.strikes import Overview
 from perdure.scenarios.provider.script import Script
+from perdure.scenarios.simulated_telegram import BotApi, Posted, SocketTelegram
 from perdure.scenarios.stories.by_progress import AIM_S, Scene, StruckScenario, draw_kills
 from perdure.scenarios.stories.engine import perform, simulate_in_one_world
 from perdure.scenarios.stories.messenger import posting, posting_inside
 from perdure.scenarios.stories.messenger_play import AGAIN_S, HEADERS, PATH, REST_S
 from perdure.scenarios.stories.stage import Stage
-from perdure.scenarios.telegram.bot_api import BotApi, Posted
-from perdure.scenarios.telegram.server import SocketTelegram
 from perdure.scenarios.testing.laboratory import QUICK
 
 EDITIONS_MAX: Final = 200
@@ -87,7 +86,7 @@ class NewsroomScenario(StruckScenario):
     def __init__(self, editions: int, kills: int, seed: int, day_ms: int) -> None:
         super().__init__(seed)
         self._kills_max, self._day_ms = kills, day_ms
-        self._prefix = f"edition-{seed}-"
+        self._room, self._prefix = f"newsroom-{seed}", f"edition-{seed}-"
         self._editions = [f"{self._prefix}{number}" for number in range(editions)]
         usual = Limits()
         self.limits = replace(usual, wait_in_memory_ms=min(usual.wait_in_memory_ms, day_ms // DAY_H))
@@ -150,10 +149,6 @@ class NewsroomScenario(StruckScenario):
             for task in self._people:
                 task.cancel()
 
-    @property
-    def _room(self) -> str:
-        return f"newsroom-{self.seed}"
-
     # the people
 
     def _mails(self, number: int, edition: str, known: set[tuple[str, str]]) -> Iterator[Coroutine[Any, Any, None]]:
@@ -187,7 +182,7 @@ class NewsroomScenario(StruckScenario):
             await self._stage.answer(ask_id, way, who)
 
     async def _press(self, edition: str, message: Posted, number: int) -> None:
-        """Press the button of a way, on the device of one of the editors, which shows it even if it is gone by then."""
+        # On a device that shows the button even if it is gone by then.
         stage, who, way = self._stage, PEOPLE[number], WAYS[number]
         await asyncio.sleep(Random(f"{self.seed} press {edition} {who}").choice((0.0, HESITATION_S)))
         update = self._telegram.press(message, way, who, FIRST_PERSON + number)

@@ -38,6 +38,7 @@ from perdure.scenarios.faults.machine import full_disk, may_be_filled, stood_sti
 from perdure.scenarios.faults.strikes import hosts_in, some
 from perdure.scenarios.provider.faults import FaultPlan, Pace
 from perdure.scenarios.provider.server import SocketProvider
+from perdure.scenarios.simulated_telegram import SocketTelegram
 from perdure.scenarios.stories import messenger
 from perdure.scenarios.stories.chat_play import PEACE, Point
 from perdure.scenarios.stories.chat_recovery import ChatRecoveryStory
@@ -46,7 +47,6 @@ from perdure.scenarios.stories.fan_out import FanOut, Order, runs_of
 from perdure.scenarios.stories.jobs import Jobs
 from perdure.scenarios.stories.messenger_play import CALM, DEADLY, messages_of
 from perdure.scenarios.stories.stage import RayStage, Stage
-from perdure.scenarios.telegram.server import SocketTelegram
 
 LEAST_LEG_S: Final = 5.0  # that a leg takes at least, to know how many there can be
 COLD_RESTARTS: Final = 0.15  # share of the fan-outs in which everything is killed at once
@@ -84,8 +84,6 @@ GONE_S: Final = 20.0  # for the processes of the cluster, after its end
 
 
 class Sample(NamedTuple):
-    """One moment between two legs."""
-
     at_s: float
     retained: int  # ended runs in the ledger
     memory_mb: float  # of the supervisor and the hosts
@@ -105,7 +103,6 @@ class Curve(NamedTuple):
 
 
 def curves(samples: Sequence[Sample]) -> dict[str, Curve]:
-    """Every measure, after the warm-up."""
     warm = warmed_up(samples)
     measures = {
         "memory_mb_per_1000_retained": [each.memory_mb / max(1, each.retained) * 1000 for each in warm],
@@ -137,7 +134,7 @@ def growth(at_s: Sequence[float], values: Sequence[float]) -> tuple[float, ...]:
 
 
 def grown(samples: Sequence[Sample]) -> list[str]:
-    """What grows, in words. Nothing is said about a soak that is too short to tell."""
+    # Nothing is said about a soak that is too short to tell.
     warm = warmed_up(samples)
     if not warm or warm[-1].at_s - warm[0].at_s < JUDGED_FROM_S:
         return []
@@ -185,7 +182,6 @@ class Soak(Scenario):
 
     @contextlib.contextmanager
     def surroundings(self, data: Path | None) -> Iterator[None]:
-        """A model, a workspace and a Telegram, and clocks that can be set."""
         assert data is not None
         self._data = data = data.resolve()
         self._shift, self._chat.screen = beside(data, "clock"), self.screen
@@ -212,7 +208,10 @@ class Soak(Scenario):
             assert task is not None
             task.uncancel()
             self.screen.say("stopped; this is the report so far")
-        await self._audit(stage)
+        audit = await stage.ask("audit")
+        self.wrong += unbalanced(audit)
+        self.wrong += [f"a mail is parked: {each['mail_id']}, {each['error']}" for each in audit["parked_mail"]]
+        self.wrong += grown(self._samples)
 
     # between legs
 
@@ -447,7 +446,7 @@ class Soak(Scenario):
         assert isinstance(self._chat.provider, SocketProvider)
         return self._chat.provider
 
-    async def command(self, *words: str) -> Any:
+    async def command(self, *words: str) -> object:
         out = await self._printed(["-m", "perdure.cli", *words, "--json"], f"perdure {words[0]}")
         return json.loads(out) if out.strip() else None
 
@@ -463,15 +462,11 @@ class Soak(Scenario):
 
     # the end
 
-    async def _audit(self, stage: Stage) -> None:
-        audit = await stage.ask("audit")
-        self.wrong += unbalanced(audit)
-        self.wrong += [f"a mail is parked: {each['mail_id']}, {each['error']}" for each in audit["parked_mail"]]
-        self.wrong += grown(self._samples)
-
     def figures(self) -> dict[str, Any]:
-        """See `perdure soak --help`. The cluster is gone: its processes must be too, and its files must be whole."""
-        left = self._left_behind()
+        # The cluster is gone: its processes must be too, and its files must be whole.
+        children = [each for each in psutil.Process().children(recursive=True) if each.pid not in self._before]
+        _, alive = psutil.wait_procs(children, GONE_S)
+        left = [f"{each.pid} {each.name()}" for each in alive if each.is_running()]
         self.wrong += [f"a process was left behind: {each}" for each in left]
         asyncio.run(self._examine())
         return {
@@ -489,11 +484,6 @@ class Soak(Scenario):
         if self.played["backup"]:
             target, copy = beside(self._data, "backups"), beside(self._data, "restored")
             await self.command("restore", str(target), str(copy), "--replace")
-
-    def _left_behind(self) -> list[str]:
-        children = [each for each in psutil.Process().children(recursive=True) if each.pid not in self._before]
-        _, alive = psutil.wait_procs(children, GONE_S)
-        return [f"{each.pid} {each.name()}" for each in alive if each.is_running()]
 
     def sentences(self, told: dict[str, Any]) -> list[str]:
         said = [
@@ -544,7 +534,7 @@ async def waited_for(stage: Stage, storages: Path) -> str:
 
 
 def open_rows(kind: str, rows: Iterable[dict[str, Any]]) -> list[str]:
-    """What of these fibers, schedules with items of queues, or turns is not over and does not wait for a person."""
+    # What waits for a person is not among them.
     return [
         f"{row[NAMES_OF_ROWS[kind]]} of {row['agent']} is {row['status']}, in attempt {row['attempt']}"
         + (f", last error: {row['error']:.200}" if row.get("error") else "")
@@ -617,7 +607,7 @@ def write_shop(folder: Path, release: int) -> Path:
 
 
 def wrong_after_upgrade(release: int, begun: dict[str, Any], ended: dict[str, Any]) -> list[str]:
-    """What is wrong after the change from this release to the next, in sentences. Release 1 is the first."""
+    # Release 1 is the first.
     book = [[each, each + 1] for each in range(1, release + 1)]
     expected = {
         "the till before the change": (begun["till"], [release, (release - 1) * RINGS + 1, book[:-1]]),

@@ -24,15 +24,12 @@ class Stage(ABC):
     """What a story needs of a world, `ray` or `sim`. Time is that of the running loop, so in the simulated world it is virtual."""
 
     world: ClassVar[str]
+    _code_dir: Path | None
 
     @property
     @abstractmethod
     def client(self) -> Any:
         """A client, or a runtime as async code sees it: both have the same calls."""
-
-    @property
-    @abstractmethod
-    def _code_dir(self) -> Path | None: ...
 
     @abstractmethod
     async def kill(self, victim: Victim) -> str:
@@ -45,7 +42,7 @@ class Stage(ABC):
     def now_s(self) -> float:
         return asyncio.get_running_loop().time()
 
-    async def ask(self, name: str, *args: Any) -> Any:
+    async def ask(self, name: str, *args: object) -> Any:
         """Ask the supervisor, or the next one if it dies meanwhile."""
         return await self.client.ask(name, *args)
 
@@ -53,19 +50,18 @@ class Stage(ABC):
     async def answer(self, ask_id: str, value: object, who: str) -> None:
         """Answer a question of a run to people. Raises `AlreadyAnswered`."""
 
-    async def call(self, agent_class: type[Agent], name: str, method: str, *args: Any, **options: Any) -> Any:
+    async def call(self, agent_class: type[Agent], name: str, method: str, *args: object, **options: object) -> Any:
         return await getattr(self.client.agent(agent_class, name), method)(*args, **options)
 
-    async def run(self, agent_class: type[Agent], content: Any, run_id: str) -> RunResult:
+    async def run(self, agent_class: type[Agent], content: object, run_id: str) -> RunResult:
         result: RunResult = await self.client.run(agent_class, content, run_id=run_id)
         return result
 
     def agent_id(self, agent_class: type[Agent], name: str) -> str:
-        """The id of an agent. An old directory has its own names for types."""
+        # An old directory has its own names for types.
         return Address.of(agent_class, name, self._code_dir).agent_id
 
-    async def until(self, condition: Callable[[], Awaitable[Any]], within_s: float, look_s: float) -> bool:
-        """Look again and again until the condition holds. Returns False if that takes too long."""
+    async def until(self, condition: Callable[[], Awaitable[object]], within_s: float, look_s: float) -> bool:
         until_s = self.now_s() + within_s
         while self.now_s() < until_s:
             if await condition():
@@ -94,6 +90,7 @@ class RayStage(Stage):
         began_s = time.monotonic()
         heed_sigterm()
         self._runtime.open()
+        self._code_dir = self._runtime.client.code_dir
         heed_sigterm()
         self.start_s = time.monotonic() - began_s
 
@@ -107,10 +104,6 @@ class RayStage(Stage):
     @property
     def client(self) -> Any:
         return self._runtime.asynchronous
-
-    @property
-    def _code_dir(self) -> Path | None:
-        return self._runtime.client.code_dir
 
     async def kill(self, victim: Victim) -> str:
         return await kill_by(self._runtime, victim)
@@ -135,15 +128,11 @@ class SimStage(Stage):
     world = "sim"
 
     def __init__(self, laboratory: Laboratory, client: Client) -> None:
-        self._simulation, self._client = laboratory.simulation, client
+        self._simulation, self._client, self._code_dir = laboratory.simulation, client, client.code_dir
 
     @property
     def client(self) -> Client:
         return self._client
-
-    @property
-    def _code_dir(self) -> Path | None:
-        return self._client.code_dir
 
     async def answer(self, ask_id: str, value: object, who: str) -> None:
         await self._client.answer(ask_id, value, Answerer(who, is_operator=True), "runtime")

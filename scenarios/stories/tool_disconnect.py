@@ -29,12 +29,9 @@ STATUSES: Final[tuple[tuple[int, str | None], ...]] = ((429, "1"), (503, None), 
 
 
 class ToolDisconnect(ChatScenario):
-    """The connection breaks at one place of each turn."""
-
     name: ClassVar[str] = "tool-disconnect"
 
     def points_of(self, records: Sequence[SeenRequest]) -> list[Point]:
-        """Every place where a turn can break, in every way."""
         points: list[Point] = []
         for record in records:
             child = record.asks == self.quiz.child_question(0).asks
@@ -60,7 +57,6 @@ def _point(group: str, label: str, fault: Fault, record: SeenRequest, *, child: 
 
 
 def _places(where: str, record: SeenRequest) -> Iterator[tuple[str, str, Fault]]:
-    """Group, label and fault of each place in one reply."""
     count = len(record.sizes)
     for kind in BREAKS:
         yield kind, f"{kind} before the head of {where}", Fault(kind=kind)
@@ -88,7 +84,7 @@ def _places(where: str, record: SeenRequest) -> Iterator[tuple[str, str, Fault]]
 
 
 def _at_work(records: Sequence[SeenRequest]) -> Iterator[Point]:
-    """The connection breaks while tools run that the broken reply requested."""
+    # The tools are those that the broken reply requested.
     for record in records:
         for kind in BREAKS:
             for event in range(len(record.sizes) // 2, len(record.sizes)):

@@ -25,9 +25,9 @@ from perdure.scenarios.cast.outside import Outside, simulated
 from perdure.scenarios.provider.events import dumped
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace, Rule
 from perdure.scenarios.provider.script import Script
+from perdure.scenarios.simulated_telegram import BotFault
 from perdure.scenarios.stories.messenger_checks import Seen
 from perdure.scenarios.swarm.play_context import OFTEN, PlayContext
-from perdure.scenarios.telegram.bot_api import BotFault
 
 UNKNOWN: Final = ("OUTCOME UNKNOWN", "whose outcome is still unknown")  # of a call, or of one that it would repeat
 EXHAUSTED: Final = ("recovery_exhausted", "max_attempts_exceeded", "work_budget_exceeded", "no_progress_timeout")
@@ -187,7 +187,7 @@ async def letters(context: PlayContext) -> None:
         await _judge(context, chat_of)
 
 
-async def _send(context: PlayContext, number: int, chat_id: int, pause_s: float) -> Any:
+async def _send(context: PlayContext, number: int, chat_id: int, pause_s: float) -> object:
     await asyncio.sleep(pause_s)
     webhook = Webhook("POST", "/", {}, dumped(update_of(number, chat_id, ANSWERS)).encode())
     (messenger,) = Reception.messengers()

@@ -80,7 +80,6 @@ def explore(
 
 
 def places(story: Story, seed: int, limits: Limits, kill: str | None) -> list[Death]:
-    """Every visit of a kill point in a calm run, in order."""
     seen: list[Death] = []
 
     def note(process: str, point: KillPoint, detail: str) -> bool:
@@ -95,7 +94,6 @@ def places(story: Story, seed: int, limits: Limits, kill: str | None) -> list[De
 
 
 def die_at(story: Story, place: Death, seed: int = 0, limits: Limits = QUICK, *, diaries: bool = False) -> Death:
-    """Play the story with a death at one place, and say what came of it."""
     with Laboratory(seed, limits=limits, kill_at=place.visit, diaries=diaries) as laboratory:
         words, trace = finding(lambda: weathered(laboratory, story, story, TIMEOUT_MS))
     return replace(place, problem=words, trace=trace)

@@ -32,7 +32,7 @@ class PlayContext:
         if not fine:
             self.complaints.append(complaint)
 
-    async def persist(self, ask: Callable[[], Awaitable[Any]]) -> Any:
+    async def persist(self, ask: Callable[[], Awaitable[object]]) -> Any:
         """Ask until there is an answer: calls may be interrupted, and a batch may be refused for a moment. None if there never is one."""
         for _ in range(TRIES_MAX):
             try:
@@ -42,7 +42,7 @@ class PlayContext:
         self.expect(False, "a call was interrupted for ever")
         return None
 
-    async def call(self, agent_class: type[Agent], name: str, method: str, *args: Any) -> Any:
+    async def call(self, agent_class: type[Agent], name: str, method: str, *args: object) -> Any:
         return await self.persist(partial(self.client.call, agent_class, name, method, args, {}))
 
 

@@ -108,8 +108,6 @@ class SeedReport:
 
 @dataclass
 class SwarmReport:
-    """What came of all seeds."""
-
     seeds: int = 0
     kills: int = 0
     visits: int = 0

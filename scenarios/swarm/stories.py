@@ -15,7 +15,7 @@ from itertools import pairwise
 from random import Random
 from typing import Any, Final
 
-from perdure.actors import Agent, Client, all_of
+from perdure.actors import Agent, all_of
 from perdure.ledger import (
     AskClosed,
     BadRequest,
@@ -49,7 +49,6 @@ SPREAD_S: Final = 6.0
 
 
 def task(die: Random, depth: int = 0) -> Task:
-    """One task that ends of itself."""
     below = die.randint(1, 3) if depth else 0
     aside = die.choice((0, 0, 1, 2)) if depth else 0
     return Task(
@@ -67,7 +66,6 @@ def task(die: Random, depth: int = 0) -> Task:
 
 
 async def trees(context: PlayContext) -> None:
-    """Awaited runs, nested up to three levels, asked for by the client under its own ids."""
     die = context.die
     kinds = (Worker, Worker, Worker, LoneWorker, OnceWorker)
     count = die.randint(1, 4)
@@ -94,7 +92,6 @@ async def _tree(context: PlayContext, run_id: str, kind: type[Worker], wanted: T
 
 
 async def batches(context: PlayContext) -> None:
-    """Detached fan-outs with handlers of every temper."""
     die = context.die
     for number in range(die.randint(1, 2)):
         boss, name = die.choice(BOSSES), f"{context.tag}boss-{number}"
@@ -240,7 +237,6 @@ async def _contradict(context: PlayContext, run_id: str, other: Task) -> None:
 
 
 async def desks(context: PlayContext) -> None:
-    """Jobs of every kind, accepted again and again."""
     die = context.die
     for number in range(die.randint(1, 2)):
         desk, jobs = f"{context.tag}desk-{number}", draw_jobs(die.randint(4, 14), die.randrange(1_000_000), SPREAD_S)
@@ -256,7 +252,7 @@ async def desks(context: PlayContext) -> None:
 
 
 async def _until(
-    context: PlayContext, fits: Callable[[Any], bool], agent_class: type[Agent], name: str, method: str, *args: Any
+    context: PlayContext, fits: Callable[[Any], bool], agent_class: type[Agent], name: str, method: str, *args: object
 ) -> None:
     told: Any = None
     for _ in range(LOOKS_MAX):
@@ -340,7 +336,8 @@ async def _wait(context: PlayContext, run_id: str, job: WaitJob, paused: bool) -
     while not ended.done():
         for ask in await context.persist(lambda: client.ask("asks")) if job.asks else ():
             if ask["run_id"] == run_id:
-                await context.persist(partial(_steered, partial(_answered, client, ask["ask_id"])))
+                answer = partial(client.answer, ask["ask_id"], True, Answerer("ada", is_operator=True), "cli")
+                await context.persist(partial(_steered, answer))
         await asyncio.wait([ended], timeout=2)
     result = ended.result()
     if result is not None:
@@ -349,11 +346,7 @@ async def _wait(context: PlayContext, run_id: str, job: WaitJob, paused: bool) -
         )
 
 
-async def _answered(client: Client, ask_id: str) -> None:
-    await client.answer(ask_id, True, Answerer("ada", is_operator=True), "cli")
-
-
-async def _steered(ask: Callable[[], Awaitable[Any]]) -> None:
+async def _steered(ask: Callable[[], Awaitable[object]]) -> None:
     with suppress(EventRefused, PauseRefused, AskClosed, UnknownRun):  # it has ended, or somebody was first
         await ask()
 

@@ -49,7 +49,7 @@ class BucketLedger:
         self._directory = directory
 
     def life(self, world: World, cache_lost: float) -> BucketStore:
-        """The store of a life of the supervisor that begins; its machine is a new one with this probability."""
+        # With the probability `cache_lost` its machine is a new one.
         cache = self._directory / "machine"
         if cache_lost and world.dice.roll() < cache_lost:
             rmtree(cache, ignore_errors=True)
@@ -72,7 +72,6 @@ class BucketLedger:
             )
 
     def catch_up(self, upto: int) -> None:
-        """Tell the ledger what a life has found up to a slot."""
         for number in range(self.reached + 1, upto + 1):
             key = slot_key(number)
             record = record_of(key, self.objects.held[key])
@@ -127,7 +126,7 @@ class WatchedStore(BucketStore):
         super().checkpoint(meta, upto_seq, records, forgotten)
 
     def end(self) -> None:
-        """The process is dead: its files are closed as they are."""
+        # The process is dead: its files are closed as they are.
         self._release()
 
     def _complain(self, what: str) -> None:

@@ -23,12 +23,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from perdure.actors import Host, Supervisor
 from perdure.actors.link.messages import Deliver, Message, RunEnded, RunsEnded, Start, Starts, Wake
@@ -199,7 +198,7 @@ def _owes(activation: Activation | None) -> bool:
     )
 
 
-def _differences(what: str, kept: Any, folded: Any) -> Iterator[str]:
+def _differences(what: str, kept: object, folded: object) -> Iterator[str]:
     if kept is None or folded is None:
         yield f"{what} is {'not kept' if kept is None else 'kept, but not durable'}"
         return
@@ -232,7 +231,6 @@ def strangers(hosts: Iterable[Host], shadow: View) -> Iterator[str]:
 
 
 def unfinished(view: View) -> Iterator[str]:
-    """What is left to do."""
     for run in view.runs.values():
         if run.is_live or run.is_placed or run.cleared:
             yield f"run {run.run_id} is {run.status}, on host {run.host_id!r}, cleared {run.cleared}, attempt {run.attempt}"
@@ -306,8 +304,8 @@ def left_behind(disk: Disk, view: View, run_ids: Iterable[tuple[str, str]]) -> I
             yield f"run {run_id} was cleared, and its child's storage is still there"
 
 
-def demand(*complaints: Callable[[], Iterable[str]] | Iterable[str]) -> None:
-    found = [each for source in complaints for each in (source() if callable(source) else source)]
+def demand(*complaints: Iterable[str]) -> None:
+    found = [each for source in complaints for each in source]
     if found:
         raise Violation("; ".join(found[:5]) + (f"; and {len(found) - 5} more" if len(found) > 5 else ""))  # noqa: PLR2004
 
@@ -325,7 +323,6 @@ class LedgerDisk(CarriedDisk):
         self.forgotten: dict[str, set[tuple[str, int]]] = {}
 
     def of_host(self, host_id: str) -> CarriedDisk:
-        """The disk of a host."""
         made = CarriedDisk(self.directory.with_name(host_id))
         made.witness = self.witness  # type: ignore[method-assign]
         return made
@@ -341,9 +338,8 @@ class LedgerDisk(CarriedDisk):
         super()._hold(agent_id, holder)
 
 
+# For invariant 3: no effect before its commit.
 class Wiretap:
-    """Compares a supervisor's messages with the durable facts (invariant 3)."""
-
     def __init__(self, supervisor: Supervisor, ledger: Ledger) -> None:
         self._supervisor, self._ledger = supervisor, ledger
         self.serve = supervisor.serve
@@ -356,7 +352,6 @@ class Wiretap:
 
 
 def premature(message: Message, shadow: View) -> Iterator[str]:
-    """Effects in a message whose facts are not durable."""
     match message:
         case Start(_, incarnation, run_id) if incarnation > shadow.incarnation:
             yield f"run {run_id} was started in incarnation {incarnation} before that was durable ({shadow.incarnation})"
@@ -419,7 +414,7 @@ def out_of_step(view: View) -> Iterator[str]:
     yield from _loads(view)
 
 
-def _unequal(name: str, kept: dict[str, Any], made: dict[str, Any]) -> Iterator[str]:
+def _unequal(name: str, kept: Mapping[str, object], made: Mapping[str, object]) -> Iterator[str]:
     for key in kept.keys() | made.keys():
         if kept.get(key) != made.get(key):
             yield f"index {name}[{key!r}] is {kept.get(key)!r}; the records say {made.get(key)!r}"
@@ -462,7 +457,7 @@ def _holdings(view: View) -> Iterator[str]:
     families = {
         each for each in (*view.agents, *view.mailbox, *view.parked_mail, *view.asked_for, *view.wanted) if ">" in each
     }
-    made: dict[str, tuple[Any, Any]] = {
+    made: dict[str, tuple[object, object]] = {
         "tallied": (+view.tallied, Counter(run.status for run in runs if not run.cleared)),
         "live": (view.live, sum(run.is_live for run in runs)),
         "settled": (

@@ -17,7 +17,7 @@ from mcp.shared.exceptions import MCPError
 
 from perdure.actors import Agent, exposed, offers_of
 from perdure.ledger import BadRequest
-from perdure.scenarios.commands.mcp import mcp
+from perdure.scenarios.commands.serve import mcp
 from tests.gateway.cast import Counter
 from tests.gateway.mcp_cast import Importer
 from tests.gateway.real import ROOT

@@ -28,7 +28,7 @@ from perdure.ledger.maintenance.target import PIECES, BackupTarget
 from perdure.ledger.storage.agent_storages import AgentStorages, FileDisk
 from perdure.ledger.store.lock import Lock
 from perdure.scenarios.cli import app
-from perdure.scenarios.commands.doctor import diagnosis
+from perdure.scenarios.commands.keep import diagnosis
 from tests.ledger.directories import file_of, lived, recorded, written
 from tests.ledger.wrecks import ROOT
 

@@ -13,7 +13,7 @@ from perdure.ledger.maintenance.cold_view import cold_view
 from perdure.ledger.maintenance.examination import examine_storages
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.ledger.store.integrity import Finding
-from perdure.scenarios.commands.doctor import diagnosis
+from perdure.scenarios.commands.keep import diagnosis
 from tests.ledger.directories import file_of, lived, recorded, written
 
 ANNA, BERT = "anna@m:T", "bert@m:T"

@@ -18,7 +18,7 @@ from perdure.ledger.maintenance.cold_view import ColdSteward
 from perdure.ledger.maintenance.restoration import restore_backup
 from perdure.ledger.maintenance.restore_part import left_beside
 from perdure.ledger.maintenance.target import BackupTarget
-from perdure.scenarios.commands.doctor import diagnosis, doctor
+from perdure.scenarios.commands.keep import diagnosis, doctor
 from tests.ledger.directories import lived, recorded, written
 from tests.ledger.wrecks import ROOT
 

@@ -26,7 +26,7 @@ from perdure.actors.sim_world.sim_ports import EPOCH_MS
 from perdure.gateway import Gateway
 from perdure.ledger import Secret, taken_out
 from perdure.policies import Answerer
-from perdure.scenarios.telegram.sim import SimTelegram
+from perdure.scenarios.simulated_telegram import SimTelegram
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.gateway.real import real_gateway
 from tests.readmes.pages import GATEWAY, GUIDE, LIMITS, PAGES, PYTHON, Page, example, module_of, modules

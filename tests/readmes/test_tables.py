@@ -28,7 +28,7 @@ from perdure.policies import (
     phases,
 )
 from perdure.scenarios import exits
-from perdure.scenarios.bench import runner
+from perdure.scenarios.bench.command import FIGURES
 from perdure.scenarios.cli import app
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
 from tests.actors.chat.desk import SCRIPT, Outside, play
@@ -123,7 +123,7 @@ def test_the_options_in_the_table_belong_to_some_command() -> None:
 
 def test_every_group_of_figures_has_a_row_and_no_other_is_there() -> None:
     groups = [row[0].strip("`") for row in rows(SCENARIOS.section("Figures"))]
-    assert list(dict.fromkeys(groups)) == list(runner.FIGURES)
+    assert list(dict.fromkeys(groups)) == list(FIGURES)
 
 
 def test_the_figures_of_the_front_page_are_those_of_the_table_of_others() -> None:

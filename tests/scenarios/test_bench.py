@@ -13,8 +13,8 @@ from perdure import ledger
 from perdure.actors import Client
 from perdure.ledger import BadRequest, Wanted, page_of, restore
 from perdure.ledger.store.duckdb_store import DuckDBStore
-from perdure.scenarios.bench import alarms as bench_alarms
-from perdure.scenarios.bench import runner
+from perdure.scenarios.bench import command
+from perdure.scenarios.bench.command import measure_apart
 from perdure.scenarios.bench.figures import (
     Compared,
     Failed,
@@ -29,7 +29,7 @@ from perdure.scenarios.bench.figures import (
 from perdure.scenarios.bench.growth import MEMBERS, fan_out
 from perdure.scenarios.bench.ledger import boot_once, build
 from perdure.scenarios.bench.measuring import Bench, percentile
-from perdure.scenarios.bench.runner import measure_apart
+from perdure.scenarios.bench.runs import build_armed
 from perdure.scenarios.cast.measured import Parent, Sleepyhead
 from perdure.scenarios.cli import app
 from perdure.scenarios.testing.laboratory import Laboratory
@@ -112,7 +112,7 @@ def test_a_percentile_is_one_of_the_values(share: float, value: float) -> None:
 
 def test_a_group_that_does_not_exist_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match=r"only.*fan-out"):
-        runner.main(only=["awaited", "fanout"], data=tmp_path / "untouched")
+        command.main(only=["awaited", "fanout"], data=tmp_path / "untouched")
     assert not (tmp_path / "untouched").exists()
 
 
@@ -131,16 +131,16 @@ def test_a_group_that_fails_is_a_failed_row_and_the_others_are_measured(
     def toy(group: str, place: Path, *, quick: bool, load: int, bucket: str) -> list[str]:
         return [sys.executable, "-c", COMMANDS[group][0].format(json.dumps([LEDGER]))]
 
-    monkeypatch.setattr(runner, "command_for", toy)
-    assert runner.main(as_json=True, only=list(COMMANDS)) is False
+    monkeypatch.setattr(command, "command_for", toy)
+    assert command.main(as_json=True, only=list(COMMANDS)) is False
     told = json.loads(capsys.readouterr().out)
     assert told["figures"] == [LEDGER]
     assert {each["group"]: each["cause"] for each in told["failures"]} == {
         group: cause for group, (_, cause) in COMMANDS.items() if cause is not None
     }
-    assert runner.main(only=["awaited"]) is True
+    assert command.main(only=["awaited"]) is True
     assert "ledger: 1 s (1 to 1); goal ≤ 3 s, met" in capsys.readouterr().out
-    assert runner.main(only=["fan-out"]) is False
+    assert command.main(only=["fan-out"]) is False
     assert "fan-out: FAILED, TimeoutError: nothing came of it" in capsys.readouterr().out
 
 
@@ -152,7 +152,7 @@ def test_a_group_that_hangs_is_ended() -> None:
 @pytest.mark.thorough
 def test_a_group_is_measured_by_a_command_of_its_own(tmp_path: Path) -> None:
     done = subprocess.run(
-        runner.command_for("boot", tmp_path, quick=True), cwd=ROOT, capture_output=True, text=True, check=True
+        command.command_for("boot", tmp_path, quick=True), cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert [figure["goal"] for figure in json.loads(done.stdout)] == ["≤ 1 s", "≤ 300 MB"]
 
@@ -182,7 +182,7 @@ def test_the_ledger_that_is_booted_holds_what_it_is_said_to_hold(tmp_path: Path)
 
 
 def test_the_agents_that_are_booted_asleep_have_their_alarms(tmp_path: Path) -> None:
-    bench_alarms.build(tmp_path, 30)
+    build_armed(tmp_path, 30)
     assert boot_once(tmp_path)["armed"] == 30
 
 
@@ -221,29 +221,29 @@ def test_a_bucket_is_measured_where_one_is_named_and_alone(
         asked.append((group, bucket))
         return [sys.executable, "-c", COMMANDS["awaited"][0].format(json.dumps([LEDGER]))]
 
-    monkeypatch.setattr(runner, "command_for", toy)
+    monkeypatch.setattr(command, "command_for", toy)
     url = (tmp_path / "bucket").as_uri()
-    assert runner.main(data=url + "/") is True
-    assert runner.main(only=["bucket"], data=url) is True
+    assert command.main(data=url + "/") is True
+    assert command.main(only=["bucket"], data=url) is True
     assert asked == [("bucket", url)] * 2
     with pytest.raises(
         BadRequest, match=r"only.*'bucket' is measured in a bucket; name one: --data s3://bucket/prefix"
     ):
-        runner.main(only=["bucket"])
+        command.main(only=["bucket"])
     with pytest.raises(BadRequest, match=r"only.*'fan-out' is not one of bucket"):
-        runner.main(only=["fan-out"], data=url)
+        command.main(only=["fan-out"], data=url)
     with pytest.raises(BadRequest, match=r"data.*no bucket that Perdure knows"):
-        runner.main(data="ftp://somewhere")
+        command.main(data="ftp://somewhere")
     monkeypatch.setitem(sys.modules, "perdure.ledger.store.bucket", None)
     monkeypatch.delattr(ledger, "Bucket", raising=False)
     with pytest.raises(BadRequest, match=r"data.*needs `pip install 'perdure\[bucket\]'`"):
-        runner.main(data=url)
+        command.main(data=url)
     capsys.readouterr()
 
 
 def test_the_process_of_a_group_is_told_the_bucket(tmp_path: Path) -> None:
-    assert runner.command_for("bucket", tmp_path, quick=True, bucket="s3://b/p")[-3:] == ["0", "--quick", "s3://b/p"]
-    assert runner.command_for("awaited", tmp_path, quick=False)[-2:] == [str(tmp_path), "0"]
+    assert command.command_for("bucket", tmp_path, quick=True, bucket="s3://b/p")[-3:] == ["0", "--quick", "s3://b/p"]
+    assert command.command_for("awaited", tmp_path, quick=False)[-2:] == [str(tmp_path), "0"]
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ from perdure.ledger.storage.file_disk import log_of, place_of
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.policies import Limits
 from perdure.scenarios.cli import app, main
-from perdure.scenarios.commands.cold import ColdLedger
+from perdure.scenarios.commands.opening import ColdLedger
 from perdure.scenarios.commands.shown import print_table
 from perdure.scenarios.exits import Terminated
 from perdure.scenarios.stories import fan_out

@@ -28,8 +28,8 @@ from perdure.ledger import PerdureError, ReplicaSettings, keep_replica, open_rep
 from perdure.ledger.maintenance.cold_view import cold_view
 from perdure.ledger.storage.agent_storages import AgentStorages, FileDisk
 from perdure.ledger.store.integrity import Finding
-from perdure.scenarios.commands.cold import ColdLedger
-from perdure.scenarios.commands.doctor import diagnosis
+from perdure.scenarios.commands.keep import diagnosis
+from perdure.scenarios.commands.opening import ColdLedger
 from perdure.scenarios.stories import fan_out
 from perdure.scenarios.stories.engine import playing
 from tests.actors.runtime.test_backup import Workshop

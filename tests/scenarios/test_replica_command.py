@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from perdure import BadRequest, Runtime
 from perdure.ledger import ReplicaSettings, replica_of
 from perdure.scenarios.cli import app
-from perdure.scenarios.commands.replica import replica_words
+from perdure.scenarios.commands.shown import replica_words
 
 TOLD = {**ReplicaSettings("s3://b/p", 500, 2_000)._asdict(), "behind_ms": 1_500, "filled": True, "trouble": ""}
 

@@ -10,12 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from perdure.cli import app
-from perdure.scenarios.bench import runner
+from perdure.scenarios.bench import command
+from perdure.scenarios.bench.command import VERSUS
 from perdure.scenarios.bench.figures import Failed, Found, Group, line
 from perdure.scenarios.bench.measuring import Bench
 from perdure.scenarios.bench.peers import AWAITED, FAN_OUT, PEERS, PeerName, PeerNeeds, PeerProcess, installed
 from perdure.scenarios.bench.runs import beside
-from perdure.scenarios.bench.table import VERSUS
 
 TOY = """
 import asyncio
@@ -89,6 +89,6 @@ def test_a_measurement_that_fails_is_told_with_its_cause(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(PEERS, PeerName.DBOS, PeerNeeds("Tortoise", "no.matter", (), (), ""))
-    monkeypatch.setattr(runner, "measure_apart", lambda name, *_: Failed(name, "it was slow"))
-    assert runner.main(as_json=True, versus=PeerName.DBOS) is False
+    monkeypatch.setattr(command, "measure_apart", lambda name, *_: Failed(name, "it was slow"))
+    assert command.main(as_json=True, versus=PeerName.DBOS) is False
     assert json.loads(capsys.readouterr().out)["failures"] == [{"group": "dbos", "cause": "it was slow"}]

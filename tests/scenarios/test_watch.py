@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from perdure.ledger import BadRequest
 from perdure.scenarios.cli import app
-from perdure.scenarios.commands.watch import LINES_AROUND, ROWS_MIN, LiveOverview
+from perdure.scenarios.commands.overview import LINES_AROUND, ROWS_MIN, LiveOverview
 from perdure.scenarios.live_view import PipeScreen, TerminalScreen
 
 

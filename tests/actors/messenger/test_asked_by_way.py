@@ -14,7 +14,7 @@ from perdure.actors.messenger.adapter import ButtonAdapter
 from perdure.actors.messenger.messenger_events import Person, conversation_name
 from perdure.ledger import AlreadyAnswered, BadRequest
 from perdure.policies import Answerer
-from perdure.scenarios.telegram.sim import SimTelegram
+from perdure.scenarios.simulated_telegram import SimTelegram
 from tests.actors.messenger.paper import Board, Bot, Chat, PaperWithButtons, pressed, visit
 from tests.actors.messenger.test_approvals import BEN, keys
 from tests.actors.messenger.test_deaths_of_replies import Death

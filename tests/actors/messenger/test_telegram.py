@@ -29,8 +29,7 @@ from perdure.actors.messenger.adapter import Button
 from perdure.actors.messenger.telegram import SECRET_HEADER, TEXT_MAX, rendered
 from perdure.ledger import BadRequest
 from perdure.policies import Counting, length_of
-from perdure.scenarios.telegram.bot_api import BotFault
-from perdure.scenarios.telegram.sim import SimTelegram, SimWire
+from perdure.scenarios.simulated_telegram import BotFault, SimTelegram, SimWire
 
 ADA = {"id": 7, "is_bot": False, "first_name": "Ada", "last_name": "L.", "username": "ada"}
 PRIVATE, GROUP = {"id": 7, "type": "private"}, {"id": -100, "type": "supergroup", "title": "Many"}

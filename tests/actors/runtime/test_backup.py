@@ -19,7 +19,7 @@ from perdure.ledger.maintenance.restoration import restore_backup
 from perdure.ledger.maintenance.target import BackupTarget
 from perdure.ledger.storage.agent_storages import AgentStorages, FileDisk
 from perdure.ledger.store.duckdb_store import DuckDBStore
-from perdure.scenarios.commands.doctor import diagnosis
+from perdure.scenarios.commands.keep import diagnosis
 from perdure.scenarios.testing.checks import unfinished
 from perdure.scenarios.testing.laboratory import QUICK, Laboratory
 from tests.ledger.directories import formatted

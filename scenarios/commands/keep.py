@@ -1,4 +1,4 @@
-"""`perdure backup` and `perdure restore`."""
+"""The commands that keep a directory: `doctor`, `backup`, `restore` and `replica`."""
 
 from __future__ import annotations
 
@@ -12,16 +12,40 @@ from typing import Annotated, NamedTuple
 import typer
 
 from perdure import actors, ledger
-from perdure.ledger import LEDGER, BadRequest, LedgerError, Moment, bucket_of, checked_url, given_as, is_url
+from perdure.actors import read_record
+from perdure.ledger import (
+    AGENTS,
+    LAG_MAX_MS,
+    LAG_MS,
+    LEDGER,
+    BadRequest,
+    KnownAgents,
+    LedgerDamaged,
+    LedgerError,
+    LedgerTooNew,
+    LedgerTooOld,
+    Moment,
+    NoLongerServed,
+    SupervisorUnreachable,
+    bucket_of,
+    checked_replica,
+    checked_url,
+    given_as,
+    is_url,
+    keep_replica,
+    replica_of,
+)
 from perdure.ledger.maintenance.backup import Backup, Steward, prune
-from perdure.ledger.maintenance.cold_view import ColdSteward
+from perdure.ledger.maintenance.cold_view import ColdSteward, cold_view
+from perdure.ledger.maintenance.examination import examine_storages
 from perdure.ledger.maintenance.restoration import restore_backup
+from perdure.ledger.maintenance.restore_part import left_beside
 from perdure.ledger.maintenance.target import BackupTarget
-from perdure.ledger.store.integrity import is_begun
-from perdure.scenarios.commands.doctor import diagnosis, show
+from perdure.ledger.store.integrity import Finding, Severity, examine, is_begun, repair
 from perdure.scenarios.commands.opening import served
-from perdure.scenarios.commands.options import AsJson, directory
-from perdure.scenarios.commands.shown import json_of
+from perdure.scenarios.commands.options import HERE, AsJson, Data, directory
+from perdure.scenarios.commands.shown import instant, json_of, replica_words
+from perdure.scenarios.exits import REFUSED
 
 Directory = Annotated[Path, typer.Argument(help="The data directory.", parser=directory, metavar="DIR")]
 Place = Annotated[
@@ -114,7 +138,7 @@ def _of_bucket(url: str, wish: _Wish, *, as_json: bool) -> None:
         if as_json:
             print(json_of([{"name": pin.name, "slot": pin.slot, "made_at_ms": pin.at_ms} for pin in pins]))
         else:
-            lines = [f"{pin.name:24} slot {pin.slot:<12} {_time(pin.at_ms)}" for pin in pins]
+            lines = [f"{pin.name:24} slot {pin.slot:<12} {instant(pin.at_ms)}" for pin in pins]
             print("\n".join(lines) or f"{url} has no backups.")
         return
     if wish.unwanted:
@@ -197,7 +221,7 @@ def _bring_backup(target: BackupTarget, data: Path, name: str, *, replace: bool)
         if url:
             stack.enter_context(actors.bucket_needed("data", url))
             left_out = ledger.restore_directory_to_bucket(place, url).findings
-    made = f"Backup {manifest.name} of {_time(manifest.made_at_ms)}, up to fact {manifest.seq}"
+    made = f"Backup {manifest.name} of {instant(manifest.made_at_ms)}, up to fact {manifest.seq}"
     return [f"{made}, is in {url or place}.", *left_out]
 
 
@@ -229,5 +253,154 @@ def _moment(at: str) -> tuple[int | None, int | None]:
     return None, int((time_at if time_at.tzinfo else time_at.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
-def _time(at_ms: int) -> str:
-    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+def doctor(
+    mend: Annotated[
+        bool, typer.Option("--repair", help="Repair what can be repaired; a copy of every file is kept.")
+    ] = False,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Open each storage, however many there are; some 2 ms for each.")
+    ] = False,
+    data: Data = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Verify a directory: the ledger's files, chain, journal and records, and the agents' storages against the ledger.
+
+    Of a bucket, the chain of its journal is followed from its last root, and the pieces of the ledger's database are verified; with
+    --deep each storage, too. Objects are named that are not of the ledger, that nothing names and that are older than what is kept, and
+    that a backup lacks. It may be served meanwhile.
+
+    Each line begins with its severity: `ok`; `warning`, which the next start repairs or which does no harm; `damage`, which it does not;
+    `refused`, when the ledger is absent, in use, not writable or of another format. Exits 1 if there is damage, and 2 if the ledger could
+    not be examined.
+
+    A storage is missing if its agent had reported something and there is no file; damaged if its headers or its log are; older than the
+    ledger if it has not come as far as its agent had reported; nobody's if the ledger knows of no agent that it belongs to. How far
+    storages have come is looked at if there are at most 1,000, or with --deep.
+
+    Nodes of a cluster that do not see the directory are named, and files of two directories in one.
+
+    What a restore into this directory that was killed has left beside it is named, too.
+
+    Small files that are not as they were written are named: code, which types there are, where the Ray is, the format. So are
+    agent types that have the same class name and different places: the code may have been moved.
+
+    If the directory is served, its supervisor is asked which storages there should be. The ledger's files are not looked at then.
+
+    A storage is mended by its agent's next life, and by nothing else. What a life cut off a log is kept, and named here.
+
+    With --repair, missing commits are taken from the journal, and what cannot be proven is given up. A file that DuckDB cannot read is
+    rebuilt from the journal, or from the rows that can be read. Each line says what was recovered and what was not. Every file is kept
+    as it was, under a name that ends in `.damaged-1`, `.damaged-2`, …
+
+    Examples:
+        perdure doctor
+        perdure doctor --deep --json
+        perdure doctor --repair
+    """
+    if url := bucket_of(data):
+        if mend:
+            raise BadRequest(
+                "repair", f"nothing is repaired in {url}: no object is ever changed there; restore what is missing"
+            )
+        with actors.bucket_needed("data", url):
+            show(ledger.examine_bucket(url, deep=deep), as_json=as_json)
+        return
+    findings = None if mend else _of_served(data, deep=deep)
+    if findings is None:
+        findings = diagnosis(data, mend=mend, deep=deep)
+    advice = "delete it; the next restore into this directory does so"
+    for part in left_beside(data.resolve()):
+        findings.append(Finding("warning", f"{part} was left by a restore that was killed", advice))
+    show(findings, as_json=as_json)
+
+
+def diagnosis(data: Path, *, mend: bool = False, deep: bool = False) -> list[Finding]:
+    try:
+        actors.check_directory(data)
+    except (LedgerTooOld, LedgerTooNew) as problem:
+        return [Finding("refused", problem.problem, problem.advice)]
+    except LedgerError as problem:
+        return [Finding("damage", problem.problem, problem.advice)]
+    findings = (repair if mend else examine)(data / LEDGER)
+    if any(each.severity == "refused" for each in findings):
+        return findings
+    try:
+        known = cold_view(data / LEDGER)
+    except LedgerError as problem:
+        known = KnownAgents({})
+        what = f"which storages there should be is not known, because the ledger cannot be read: {problem.problem}"
+        severity: Severity = "warning" if any(each.severity == "damage" for each in findings) else "damage"
+        findings.append(Finding(severity, what, "repair the ledger, and ask again"))
+    return [*findings, *examine_storages(data / AGENTS, known, deep=deep), *actors.findings_in(data)]
+
+
+def show(findings: list[Finding], *, as_json: bool = False) -> None:
+    """Print findings, and exit by them."""
+    if as_json:
+        print(json_of([{"severity": each.severity, "what": each.what, "advice": each.advice} for each in findings]))
+    else:
+        for each in findings:
+            print(f"{each.severity:8} {each.what}" + (f" – {each.advice}" if each.advice else ""))
+    severities = {each.severity for each in findings}
+    if severities & {"damage", "refused"}:
+        raise typer.Exit(1 if "damage" in severities else REFUSED)
+
+
+def _of_served(data: Path, *, deep: bool) -> list[Finding] | None:
+    if read_record(data) is None or not is_begun(data / LEDGER):
+        return None
+    # Where no supervisor comes up, also because the ledger is damaged, the files themselves are looked at.
+    with (
+        suppress(SupervisorUnreachable, NoLongerServed, LedgerDamaged),
+        actors.Runtime(data, may_start=False) as runtime,
+    ):
+        return actors.served_findings(runtime.ask, data, deep=deep)
+    return None
+
+
+def replica(
+    url: Annotated[
+        str | None, typer.Argument(help="Follow the directory there from its next start on: s3://bucket/prefix.")
+    ] = None,
+    lag_ms: Annotated[int, typer.Option(help="How often what is new is brought there.")] = LAG_MS,
+    lag_max_ms: Annotated[int, typer.Option(help="Answers wait while the bucket is further behind.")] = LAG_MAX_MS,
+    off: Annotated[bool, typer.Option("--off", help="Follow it no more; what is in the bucket stays there.")] = False,
+    data: Data = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Follow a directory into a bucket, so that a lost disk undoes the last moments only; or show how far the bucket is behind.
+
+    Answers wait for the directory's disk alone. The bucket has the directory as it was between two decisions of the ledger, at most
+    --lag-max-ms ago: `perdure restore URL` brings that back, everywhere at once. The first start brings everything there, and serves when
+    it is there.
+
+    A directory that is served is followed as it was told when its supervisor began: stop it to change that.
+
+    Examples:
+        perdure replica s3://bucket/perdure
+        perdure replica
+        perdure replica --off
+    """
+    if place := bucket_of(data):
+        raise BadRequest("dir", f"{place} is a bucket already: what is acknowledged is there")
+    with served(data) as runtime:
+        told = None if runtime is None else runtime.ask("ps", 0)["supervisor"].get("replica")
+        if url is not None or off:
+            if url is not None and off:
+                raise BadRequest("off", "name a bucket, or say --off")
+            if runtime is not None:
+                raise BadRequest("replica", f"a supervisor serves {data}; `perdure stop` it first")
+            if not data.is_dir():
+                raise BadRequest("data", f"there is no directory {data}")
+            wanted = checked_replica(url or "", lag_ms, lag_max_ms)
+            if url:
+                actors.check_bucket("replica", url)
+            keep_replica(data, wanted)
+    settings = replica_of(data)
+    told = told or (settings._asdict() if settings is not None else None)
+    if as_json:
+        print(json_of({"replica": told}))
+    elif told is None:
+        print(f"{given_as(data)} is followed nowhere.")
+    else:
+        print(replica_words(told))

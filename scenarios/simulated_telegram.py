@@ -1,19 +1,41 @@
 """A simulated Telegram: the part of the Bot API that a messenger needs, and faults on demand.
 
-It has no sockets and no clock. It keeps every message with all its texts, so its log shows what people have seen. `telegram.server` puts it
-behind real HTTP, and `telegram.sim` into the simulated world.
+`BotApi` has no sockets and no clock. It keeps every message with all its texts, so its log shows what people have seen. Behind HTTP, as
+`/bot<token>/<method>`:
+
+    with SocketTelegram() as telegram:
+        bot = Telegram("1:token", secret_token="…", base_url=telegram.base_url)
+        telegram.plan([BotFault(method="sendMessage", kind="silent")])
+        …
+        telegram.log()
+
+In the simulated world, behind the same client library and in virtual time:
+
+    telegram = SimTelegram()
+    bot = Telegram("1:token", secret_token="…", wire=telegram.wire)
+
+That one lives outside of every simulated process, so messages outlive the process that posted them.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, Self
+from urllib.parse import parse_qsl
 
 from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
+from telegram.error import NetworkError
+from telegram.request import BaseRequest, RequestData
 
 from perdure.scenarios.provider.events import Plain
+from perdure.scenarios.provider.sockets import HOST, Sockets, gone, reset
 
 TEXT_MAX: Final = 4096
 KEY_BYTES_MAX: Final = 64
@@ -40,17 +62,14 @@ class BotFault(Plain):
     times: int = Field(default=1, ge=1)
 
 
+# Without a status there is none.
 class BotAnswer(NamedTuple):
-    """The answer to a request after `after_s`. Without a status there is none."""
-
     status: int | None
     body: Any = None
     after_s: float = 0.0
 
 
 class Posted(Plain):
-    """One message, with all its texts and their instants."""
-
     chat_id: int
     message_id: int
     said: list[tuple[int, str]]
@@ -64,8 +83,6 @@ class Posted(Plain):
 
 
 class Asked(Plain):
-    """One request and its fate."""
-
     number: int
     at_ms: int
     method: str
@@ -77,8 +94,6 @@ class Asked(Plain):
 
 
 class Pressed(Plain):
-    """A press of a button: by whom, and what was told to the presser, each time."""
-
     press_id: str
     chat_id: int
     message_id: int
@@ -88,11 +103,7 @@ class Pressed(Plain):
 
 
 class BotRefusal(Exception):
-    """The Bot API says no."""
-
-    def __init__(self, status: int, description: str) -> None:
-        super().__init__(status, description)
-        self.status, self.description = status, description
+    """A status, and its description."""
 
 
 class BotApi:
@@ -121,7 +132,6 @@ class BotApi:
         self.faults += faults
 
     def receive(self, method: str, given: Mapping[str, Any], at_ms: int) -> BotAnswer:
-        """One request."""
         chat_id = _number(given.get("chat_id"))
         fault = self._fault(method, chat_id)
         answer = self._answered(method, given, at_ms, fault)
@@ -155,7 +165,7 @@ class BotApi:
         try:
             result = self._done(method, given, at_ms, is_told=kind != "silent")
         except BotRefusal as refused:
-            return BotAnswer(refused.status, _no(refused.status, refused.description))
+            return BotAnswer(refused.args[0], _no(*refused.args))
         if kind == "silent":
             return BotAnswer(None)
         after_s = fault.seconds if fault is not None and kind == "hold" else 0.0
@@ -272,3 +282,74 @@ def _number(value: Any) -> int | None:
         return int(value)
     except (TypeError, ValueError):
         return None
+
+
+class SocketTelegram(BotApi):
+    """A simulated Telegram on a port of this machine while it is entered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sockets = Sockets(self._serve)
+
+    @property
+    def base_url(self) -> str:
+        return f"http://{HOST}:{self._sockets.port}/bot"
+
+    def __enter__(self) -> Self:
+        self._sockets.__enter__()
+        return self
+
+    def __exit__(self, *trouble: object) -> None:
+        self._sockets.__exit__(*trouble)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # A request that goes unanswered is reset.
+        request = Request(scope, receive)
+        given = dict(parse_qsl((await request.body()).decode("utf-8", "replace"), keep_blank_values=True))
+        method = request.url.path.removeprefix("/bot").partition("/")[2]
+        answer = self.receive(method, given, round(time.time() * 1000))
+        await asyncio.sleep(answer.after_s)
+        if answer.status is None:
+            await reset(scope)
+            await gone(receive)
+        else:
+            await JSONResponse(answer.body, answer.status)(scope, receive, send)
+
+
+WAY_S: Final = 0.02  # there, and the same back
+
+
+class SimTelegram(BotApi):
+    def wire(self) -> BaseRequest:
+        return SimWire(self)
+
+
+class SimWire(BaseRequest):
+    """The network of the client library."""
+
+    def __init__(self, api: BotApi) -> None:
+        self._api = api
+
+    @property
+    def read_timeout(self) -> float | None:
+        # Nothing here hangs.
+        return None
+
+    async def initialize(self) -> None:
+        """Nothing to open."""
+
+    async def shutdown(self) -> None:
+        """Nothing to close."""
+
+    async def do_request(
+        self, url: str, method: str, request_data: RequestData | None = None, *_rest: object, **_more: object
+    ) -> tuple[int, bytes]:
+        # Raises what the library raises for a broken connection.
+        await asyncio.sleep(WAY_S)
+        given = {} if request_data is None else request_data.json_parameters
+        now_ms = round(asyncio.get_running_loop().time() * 1000)
+        answer = self._api.receive(url.rpartition("/")[2], given, now_ms)
+        await asyncio.sleep(WAY_S + answer.after_s)
+        if answer.status is None:
+            raise NetworkError("the connection broke")
+        return answer.status, json.dumps(answer.body).encode()

@@ -1,4 +1,4 @@
-"""The commands on questions to people: `asks` lists them, and `answer` answers one."""
+"""The commands on runs that wait: `send`, `pause` and `resume`; `asks` lists the questions to people, and `answer` answers one."""
 
 from __future__ import annotations
 
@@ -6,15 +6,78 @@ import json
 import shlex
 import time
 from typing import Annotated, Any
+from uuid import uuid4
 
 import typer
 
 from perdure import actors
+from perdure.actors import sent_event
 from perdure.ledger import AskClosed, BadRequest, check_id, lasting
+from perdure.policies import Limits
 from perdure.scenarios.commands.opening import opened
-from perdure.scenarios.commands.options import HERE, AsJson, Data
+from perdure.scenarios.commands.options import HERE, AsJson, Data, RunId
 from perdure.scenarios.commands.shown import instant, json_of, print_pairs, print_table, shortened
 from perdure.scenarios.live_view import plural
+
+
+def send(
+    run_id: RunId,
+    event: Annotated[str, typer.Argument(help="The name by which the run waits for it.")],
+    value: Annotated[str, typer.Argument(help="JSON; what is no JSON is a text.")] = "null",
+    event_id: Annotated[
+        str | None, typer.Option("--id", help="An id of your own: the same one again is the same event.")
+    ] = None,
+    data: Data = HERE,
+) -> None:
+    """Send an event to a run, which takes it by `run.wait_for(EVENT)`.
+
+    It is durable when this command returns. The run takes it once: now, or when it comes to wait for it. One that has ended is refused.
+
+    Examples:
+        perdure send 3f0c9a1e approval '{"by": "Ada"}'
+        perdure send 3f0c9a1e go
+    """
+    with opened(data) as ledger:
+        ledger.ask("send", *sent_event(run_id, event, _value(value), event_id, uuid4().hex, Limits()))
+        waits = ledger.ask("show", run_id)["waits"]
+    when = "It waits for it" if waits is not None and event in waits["events"] else "It takes it when it waits for it"
+    print(f"Event {event!r} is sent to run {run_id}. {when}.")
+
+
+def _value(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def pause(run_id: RunId, data: Data = HERE) -> None:
+    """Pause a live run, until `perdure resume`.
+
+    A run at work gives up its place at its next step, wait or milestone at which nothing else of it is at work. What it waits for goes on
+    to come, and no time limit applies to it but a budget of its own. A run whose steps are being undone is not paused, nor one at work
+    that has one attempt.
+
+    Example:
+        perdure pause 3f0c9a1e
+    """
+    with opened(data) as ledger:
+        ledger.ask("pause", run_id, True)
+        host = ledger.ask("show", run_id)["host"]
+    print(f"Run {run_id} is paused{', and stops at its next step' if host else ''}. `perdure resume` lets it go on.")
+
+
+def resume(run_id: RunId, data: Data = HERE) -> None:
+    """Let a paused run go on.
+
+    Example:
+        perdure resume 3f0c9a1e
+    """
+    with opened(data) as ledger:
+        was_paused = (ledger.ask("show", run_id)["waits"] or {"paused": False})["paused"]
+        ledger.ask("pause", run_id, False)
+    print(f"Run {run_id} goes on." if was_paused else f"Run {run_id} was not paused, and stays as it is.")
+
 
 YES, NO = ("yes", "y", "true"), ("no", "n", "false")
 
@@ -124,15 +187,9 @@ def answer(
 
 
 def value_of(schema: dict[str, Any], text: str) -> object:
-    """What a text says as an answer of this JSON schema."""
     if schema.get("type") == "boolean" and text.lower() in (*YES, *NO):
         return text.lower() in YES
-    if schema.get("type") == "string":
-        return text
-    try:
-        return json.loads(text)
-    except ValueError:  # whether a text fits is said by what checks it
-        return text
+    return text if schema.get("type") == "string" else _value(text)  # whether it fits is said by what checks it
 
 
 def _object(field: str, text: str) -> dict[str, object]:

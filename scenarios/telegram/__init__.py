@@ -1,1 +1,0 @@
-"""A simulated Telegram Bot API, behind sockets and in the simulated world."""
