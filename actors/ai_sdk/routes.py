@@ -40,8 +40,8 @@ from perdure.actors.events.message_parts import CALL_ENDS
 from perdure.actors.gateway.backend import Backend, Reached
 from perdure.actors.gateway.bodies import body_of, message_in, parsed_object
 from perdure.actors.gateway.chat_turns import UNDER_WAY, CallAnswer, ChatTurns
-from perdure.actors.gateway.problems import NotNow, problem_text, status_of
-from perdure.actors.gateway.refusals import NoSuchAgent
+from perdure.actors.gateway.problems import problem_text, status_of
+from perdure.actors.gateway.refusals import NoSuchAgent, NotNow
 from perdure.actors.gateway.security import Principal, Scope
 from perdure.actors.gateway.streaming import event, event_stream
 from perdure.actors.gateway.turn_follower import Framed, TurnFollower

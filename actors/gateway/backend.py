@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from inspect import isawaitable
 from pathlib import Path
 from typing import NamedTuple, TypeVar, cast
@@ -137,8 +138,9 @@ class Backend:
 
     async def watch(self, run_id: str, after: int = -1) -> AsyncGenerator[Batch, None]:
         """The events of a run after a number, in encoded batches, until its hard end. Raises `UnknownRun`."""
-        async for batch in self._feeds.watch(await self.client(), run_id, after):
-            yield batch
+        async with aclosing(self._feeds.watch(await self.client(), run_id, after)) as batches:
+            async for batch in batches:
+                yield batch
 
 
 async def asked(call: Awaitable[T]) -> T:

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from perdure.actors.chat.conversation import TRIGGERS
 from perdure.actors.chat.followers import Caller
 from perdure.actors.chat.turn import STEER, SteerReceipt, TurnPage, TurnTold
-from perdure.actors.gateway.problems import NotNow
+from perdure.actors.gateway.refusals import NotNow
 from perdure.actors.gateway.security import Principal
 from perdure.ledger import BEGAN_BY, BadRequest, TooLarge, request_of
 from perdure.policies import Message, Part, ToolState, TurnPlan, TurnStatus, is_settled, is_tool_part

@@ -17,8 +17,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from perdure.actors.code.author_call import in_words, text_of
-from perdure.actors.gateway.rate_limits import TooManyRequests, TooSlow
-from perdure.actors.gateway.refusals import Forbidden, GatewayStopped, NoSuchAgent, Unauthenticated
+from perdure.actors.gateway.refusals import (
+    Forbidden,
+    GatewayStopped,
+    NoSuchAgent,
+    NotNow,
+    TooManyRequests,
+    TooSlow,
+    Unauthenticated,
+)
 from perdure.actors.link.wire import RemoteError
 from perdure.ledger import (
     AdmissionRefused,
@@ -57,10 +64,6 @@ class AgentRaised(PerdureError):
 
     def __init__(self, problem: Exception) -> None:
         super().__init__(in_words(problem))
-
-
-class NotNow(PerdureError):
-    """What is asked for does not fit to the present state of the agent."""
 
 
 logger = logging.getLogger("perdure.gateway")

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
-from perdure.ledger import BadRequest, PerdureError
+from perdure.ledger import BadRequest
 
 MIB: Final = 1024 * 1024
 NAMES_MAX: Final = 10_000
@@ -51,21 +51,6 @@ class GatewayLimits:
         for name, value in vars(self).items():
             if not value > 0:
                 raise BadRequest(name, f"{value!r} is not more than 0")
-
-
-class TooManyRequests(PerdureError):
-    # One principal asks too often, or for too much at the same time. It may ask again after `again_s` seconds.
-
-    def __init__(self, message: str, again_s: float = 1.0) -> None:
-        super().__init__(message)
-        self.again_s = again_s
-
-    def __reduce__(self) -> tuple[type[TooManyRequests], tuple[str, float]]:
-        return TooManyRequests, (str(self), self.again_s)
-
-
-class TooSlow(PerdureError):
-    """A request did not arrive in time."""
 
 
 class Rates:

@@ -1,4 +1,4 @@
-"""What a gateway refuses because of who asks, and for whom. Its client raises the same, where nothing of a server is installed."""
+"""What a gateway refuses by itself. Its client raises the same, where nothing of a server is installed."""
 
 from __future__ import annotations
 
@@ -15,6 +15,25 @@ class Forbidden(PerdureError):
 
 class NoSuchAgent(PerdureError):
     """Nothing has this address, or the one who asks may not know of it."""
+
+
+class NotNow(PerdureError):
+    """What is asked for does not fit to the present state of the agent."""
+
+
+class TooManyRequests(PerdureError):
+    # One principal asks too often, or for too much at the same time. It may ask again after `again_s` seconds.
+
+    def __init__(self, message: str, again_s: float = 1.0) -> None:
+        super().__init__(message, again_s)
+        self.again_s = again_s
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class TooSlow(PerdureError):
+    """A request did not arrive in time."""
 
 
 class GatewayStopped(OutcomeUnknown):

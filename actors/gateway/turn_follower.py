@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import Final, NamedTuple, Self
 
 from perdure.actors.chat.followers import TurnPages, is_newest
@@ -190,8 +190,9 @@ class CallRuns:
 
     async def _frames(self, call_id: str, run_id: str) -> None:
         is_agent = False
-        async for batch in self._backend.watch(run_id):
-            for frame in batch.frames:
-                if frame["event"]["kind"] == "started":
-                    is_agent = frame["event"]["agent_type"] not in FUNCTIONS
-                await self._say(Framed(call_id, frame, is_agent))
+        async with aclosing(self._backend.watch(run_id)) as batches:
+            async for batch in batches:
+                for frame in batch.frames:
+                    if frame["event"]["kind"] == "started":
+                        is_agent = frame["event"]["agent_type"] not in FUNCTIONS
+                    await self._say(Framed(call_id, frame, is_agent))

@@ -86,7 +86,7 @@ class Form(NamedTuple):
             raise BadRequest(ANSWER, "is missing")
         value = given[ANSWER]
         if self.choices is not None:
-            if value not in self.choices:
+            if not isinstance(value, str) or value not in self.choices:
                 raise BadRequest(ANSWER, f"{value!r:.200} is none of {', '.join(self.choices)}")
             return self.choices[value]
         return json_of(ANSWER, value) if self.is_json else value

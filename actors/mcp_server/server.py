@@ -112,8 +112,8 @@ class McpRuns:
     async def progress(self, who: Principal, handle: str) -> AsyncGenerator[RunProgress, None]:
         # Ends with the hard end of the run. Whoever stops watching changes nothing.
         last = 0.0
-        async for batch in self._backend.watch(run_id_of(who, handle)):
-            for event in (frame["event"] for frame in batch.frames):
+        async with aclosing(self._backend.watch(run_id_of(who, handle))) as batches:
+            async for event in (frame["event"] async for batch in batches for frame in batch.frames):
                 if event["kind"] not in ("progress", "milestone"):
                     continue
                 fraction = event.get("fraction")
@@ -258,8 +258,9 @@ class McpServer:
             await asyncio.gather(*jobs, return_exceptions=True)
 
     async def _report(self, ctx: Context, who: Principal, handle: str) -> None:
-        async for each in self._runs.progress(who, handle):
-            await ctx.session.report_progress(each.value, each.total, each.message or None)
+        async with aclosing(self._runs.progress(who, handle)) as progress:
+            async for each in progress:
+                await ctx.session.report_progress(each.value, each.total, each.message or None)
 
     # people
 

@@ -14,8 +14,7 @@ from pydantic import BaseModel, Field
 from perdure.actors.code.known_types import by_type
 from perdure.actors.code.naming import type_name
 from perdure.actors.gateway.backend import Backend
-from perdure.actors.gateway.problems import NotNow
-from perdure.actors.gateway.refusals import Forbidden
+from perdure.actors.gateway.refusals import Forbidden, NotNow
 from perdure.actors.gateway.security import Scope
 from perdure.actors.rest import models
 from perdure.actors.rest.models import Id

@@ -18,8 +18,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
 from perdure.actors.gateway.problems import NOT_NOW, close_code, refusal, status_of, warn_once
-from perdure.actors.gateway.rate_limits import GatewayLimits, Rates, TooManyRequests, TooSlow
-from perdure.actors.gateway.refusals import GatewayStopped, Unauthenticated
+from perdure.actors.gateway.rate_limits import GatewayLimits, Rates
+from perdure.actors.gateway.refusals import GatewayStopped, TooManyRequests, TooSlow, Unauthenticated
 from perdure.actors.gateway.security import Principal, Security, path_within, without_token
 from perdure.ledger import TooLarge
 

@@ -155,8 +155,10 @@ class StorageChanges:
         if stamps is None:
             return None
         guard = BlockGuard(copy, fsync=False)
-        guard.mend()
-        guard.close()
+        try:
+            guard.mend()
+        finally:
+            guard.close()
         return stamps, files_of(copy)
 
     def _gone(self, place: str, agent: str) -> None:

@@ -334,7 +334,7 @@ async def _wait(context: PlayContext, run_id: str, job: WaitJob, paused: bool) -
         return
     ended = asyncio.ensure_future(context.persist(lambda: client.run(PatientRun, job, run_id=run_id)))
     while not ended.done():
-        for ask in await context.persist(lambda: client.ask("asks")) if job.asks else ():
+        for ask in (await context.persist(lambda: client.ask("asks")) if job.asks else ()) or ():
             if ask["run_id"] == run_id:
                 answer = partial(client.answer, ask["ask_id"], True, Answerer("ada", is_operator=True), "cli")
                 await context.persist(partial(_steered, answer))

@@ -348,6 +348,7 @@ def test_a_flat_object_is_a_form_as_it_is() -> None:
     [
         ({"type": "boolean"}, {}, "answer"),
         ({"enum": ["a"]}, {"answer": "c"}, "answer"),
+        ({"enum": ["a"]}, {"answer": ["a"]}, "answer"),
         ({}, {"answer": "{"}, "answer"),
         ({"type": "boolean"}, {"answer": True, "args.n": "{"}, "args.n"),
     ],

@@ -11,10 +11,18 @@ import pytest
 
 from perdure.actors import Agent, exposed
 from perdure.actors.gateway import problems
-from perdure.actors.gateway.rate_limits import TooManyRequests, TooSlow
-from perdure.actors.gateway.refusals import Forbidden, GatewayStopped, NoSuchAgent, Unauthenticated
+from perdure.actors.gateway.refusals import (
+    Forbidden,
+    GatewayStopped,
+    NoSuchAgent,
+    NotNow,
+    TooManyRequests,
+    TooSlow,
+    Unauthenticated,
+)
 from perdure.actors.gateway.security import Principal, Scope, bearer
 from perdure.actors.link.wire import RemoteError
+from perdure.actors.remote.remote_requests import error_of
 from perdure.ledger import (
     AdmissionRefused,
     AgentAborted,
@@ -204,6 +212,8 @@ def test_the_log_hears_of_a_cause_once_a_minute_however_many_causes_there_are(
         (Unauthenticated("nobody"), 401, 4401, {"www-authenticate": "Bearer"}),
         (TooManyRequests("enough", 1.2), 429, 1013, {"retry-after": "2"}),
         (TooManyRequests("enough"), 429, 1013, {"retry-after": "1"}),
+        (TooSlow("it is"), 408, 4408, {}),
+        (NotNow("it is on its way"), 409, 4409, {}),
         (RuntimeClosed("runtime", "it is"), 503, 1011, {}),
         (HostUnavailable("none"), 503, 1011, {"retry-after": "2"}),
         (BucketUnreachable("s3://secret/prefix", 7.0, "refused", 2_000), 503, 1011, {"retry-after": "2"}),
@@ -224,6 +234,10 @@ def test_a_refusal_has_the_status_the_close_code_and_the_advice_of_its_kind(
     assert ("args" in told, "bug of ours" in str(told)) == (status != 500, False)
     assert told.get("field") == getattr(problem, "field", None)
     assert status != 429 or told["message"] == "enough"
+    if status != 500:  # a client of Perdure raises the same
+        again = error_of(status, json.loads(bytes(answer.body)))
+        shown = problems.public(problem)
+        assert (type(again), str(again), vars(again)) == (type(shown), str(shown), vars(shown))
 
 
 def test_an_error_that_is_made_of_more_than_texts_and_numbers_is_told_in_words_alone() -> None:
