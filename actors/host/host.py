@@ -242,7 +242,7 @@ class Host:
         command = self.COMMANDS.get(type(message))
         if command is not None:
             command(self, message)
-        elif isinstance(message, Deliver | PauseRun | MailSettled | Signal):
+        elif isinstance(message, Deliver | PauseRun | MailSettled | Signal):  # the keys of OF_LIVES
             tenant = self._current(message.agent_id, message.incarnation)
             if tenant is not None:
                 self.OF_LIVES[type(message)](tenant, message)

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from perdure.scenarios.bench.browser import chromium
 from tests.gateway.browser import PATIENCE_MS, browser_page
@@ -193,7 +193,16 @@ def test_a_question_that_has_changed_is_refused_and_shown_anew(gateway: RealGate
         with client(gateway) as line:
             [asked] = line.get("/api/asks").json()["asks"]
         older = json.dumps({"asks": [{**asked, "question": "Ship one?", "digest": "older"}]})
-        page.route("**/api/asks?*", lambda route: route.fulfill(content_type="application/json", body=older), times=1)
+        answers: list[str] = []
+        page.on("request", lambda request: answers.append(request.url) if request.method == "POST" else None)
+
+        def list_asks(route: Route) -> None:  # the older one until it is answered, however often the page asks
+            if answers:
+                route.continue_()
+            else:
+                route.fulfill(content_type="application/json", body=older)
+
+        page.route("**/api/asks?*", list_asks)
         page.goto(f"{gateway.url}/#/asks")
         expect(card(page, "changing:1")).to_contain_text("Ship one?")
         card(page, "changing:1").get_by_role("button", name="Yes").click()
