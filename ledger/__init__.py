@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from perdure.ledger.batch_decisions import are_alike, end_together, is_plain_end, is_plain_request, request_together
     from perdure.ledger.bucket_cache import CACHE_VARIABLE, begin_cache, bucket_of, given_as
     from perdure.ledger.bucket_history import Moment
-    from perdure.ledger.bucket_url import checked_url, is_url
+    from perdure.ledger.bucket_url import check_slashes, checked_url, is_url
     from perdure.ledger.chosen_runs import (
         GROUP_MAX,
         REACH,

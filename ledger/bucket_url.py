@@ -17,7 +17,7 @@ KEYS: Final = {
     "az": "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
 """By which variables a store is told its keys, by scheme."""
-_URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://|(s3|gs|az|file|https?):", re.IGNORECASE)
+_URL: Final = re.compile(rf"[a-z][a-z0-9+.-]*://|({'|'.join(SCHEMES)}|https?):", re.IGNORECASE)
 
 
 def is_url(text: str) -> bool:
@@ -25,14 +25,19 @@ def is_url(text: str) -> bool:
     return _URL.match(text) is not None
 
 
+def check_slashes(url: str, field: str) -> None:
+    """Raises `BadRequest` for an address that has lost a slash, and would be taken for the path of a directory."""
+    if is_url(url) and "://" not in url:
+        words = "is no address: two slashes follow the colon. A Path drops one of them, so give an address as a text"
+        raise BadRequest(field, f"{url!r:.200} {words}; a directory of that name is ./{url[:200]}")
+
+
 def checked_url(url: str, field: str = FIELD) -> str:
     """The URL of a bucket in the one form in which it is compared. Raises `BadRequest` for one that no bucket has, or that a store would
     read as that of another prefix."""
-    scheme, slashes, rest = url.partition("://")
+    check_slashes(url, field)
+    scheme, _, rest = url.partition("://")
     scheme, parts = scheme.lower(), urlsplit(url)
-    if not slashes and is_url(url):
-        words = "is no address: two slashes follow the colon. A Path drops one of them, so give an address as a text"
-        raise BadRequest(field, f"{url!r:.200} {words}; a directory of that name is ./{url[:200]}")
     if scheme not in SCHEMES:
         known = ", ".join(f"{each}://" for each in SCHEMES)
         raise BadRequest(

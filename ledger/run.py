@@ -362,18 +362,19 @@ class Run:
     @classmethod
     def from_plain(cls, plain: list[Any]) -> Run:
         run = cls(*plain)
-        run.status = Status(run.status)
+        run.status = _STATUSES[run.status]
         run.agent_type, run.parent = _same(run.agent_type, run.parent)  # which many have
-        run.milestones = tuple([(*stone,) for stone in run.milestones])
+        run.milestones = tuple([(*stone,) for stone in run.milestones]) if run.milestones else ()
         run.chunk = (run.chunk[0], run.chunk[1]) if run.chunk[0] else NO_CHUNK
         run.slots = {slot: MailState(state) for slot, state in run.slots.items()} if run.slots else NO_SLOTS
-        run.overtaken = tuple(run.overtaken)
+        run.overtaken = tuple(run.overtaken) if run.overtaken else ()
         run.wait = None if run.wait is None else _wait(*run.wait[1:], *run.wait[0])
-        run.asks = tuple(map(AskRecord.from_plain, run.asks))
+        run.asks = tuple(map(AskRecord.from_plain, run.asks)) if run.asks else ()
         return run
 
 
 _plain_of = attrgetter(*(each.name for each in fields(Run) if each.init))
+_STATUSES: Final = {str(each): each for each in Status}  # a boot looks up one for each run, in a third of the time
 
 
 def open_run(fact: RunRequested, seq: int, at_ms: int) -> Run:

@@ -191,8 +191,7 @@ class CallRuns:
     async def _frames(self, call_id: str, run_id: str) -> None:
         is_agent = False
         async with aclosing(self._backend.watch(run_id)) as batches:
-            async for batch in batches:
-                for frame in batch.frames:
-                    if frame["event"]["kind"] == "started":
-                        is_agent = frame["event"]["agent_type"] not in FUNCTIONS
-                    await self._say(Framed(call_id, frame, is_agent))
+            async for frame in (frame async for batch in batches for frame in batch.frames):
+                if frame["event"]["kind"] == "started":
+                    is_agent = frame["event"]["agent_type"] not in FUNCTIONS
+                await self._say(Framed(call_id, frame, is_agent))

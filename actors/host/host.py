@@ -242,10 +242,6 @@ class Host:
         command = self.COMMANDS.get(type(message))
         if command is not None:
             command(self, message)
-        elif isinstance(message, Deliver | PauseRun | MailSettled | Signal):  # the keys of OF_LIVES
-            tenant = self._current(message.agent_id, message.incarnation)
-            if tenant is not None:
-                self.OF_LIVES[type(message)](tenant, message)
         else:
             self.supervisor.receive(message)
 
@@ -328,6 +324,20 @@ class Host:
         tenant = self.tenants.get(agent_id)
         return tenant if tenant is not None and tenant.incarnation == incarnation else None
 
+    def _to_life(self, said: Deliver | PauseRun | MailSettled | Signal) -> None:
+        tenant = self._current(said.agent_id, said.incarnation)
+        if tenant is None:
+            return
+        match said:
+            case Deliver():
+                tenant.deliver(said)
+            case PauseRun():
+                tenant.pause_run(said.run_id)
+            case MailSettled():
+                tenant.mail.settled(said.mail_ids)
+            case Signal():
+                tenant.spawn(tenant.signal(RunInfo.from_ledger(said.run), said.snapshot))
+
     def _stop(self, said: Stop) -> None:
         agent_id, incarnation = said
         tenant = self._current(agent_id, incarnation)
@@ -387,17 +397,14 @@ class Host:
         page, problem = await tried(reading)
         self.peer.push_awaited(LogsRead(ref, page or b"", "" if problem is None else in_words(problem)))
 
-    OF_LIVES: ClassVar[dict[type[Message], Callable[..., object]]] = {
-        Deliver: Tenant.deliver,
-        PauseRun: lambda tenant, said: tenant.pause_run(said.run_id),
-        MailSettled: lambda tenant, said: tenant.mail.settled(said.mail_ids),
-        Signal: lambda tenant, said: tenant.spawn(tenant.signal(RunInfo.from_ledger(said.run), said.snapshot)),
-    }
-
     COMMANDS: ClassVar[dict[type[Message], Callable[..., None]]] = {
         Start: _start,
         Starts: _starts,
         Wake: _wake,
+        Deliver: _to_life,
+        PauseRun: _to_life,
+        MailSettled: _to_life,
+        Signal: _to_life,
         Stop: _stop,
         MakeCall: _call,
         Observed: _watched,

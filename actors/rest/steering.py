@@ -56,9 +56,9 @@ class SteeringHandlers(Handlers):
         that has come true; if it never can, the run ends as `error`."""
         client = await self._backend.client()
         wanted: models.StartAsked = asked.body
-        roots = self._backend.registry.roots.items()
-        names = ((each, (address, type_name(each, client.code_dir))) for address, each in roots)
-        kind = next((each for each, known in names if wanted.type in known), None)
+        served = self._backend.registry.roots.items()
+        known = (each for address, each in served if wanted.type in (address, type_name(each, client.code_dir)))
+        kind = next(known, None)
         if kind is None:
             raise UnknownAgentType("type", f"{wanted.type!r:.200} is no class that this gateway serves")
         after = None if wanted.after is None else wanted.after.condition(client.limits.id_max)

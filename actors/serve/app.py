@@ -49,7 +49,7 @@ from perdure.actors.mcp_server.offers import Choice
 from perdure.actors.rest import routes as rest
 from perdure.actors.serve.guard import Guard
 from perdure.actors.telemetry.telemetry import TRACE, TelemetrySettings
-from perdure.ledger import BadRequest
+from perdure.ledger import BadRequest, check_slashes
 from perdure.policies import context_of
 
 PROTOCOLS = (rest.routes, ai_sdk.routes, ag_ui.routes, agents_client.routes, page.routes)
@@ -119,11 +119,13 @@ class Gateway:
         limits: GatewayLimits | None = None,
         mcp_tools: Iterable[Choice] = (),
         opener: Opener | None = None,
-        backups: str = "",
+        backups: str | Path = "",
         striker: Striker | None = None,
         stopper: Stopper | None = None,
         neighbours: GatewayBus | None = None,
     ) -> None:
+        backups = str(backups)
+        check_slashes(backups, "backups")
         self._given: dict[str, Any] = {
             "data": data, "address": address, "authenticate": authenticate, "may_address": may_address,
             "hosts": tuple(hosts), "origins": tuple(origins), "allows_kill": allows_kill, "limits": limits,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
 from threading import Lock
@@ -154,11 +154,8 @@ class StorageChanges:
         stamps = copy_storage(path, copy)
         if stamps is None:
             return None
-        guard = BlockGuard(copy, fsync=False)
-        try:
+        with closing(BlockGuard(copy, fsync=False)) as guard:
             guard.mend()
-        finally:
-            guard.close()
         return stamps, files_of(copy)
 
     def _gone(self, place: str, agent: str) -> None:

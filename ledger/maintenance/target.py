@@ -17,6 +17,7 @@ from typing import Final
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from perdure.ledger.bucket_url import check_slashes
 from perdure.ledger.errors import BadRequest, LedgerError
 
 PIECES: Final = "pieces"
@@ -32,6 +33,7 @@ class BackupTarget:
         found = re.match(r"[^/]*//[^/@:]*:([^/@]+)@", url)  # `scheme://user:password@place`
         self._password = found[1] if found else ""
         self.url = self._struck(url)
+        check_slashes(url, "target")
         try:
             self._fs, self._root = fsspec.core.url_to_fs(url)
         except Exception as problem:

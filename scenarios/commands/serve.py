@@ -23,7 +23,7 @@ from perdure.actors import (
     stop_serving,
     token_digest,
 )
-from perdure.ledger import BadRequest, given_as
+from perdure.ledger import BadRequest, given_as, is_url
 from perdure.scenarios.cast.demo import PLACE, Repeater
 from perdure.scenarios.commands.ending import stopped_words
 from perdure.scenarios.commands.options import HERE, Data, TakeOver
@@ -91,7 +91,7 @@ def serve(
         tuple(given), str(Path.cwd()), host, port, allow_kill or demo, _digest(token, token_file),
         certfile and str(Path(certfile).resolve()), keyfile and str(Path(keyfile).resolve()), forwarded_allow_ips,
         tuple(allow_host or ()), tuple(allow_origin or ()),
-        backups if "://" in backups or not backups else str(Path(backups).resolve()),
+        backups if is_url(backups) or not backups else str(Path(backups).resolve()),
     )  # fmt: skip
     plan.application()  # so that a mistake is told at once
     bound(host, port, shared=False).close()  # no other program listens there

@@ -15,6 +15,7 @@ from perdure.actors.life.activity import Whose
 from perdure.actors.ray_world.processes import ProcessLog
 from perdure.actors.rest.routes import table_of
 from perdure.actors.serve.app import Gateway
+from perdure.ledger import BadRequest
 from perdure.ledger.maintenance.restoration import restore_backup
 from perdure.ledger.maintenance.target import BackupTarget
 from perdure.scenarios.cli import Commands
@@ -111,6 +112,12 @@ def test_what_a_gateway_was_not_started_for_is_refused(data: Path) -> None:
             refused = asked.post(path, json={})
             assert (refused.status_code, refused.json()["error"]["type"]) == (403, "Forbidden")
             assert words in refused.json()["error"]["message"]
+
+
+def test_a_place_for_backups_that_has_lost_a_slash_is_refused_where_it_is_given() -> None:
+    with pytest.raises(BadRequest, match=r"^backups: .*give an address as a text"):
+        Gateway(backups=Path("s3://bucket/backups"))
+    assert Gateway(backups=Path("backups")).backend
 
 
 @pytest.fixture

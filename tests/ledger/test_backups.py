@@ -284,6 +284,12 @@ class Fickle(MemoryFileSystem):
         return super().pipe_file(*given, **named)
 
 
+def test_a_target_that_has_lost_a_slash_is_no_directory() -> None:
+    for url in ("s3:/bucket/backups", "GS:bucket", "https:/host/backups"):
+        with pytest.raises(BadRequest, match=r"^target: .*two slashes"):
+            BackupTarget(url)
+
+
 def test_whatever_a_store_raises_is_told_without_its_password_and_the_next_backup_goes_on(
     data: Path, tmp_path: Path
 ) -> None:
