@@ -147,15 +147,10 @@ def _path_of(kind: type[PurePath]) -> _Kind:
     )
 
 
-def _in_order(value: set[object] | frozenset[object]) -> Any:
-    # By what is kept: its own order differs between processes, because hashes of text do.
-    return sorted(value, key=lambda each: _packed(each, None, 0))
-
-
 _KINDS: Final = (  # the position of a kind is its number on the disk
     _Kind(tuple, list, tuple),
-    _Kind(set, _in_order, set),
-    _Kind(frozenset, _in_order, frozenset),
+    _Kind(set, list, set),  # in another order: see `_packed_set`
+    _Kind(frozenset, list, frozenset),
     _Kind(datetime, _moment, _moment_of(datetime)),
     _Kind(date, date.isoformat, date.fromisoformat),
     _Kind(time, _moment, _moment_of(time)),
@@ -178,6 +173,7 @@ _KINDS: Final = (  # the position of a kind is its number on the disk
     _Kind(int, str, int),  # one that msgpack has no room for
 )  # fmt: skip
 _CODES: Final = {kind.type: (_FIRST + number, kind.take) for number, kind in enumerate(_KINDS)}
+_SETS: Final = (_CODES[set][0], _CODES[frozenset][0])
 _MADE: Final = {_FIRST + number: kind.make for number, kind in enumerate(_KINDS)}
 
 
@@ -307,6 +303,16 @@ def _packed(value: object, objects: Objects | None, depth: int) -> bytes:
     return body
 
 
+_array_of: Callable[[int], bytes] = msgpack.Packer().pack_array_header
+
+
+# The members are in the order of what is kept of them: their own differs between processes, because hashes of text do.
+def _packed_set(value: set[object] | frozenset[object], objects: Objects | None, depth: int) -> bytes:
+    if depth > DEPTH_MAX:
+        raise RecursionError
+    return _array_of(len(value)) + b"".join(sorted(_packed(each, objects, depth) for each in value))
+
+
 def _refuse_depth(body: bytes) -> None:
     # msgpack steps through the body as if it stood within as many lists as leave room for the levels that it may have.
     skipping = msgpack.Unpacker(max_buffer_size=len(body) + _LEVELS_READ)
@@ -323,7 +329,9 @@ def _extension(value: Any, objects: Objects | None, depth: int) -> object:
     if row is not None:
         if kind is int and value.bit_length() > _BITS_MAX:
             raise Unfit(f"an integer of {value.bit_length()} bits; at most {DIGITS_MAX} digits travel")
-        return msgpack.ExtType(row[0], _packed(row[1](value), objects, depth + 1))
+        is_set = kind is set or kind is frozenset
+        kept = _packed_set(value, objects, depth + 1) if is_set else _packed(row[1](value), objects, depth + 1)
+        return msgpack.ExtType(row[0], kept)
     if kind is Secret:
         return msgpack.ExtType(_SECRET, value.name.encode())
     if objects is not None and (fields := objects.take(value)) is not None:
@@ -336,7 +344,12 @@ def _extension(value: Any, objects: Objects | None, depth: int) -> object:
 def _opened(code: int, data: bytes) -> object:
     if code == _OBJECT:
         return unpack_with(data, _opened)[1]  # an object by what may be shown of it: see `Objects.take`
-    return _made(code, data, _opened)
+    try:
+        return _made(code, data, _opened)
+    except TypeError:
+        if code not in _SETS:
+            raise
+        return unpack_with(data, _opened)  # an object is shown by its fields, which no set can have
 
 
 def _made(code: int, data: bytes, hook: Callable[[int, bytes], object]) -> object:

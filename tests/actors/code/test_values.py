@@ -99,6 +99,13 @@ ARRIVE: list[tuple[Any, Any]] = [
     (dict[tuple[int, int], str], {(0, 1): "x"}),
     (dict[Point, int], {Point(1, 2): 3}),
     (dict[Suit, int], {Suit.HEARTS: 1}),
+    (set[Suit], {Suit.HEARTS, Suit.SPADES}),
+    (frozenset[Point], frozenset({Point(1, 2), Point(0, 3)})),
+    (set[frozenset[Point | Suit]], {frozenset({Suit.HEARTS}), frozenset({Point(1, 2)})}),
+    (set[tuple[Suit, int] | None], {(Suit.HEARTS, 1), None}),
+    (dict[frozenset[Suit], Point], {frozenset({Suit.HEARTS}): Point(1, 2)}),
+    (collections.deque[Point], collections.deque([Point(1, 2)])),
+    (collections.Counter[Suit], collections.Counter([Suit.HEARTS])),
     (dict[int, str], {1: "a"}),
     (HttpUrl, HttpUrl("http://a.b/c")),
     (ByteSize, ByteSize(5)),
@@ -205,6 +212,12 @@ def test_what_would_arrive_otherwise_is_refused_by_field(annotation: Any, value:
 
 def test_a_hundred_levels_arrive() -> None:
     assert unpack_value(pack_value("input", nested(98))) == nested(98)
+    sets = frozenset[object]()
+    for _ in range(99):
+        sets = frozenset([sets])
+    assert unpack_value(pack_value("input", sets)) == sets
+    with pytest.raises(BadRequest, match="deeper than 100 levels"):
+        pack_value("input", frozenset([sets]))
 
 
 def test_a_validator_that_changes_its_value_runs_once() -> None:
@@ -231,6 +244,8 @@ def test_a_strict_model_takes_what_json_can_say_of_it() -> None:
 
 def test_a_set_is_the_same_content_in_every_order() -> None:
     assert encoded({"a", "b", "c", "d"}) == encoded({"d", "c", "b", "a"})
+    suits = [Shape(set[Suit]).encode("input", set(order), LIMIT) for order in (list(Suit), list(Suit)[::-1])]
+    assert suits[0] == suits[1]
 
 
 def test_a_value_of_a_class_that_has_changed_since_is_checked_again() -> None:
