@@ -13,7 +13,7 @@ Three readers read one encoding:
 - `Kept` is a value within a message or a fact, which stays encoded where that is only passed on.
 
 A subclass of a plain type (`numpy.float64`, a text enum, a named tuple) would arrive as its base, so it is refused too. Only a word of
-Perdure's own, such as a status, arrives as the text that it equals.
+Perdure's own, such as a status, arrives as the text that it equals, and a `bytearray` or a `memoryview` as bytes.
 """
 
 from __future__ import annotations

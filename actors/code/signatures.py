@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple, get_args
 
@@ -61,7 +62,11 @@ def bound(
     signature, shapes, _, by_place = _call(method, agent_class, name)
     if not kwargs and len(args) == by_place:
         return Arguments([each(shapes[name], name, value) for name, value in zip(shapes, args, strict=True)], {})
-    found = signature.bind(*args, **kwargs)
+    try:
+        found = signature.bind(*args, **kwargs)
+    except TypeError as problem:
+        called = f"{agent_class.__name__}.{name}" if agent_class is not None else getattr(method, "__qualname__", "it")
+        raise TypeError(f"{called}(): {problem}") from None
     for parameter, value in found.arguments.items():
         convert, kind = partial(each, shapes[parameter], parameter), signature.parameters[parameter].kind
         if kind is inspect.Parameter.VAR_POSITIONAL:
@@ -89,10 +94,18 @@ def exposed_call(agent_class: type, method_name: str, body: bytes) -> tuple[Argu
     """The typed arguments of a call over a handle, and the shape of its answer. Only exposed methods can be called."""
     method: Any = getattr(agent_class, method_name, None)
     if not hasattr(method, "__perdure_exposed__"):
-        raise BadRequest("method", f"{agent_class.__name__} has no exposed method {method_name!r}")
+        raise unexposed(agent_class, method_name)
     args, kwargs = unpack(body)
     arguments = bound(method, args, kwargs, Shape.typed, agent_class, method_name)
     return arguments, shapes_of(method, agent_class, method_name)[1]
+
+
+def unexposed(agent_class: type, name: str) -> BadRequest:
+    """What a call of a method is refused with that nobody may call, or that is not there."""
+    exposed = (each for each in dir(agent_class) if hasattr(getattr(agent_class, each, None), "__perdure_exposed__"))
+    near = get_close_matches(name, [each for each in exposed if not each.startswith("_")], n=1)
+    meant = f"; did you mean {near[0]!r}?" if near else ""
+    return BadRequest("method", f"{agent_class.__name__} has no exposed method {name!r:.100}{meant}")
 
 
 def check_takes(agent_class: type, field: str, name: str, *named: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from perdure.actors.code.naming import type_name
 from perdure.actors.code.schema import Shape
-from perdure.actors.code.signatures import bound, gives_bit_by_bit, shapes_of
+from perdure.actors.code.signatures import bound, gives_bit_by_bit, shapes_of, unexposed
 from perdure.actors.link.direct_calls import method_key, split_route
 from perdure.actors.link.messages import Call, HostNeeds
 from perdure.actors.link.questions import ShowAgent
@@ -152,7 +152,7 @@ class AgentCaller:
         function = getattr(agent_class, method, None)
         marked = getattr(function, "__perdure_exposed__", None)
         if function is None or marked is None:
-            raise BadRequest("method", f"{agent_class.__name__} has no exposed method {method!r}")
+            raise unexposed(agent_class, method)
         bytes_max = self.limits.input_bytes_max
         arguments = bound(
             function, args, kwargs, lambda shape, name, value: shape.kept(name, value, bytes_max), agent_class, method

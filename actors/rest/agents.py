@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic_core import to_jsonable_python
 
 from perdure.actors.chat.chat_agent import ChatAgent
-from perdure.actors.code.signatures import gives_bit_by_bit
+from perdure.actors.code.signatures import gives_bit_by_bit, unexposed
 from perdure.actors.code.written import written
 from perdure.actors.gateway.backend import Reached, asked
 from perdure.actors.gateway.chat_turns import ChatTurns
@@ -127,7 +127,7 @@ def _exposed(reached: Reached, name: str) -> Callable[..., object]:
     # What is for the runtime alone is not known here.
     function: object = None if name.startswith("_") else getattr(reached.agent_class, name, None)
     if not callable(function) or not hasattr(function, "__perdure_exposed__"):
-        raise BadRequest("method", f"{reached.agent_class.__name__} has no exposed method {name!r:.100}")
+        raise unexposed(reached.agent_class, name)
     if gives_bit_by_bit(function) or hasattr(function, "__perdure_followed__"):
         raise BadRequest(
             "method", f"{name} gives its values bit by bit; follow it over a WebSocket, or over a handle of a `Runtime`"

@@ -177,6 +177,10 @@ def test_a_method_may_give_nothing_take_nothing_be_inherited_be_replaced_or_fail
         for method in ("hidden", "missing", "state"):
             with pytest.raises(BadRequest, match=f"no exposed method '{method}'"):
                 await stage.call(Member, method)
+        with pytest.raises(BadRequest, match="no exposed method 'replacd'; did you mean 'replaced'"):
+            await stage.call(Member, "replacd")
+        with pytest.raises(TypeError, match=r"^Member\.fails\(\): got an unexpected keyword argument 'word'"):
+            await stage.client.agent(Member, "typo").fails("a", word=1)
         with pytest.raises((BadRequest, TypeError)):
             await stage.call(Member, "later", "no number", 1)
 

@@ -210,6 +210,12 @@ def test_what_would_arrive_otherwise_is_refused_by_field(annotation: Any, value:
     str(refusal.value).encode()
 
 
+def test_buffers_arrive_as_bytes() -> None:
+    for buffer in (bytearray(b"x"), memoryview(b"x")):
+        arrived = unpack_value(pack_value("input", buffer))
+        assert (type(arrived), arrived) == (bytes, b"x")
+
+
 def test_a_hundred_levels_arrive() -> None:
     assert unpack_value(pack_value("input", nested(98))) == nested(98)
     sets = frozenset[object]()
