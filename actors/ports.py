@@ -7,6 +7,7 @@ virtual time, so `asyncio.sleep` and timeouts need no port.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeAlias, TypeVar
@@ -80,8 +81,11 @@ class Dice(Protocol):
 class Threads(Protocol):
     """Runs blocking code beside the event loop (inline, in the simulation)."""
 
-    async def run(self, job: Callable[[], T]) -> T:
+    async def run(self, job: Callable[[], T], turn: object = None) -> T:
         """Run `job` on a shared thread with the caller's context variables. One that has begun cannot be stopped, only left behind."""
+
+    def turn(self, owner: object) -> AbstractAsyncContextManager[object]:
+        """A block that one at a time enters. A job that is run with what it gives lets the next one in while it waits for the runtime."""
 
     async def write(self, job: Callable[[], T], rank: Rank) -> T:
         """Run `job` on a thread for the storages of agents, when its turn comes. A caller that is cancelled waits for its end."""

@@ -7,8 +7,11 @@ it goes on. Nested fan-outs of sync code therefore cannot deadlock, however deep
 The code of a job may have threads and event loops of its own, and any of them may wait for the runtime; the job then has no slot until none
 of them does. They know whose they are by their context, which `inherit_contexts` has them take over from the thread that started them.
 
-A thread cannot be stopped. One whose job was given up is *left behind*: it keeps no slot, lest it starve the others, and it is counted,
-so that its process can be replaced.
+What belongs together takes *turns*, the sync methods of one agent, say: who has the turn of an owner lends it together with its slot while
+it waits for the runtime, and goes on before anyone begins who has not had it yet.
+
+A thread cannot be stopped. One whose job was given up is *left behind*: it keeps neither slot nor turn, lest it starve the others, and it
+is counted, so that its process can be replaced.
 """
 
 from __future__ import annotations
@@ -17,9 +20,9 @@ import asyncio
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from queue import SimpleQueue
@@ -46,16 +49,18 @@ class Crew:
         self._running = 0
         self.left_behind = 0
         self._line: RankedQueue[_Job] = RankedQueue()
-        self._returning: deque[tuple[_Slot, threading.Event]] = deque()
+        self._returning: deque[_Slot] = deque()
+        self._in_turn: dict[object, _InTurn] = {}  # of the owners whose turn somebody has
         self._resting: list[SimpleQueue[_Job | None]] = []
 
     @property
     def jobs(self) -> int:
         return self._running + len(self._line)
 
-    async def run(self, work: Callable[[], T]) -> T:
+    async def run(self, work: Callable[[], T], turn: object = None) -> T:
         """Do this on a thread, with the caller's context variables and rank. If it is given up while it stands in line, it never begins."""
-        job = self._line_up(work, Rank.CALL if RANK.get() is Rank.CALL else Rank.WORK)
+        slot = turn if isinstance(turn, _Slot) else _Slot(self)
+        job = self._line_up(work, Rank.CALL if RANK.get() is Rank.CALL else Rank.WORK, slot)
         try:
             done: T = await asyncio.wrap_future(job.future)
         except asyncio.CancelledError:
@@ -66,10 +71,28 @@ class Crew:
 
     async def finish(self, work: Callable[[], T], rank: Rank) -> T:
         """`run` for work that takes effect even if it is given up, so that it is awaited to its end."""
-        return await to_the_end(asyncio.wrap_future(self._line_up(work, rank).future))
+        return await to_the_end(asyncio.wrap_future(self._line_up(work, rank, _Slot(self)).future))
 
-    def _line_up(self, work: Callable[[], object], rank: Rank) -> _Job:
-        slot, context = _Slot(self), copy_context()
+    @asynccontextmanager
+    async def turn(self, owner: object) -> AsyncIterator[object]:
+        """A block that one at a time enters, in the order in which they come. It gives what one job, run with it, lends while it waits."""
+        slot, is_there = _Slot(self, owner), None
+        with self._lock:
+            if not self._takes_turn(slot):
+                is_there = Future[None]()
+                self._in_turn[owner].new.append((slot, is_there))
+        try:
+            if is_there is not None:
+                await asyncio.wrap_future(is_there)
+            yield slot
+        finally:
+            with self._lock:
+                slot.is_over = True
+                self._pass_on(slot)
+                self._go_on()
+
+    def _line_up(self, work: Callable[[], object], rank: Rank, slot: _Slot) -> _Job:
+        context = copy_context()
         context.run(_SLOT.set, slot)
         job = _Job(slot, Future(), partial(context.run, work))
         with self._lock:
@@ -79,10 +102,11 @@ class Crew:
 
     @contextmanager
     def lent(self, slot: _Slot) -> Iterator[None]:
-        """Inside, one of the threads and loops of this job waits, and another job may have its slot."""
+        """Inside, one of the threads and loops of this job waits, and another job may have its slot, and its turn."""
         with self._lock:
             slot.waits += 1
             self._take(slot)
+            self._pass_on(slot)
             self._go_on()
         try:
             yield
@@ -90,34 +114,66 @@ class Crew:
             self._take_back(slot)
 
     def _take_back(self, slot: _Slot) -> None:
-        turn = threading.Event()
+        back = threading.Event()
         with self._lock:
             slot.waits -= 1
             if slot.waits or slot.is_over:
                 return
-            self._returning.append((slot, turn))
-            self._go_on()
-        turn.wait()
+            slot.coming.append(back)
+            if len(slot.coming) == 1:  # else it is on its way
+                self._returning.append(slot)
+                self._go_on()
+        back.wait()
 
     # with the lock held
 
     def _go_on(self) -> None:
         while self._running < self._slots and (self._returning or self._line):
             if self._returning:  # first those that were at work before: what was begun comes to an end
-                slot, turn = self._returning.popleft()
-                self._give(slot)
-                turn.set()
+                self._come_back(self._returning.popleft())
             else:
                 self._hand_over(self._line.take())
 
+    def _come_back(self, slot: _Slot) -> None:
+        if slot.waits or slot.is_over:  # another thread of it waits, or nobody waits for it any more
+            self._pass_on(slot)
+        elif self._takes_turn(slot):
+            self._give(slot)
+        else:
+            self._in_turn[slot.owner].back.append(slot)
+            return
+        for back in slot.coming:
+            back.set()
+        slot.coming.clear()
+
     def _give(self, slot: _Slot) -> None:
-        if not (slot.is_held or slot.waits or slot.is_over):
+        if not slot.is_held:
             slot.is_held = True
             self._running += 1
 
     def _take(self, slot: _Slot) -> None:
         self._running -= slot.is_held
         slot.is_held = False
+
+    def _takes_turn(self, slot: _Slot) -> bool:
+        if slot.owner is not None and slot.owner not in self._in_turn:
+            self._in_turn[slot.owner] = _InTurn(slot)
+        return slot.owner is None or self._in_turn[slot.owner].first is slot
+
+    def _pass_on(self, slot: _Slot) -> None:
+        turns = self._in_turn.get(slot.owner)
+        if turns is None or turns.first is not slot:
+            return
+        if turns.back:
+            turns.first = turns.back.popleft()
+            self._returning.append(turns.first)
+            return
+        while turns.new:
+            turns.first, is_there = turns.new.popleft()
+            if is_there.set_running_or_notify_cancel():
+                is_there.set_result(None)
+                return
+        del self._in_turn[slot.owner]
 
     def _hand_over(self, job: _Job) -> None:
         if not self._resting:
@@ -156,13 +212,25 @@ class Crew:
             del job  # what it holds must not wait for the next one
 
 
-# The slot of a job. `waits` counts its threads and loops that wait; one that is over, or was left behind, gets none any more.
+# The slot of a job. `waits` counts its threads and loops that wait, `coming` has those that have waited and want to go on. One that is
+# over, or was left behind, gets none any more.
 class _Slot:
-    __slots__ = ("crew", "is_held", "is_left_behind", "is_over", "waits")
+    __slots__ = ("coming", "crew", "is_held", "is_left_behind", "is_over", "owner", "waits")
 
-    def __init__(self, crew: Crew) -> None:
-        self.crew, self.waits = crew, 0
+    def __init__(self, crew: Crew, owner: object = None) -> None:
+        self.crew, self.owner, self.waits = crew, owner, 0
+        self.coming: list[threading.Event] = []
         self.is_held = self.is_left_behind = self.is_over = False
+
+
+# Who has the turn of an owner, who had it before and wants it back, and who has yet to begin.
+class _InTurn:
+    __slots__ = ("back", "first", "new")
+
+    def __init__(self, first: _Slot) -> None:
+        self.first = first
+        self.back: deque[_Slot] = deque()
+        self.new: deque[tuple[_Slot, Future[None]]] = deque()
 
 
 _SLOT: Final[ContextVar[_Slot | None]] = ContextVar("perdure_slot", default=None)

@@ -442,7 +442,7 @@ class View:
 
     def _has_come(self, run: Run, wait: RunWait) -> bool:
         come = self.events.get(run.run_id)
-        return come is not None and any(self.mail[key].slot.removeprefix(EVENT) in wait.events for key in come)
+        return come is not None and any(_is_awaited(self.mail[key], wait) for key in come)
 
     def enqueue(self, run: Run) -> None:
         if run.waits_for_others:
@@ -500,7 +500,7 @@ class View:
         self.mail[mail.mail_id] = mail
         self._shelve_event(mail)
         self.touched[run.run_id] = self.dirty_mail[mail.mail_id] = None
-        if run.run_id in self.waiting:
+        if run.run_id in self.waiting and run.wait is not None and _is_awaited(mail, run.wait):
             self.rest(run)
 
     def move_mail(self, event: MailEvent, *keys: str) -> None:
@@ -683,6 +683,10 @@ def last_end(view: View, agent: str) -> int:
     if run is None or not run.attempt or (run.attempt == 1 and run.is_placed):
         return end
     return max(end, run.last_seq)
+
+
+def _is_awaited(event: Mail, wait: RunWait) -> bool:
+    return event.slot.removeprefix(EVENT) in wait.events
 
 
 def _within(agent: str, among: Collection[str]) -> str:

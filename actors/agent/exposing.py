@@ -75,18 +75,22 @@ def exposed(method: Callable[Concatenate[Any, P], Pending[R]]) -> Exposed[P, Pen
 @overload
 def exposed(method: Callable[Concatenate[Any, P], R]) -> Exposed[P, R, R]: ...
 @overload
-def exposed(*, repeatable: bool = False) -> Marking: ...
+def exposed(*, repeatable: bool = False, concurrent: bool = False) -> Marking: ...
 
 
-def exposed(method: Any = None, *, repeatable: bool = False) -> Any:
+def exposed(method: Any = None, *, repeatable: bool = False, concurrent: bool = False) -> Any:
     """Let a method be called over a handle.
 
     A call is made at most once. With `repeatable=True` it is repeated if the agent's host died during it.
+
+    Of an agent's sync methods and handlers one runs at a time; while it waits for a run or another agent, the next may begin. A method that
+    is `concurrent=True`, because it waits for something else, takes no turn: it runs on a thread beside the others.
     """
     check_bool("repeatable", repeatable)
+    check_bool("concurrent", concurrent)
 
     def mark(marked: Any) -> Any:
-        marked.__perdure_exposed__ = {"repeatable": repeatable}
+        marked.__perdure_exposed__ = {"repeatable": repeatable, "concurrent": concurrent}
         return marked
 
     return mark if method is None else mark(method)

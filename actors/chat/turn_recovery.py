@@ -87,7 +87,7 @@ async def reported(state: ConversationState, turn: Turn, outcome: TurnOutcome) -
     if outcome.event is not TurnEvent.FAILED:
         return outcome
     info = {"request_id": turn.request_id, "stage": outcome.stage, "reason": outcome.reason}
-    shown, problem = await tried(state.tenant.call(state.agent.on_chat_error, outcome.error, info))
+    shown, problem = await tried(state.tenant.call_in_turn(state.agent.on_chat_error, outcome.error, info))
     if problem is not None:
         state.tenant.trouble("on_chat_error", problem)
     if isinstance(shown, str) and shown.strip():
@@ -132,7 +132,7 @@ class ResponseHook:
         while self._untold:
             told = self._untold.popleft()
             ACTIVITY.set(Activity(f"after/{told['request_id']}"))
-            _, problem = await tried(self._tenant.call(self._agent.on_chat_response, told))
+            _, problem = await tried(self._tenant.call_in_turn(self._agent.on_chat_response, told))
             if problem is not None:
                 self._tenant.trouble("on_chat_response", problem)
         self._is_telling = False

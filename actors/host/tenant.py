@@ -364,7 +364,9 @@ class Tenant(Life):
             if answered is not None:
                 return answered
         arguments, returned = exposed_call(type(self.agent), method_name, body)
-        outcome = await self.call(getattr(self.agent, method_name), *arguments.args, **arguments.kwargs)
+        method = getattr(self.agent, method_name)
+        call = self.call if method.__perdure_exposed__["concurrent"] else self.call_in_turn
+        outcome = await call(method, *arguments.args, **arguments.kwargs)
         reply = returned.encode("return", outcome, self.limits.output_bytes_max)
         if not method_key(type(self.agent), method_name):
             return reply
@@ -376,7 +378,7 @@ class Tenant(Life):
             snapshot["data"] = snapshot.pop("live_data")
         _, problem = await tried(self.ready())
         if problem is None:
-            _, problem = await tried(self.call(self.agent.on_progress, info, snapshot))
+            _, problem = await tried(self.call_in_turn(self.agent.on_progress, info, snapshot))
         if problem is not None:
             self.trouble("on_progress", problem)
 

@@ -109,8 +109,7 @@ class FiberStore:
         joined = self._life.transaction
         if joined is not None:
             return job(joined)
-        storage = self._life.storage
-        with storage.committing, storage.transaction() as transaction:
+        with self._life.storage.brief() as transaction:
             self._own = transaction
             try:
                 return job(transaction)

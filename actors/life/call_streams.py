@@ -102,7 +102,8 @@ class _Open:
     async def _next(self) -> object:
         generator = self._generator
         if isinstance(generator, Generator):
-            return await self._life.threads.run(lambda: next(generator, _OVER))
+            async with self._life.threads.turn(self._life) as turn:
+                return await self._life.threads.run(lambda: next(generator, _OVER), turn)
         return await anext(generator, _OVER)
 
     async def left(self) -> None:
@@ -125,7 +126,8 @@ class _Open:
         generator = self._generator
         with suppress(ValueError):  # a thread is in the midst of it, and leaves it there
             if isinstance(generator, Generator):
-                await self._life.threads.run(generator.close)
+                async with self._life.threads.turn(self._life) as turn:
+                    await self._life.threads.run(generator.close, turn)
             else:
                 await generator.aclose()
 

@@ -228,7 +228,7 @@ class Dispatch:
                 detached=bool(options.get("detached")),
                 input_preview=taken_out(shown_input(options, request.input)),
             )
-            hook = self._life.call(self._life.agent.on_agent_tool_start, info)
+            hook = self._life.call_in_turn(self._life.agent.on_agent_tool_start, info)
             self._starting[run_id] = self._life.tasks.start_awaited(hook)
             self._starting[run_id].add_done_callback(partial(self._refused, run_id))
         await self._starting[run_id]

@@ -284,7 +284,7 @@ class Family:
         agent = self._life.agent
         child = sub_agent_id(self._life.agent_id, agent_type, name)
         try:
-            is_let_pass = await self._life.call(agent.on_before_sub_agent, agent_type, name)
+            is_let_pass = await self._life.call_in_turn(agent.on_before_sub_agent, agent_type, name)
         except PermissionError as refusal:
             raise AgentForbidden(child, text_of(refusal) or "its parent has refused the call") from refusal
         if not is_let_pass:

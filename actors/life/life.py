@@ -236,10 +236,22 @@ class Life:
     async def call(self, method: Callable[..., Any], *args: object, **kwargs: object) -> object:
         """Call an author's method: async ones on the loop, sync ones on a worker thread. What it raises that is no `Exception` is raised as
         one (`tasks.as_failure`)."""
+        return await self._called(None, method, args, kwargs)
+
+    async def call_in_turn(self, method: Callable[..., Any], *args: object, **kwargs: object) -> Any:
+        """`call` for what reaches the agent from outside: of its sync methods and handlers that are called so, one runs at a time."""
+        if is_async(method):
+            return await self.call(method, *args, **kwargs)
+        async with self.threads.turn(self) as turn:
+            return await self._called(turn, method, args, kwargs)
+
+    async def _called(
+        self, turn: object, method: Callable[..., Any], args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> object:
         try:
             if is_async(method):
                 return await method(*args, **kwargs)
-            outcome = await self.threads.run(partial(staying, partial(method, *args, **kwargs)))
+            outcome = await self.threads.run(partial(staying, partial(method, *args, **kwargs)), turn)
             return await outcome if inspect.isawaitable(outcome) else outcome
         except Exception:  # the common case keeps its traceback as it is
             raise
@@ -263,7 +275,7 @@ class Life:
         # No caller, run or mail carries the error. The log and the author are told.
         self.log("hook", doing, problem)
         if self.agent is not None and self.overrides("on_error") and not self.is_leaving:
-            self.spawn(tried(self.call(self.agent.on_error, problem, doing)))
+            self.spawn(tried(self.call_in_turn(self.agent.on_error, problem, doing)))
 
     def log(self, area: str, doing: str, problem: BaseException, run_id: str = "") -> None:
         self.services.report_failure(area, self.agent_id, doing, problem, run_id)

@@ -79,29 +79,33 @@ async def _once(life: Life, outbox: Outbox, piece: WorkPiece) -> Exception | Non
 
 async def _transact(life: Life, outbox: Outbox, piece: WorkPiece) -> None:
     transaction = life.storage.begin()
+    most_ms = min(piece.timeout_ms, life.limits.handler_timeout_ms)
     try:
-        most_ms = min(piece.timeout_ms, life.limits.handler_timeout_ms)
-        await in_time(_call(life, transaction, piece), most_ms, _TookTooLong())
-        life.faults.at(KillPoint.MID_HANDLER, piece.name)
         with transaction.active():
-            piece.seal(transaction)
-        life.faults.at(KillPoint.BEFORE_HANDLER_COMMIT, piece.name)
-        await outbox.commit(transaction)
+            steps = piece.steps(transaction)
+        is_sync = not any(is_async(method) for method, _, _ in steps)
+        if not is_sync:
+            await in_time(_call_on_loop(transaction, steps), most_ms, _TookTooLong())
+        # In this turn no sync method of the agent is between what it reads and what it writes.
+        async with life.threads.turn(life) as turn:
+            if is_sync and steps:
+                job = partial(staying, lambda: _call_all(transaction, steps))
+                await in_time(life.threads.run(job, turn), most_ms, _TookTooLong())
+            life.faults.at(KillPoint.MID_HANDLER, piece.name)
+            with transaction.active():
+                piece.seal(transaction)
+            life.faults.at(KillPoint.BEFORE_HANDLER_COMMIT, piece.name)
+            await outbox.commit(transaction)
     except BaseException:
         transaction.rollback()
         raise
     life.faults.at(KillPoint.AFTER_HANDLER_COMMIT, piece.name)
 
 
-async def _call(life: Life, transaction: Transaction, piece: WorkPiece) -> None:
-    with transaction.active():
-        steps = piece.steps(transaction)
-    if any(is_async(method) for method, _, _ in steps):
-        for method, args, activity in steps:
-            with transaction.active(), at_work(activity):
-                await result_of(partial(method, *args))
-    elif steps:
-        await life.threads.run(partial(staying, lambda: _call_all(transaction, steps)))
+async def _call_on_loop(transaction: Transaction, steps: list[Step]) -> None:
+    for method, args, activity in steps:
+        with transaction.active(), at_work(activity):
+            await result_of(partial(method, *args))
 
 
 def _call_all(transaction: Transaction, steps: list[Step]) -> None:

@@ -113,7 +113,7 @@ class StateWatch:
     async def _notify(self) -> None:
         self._is_notifying = False
         life = self._life
-        _, problem = await tried(life.call(life.agent.on_state_changed, dict(life.storage.state)))
+        _, problem = await tried(life.call_in_turn(life.agent.on_state_changed, dict(life.storage.state)))
         if problem is not None:
             life.trouble("on_state_changed", problem)
 

@@ -12,6 +12,7 @@ import struct
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -99,8 +100,11 @@ class LoopThreads:
         self._commits: set[object] = set()  # those under way
         self._commit_s = SLOW_S  # what brief ones take: the longest of late
 
-    async def run(self, job: Callable[[], T]) -> T:
-        return await self._shared.run(job)
+    async def run(self, job: Callable[[], T], turn: object = None) -> T:
+        return await self._shared.run(job, turn)
+
+    def turn(self, owner: object) -> AbstractAsyncContextManager[object]:
+        return self._shared.turn(owner)
 
     async def write(self, job: Callable[[], T], rank: Rank) -> T:
         return await self._storage.finish(job, rank)

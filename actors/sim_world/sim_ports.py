@@ -12,7 +12,7 @@ import asyncio
 import contextvars
 from collections import Counter, deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from contextvars import copy_context
 from functools import partial
 from threading import Semaphore, Thread, current_thread
@@ -240,7 +240,11 @@ class SimThreads:
         for strand in self._strands or ():
             strand.end(self._process.cause)
 
-    async def run(self, job: Callable[[], T]) -> T:
+    # A job is done in one piece here, and waits for nothing.
+    def turn(self, owner: object) -> AbstractAsyncContextManager[object]:
+        return nullcontext(owner)
+
+    async def run(self, job: Callable[[], T], turn: object = None) -> T:
         entry = self._entry(job)
         self._spread(entry, self._nature.draw_ms(self._nature.weather.thread_ms), None, lambda: None)
         answer: T = await entry.answer

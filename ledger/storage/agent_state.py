@@ -14,7 +14,7 @@ from perdure.ledger.values import pack_value, unpack_value
 
 class StateStorage(Protocol):
     def current(self) -> Transaction | None: ...
-    def transaction(self) -> AbstractContextManager[Transaction]: ...
+    def brief(self) -> AbstractContextManager[Transaction]: ...
     def records(self) -> Records: ...
 
 
@@ -24,9 +24,9 @@ class State(MutableMapping[str, Any]):
     Inside `self.transaction()` it shows what is committed and, over it, what this transaction wrote, and all writes become
     durable together. Outside, every write is a durable transaction of its own, so a group belongs into one (`update` is one).
 
-    A value that was read is a copy. To change it, change the copy and assign it again. What
-    depends on what was read (`state["n"] += 1`) belongs into a transaction: if another one changed `n` meanwhile, the commit
-    raises `StorageConflict`, so no update is ever lost. In SQL the values are visible as msgpack (`perdure.records`).
+    A value that was read is a copy. To change it, change the copy and assign it again. Where code of the agent runs in between (after
+    an `await`, beside a thread), what depends on what was read belongs into a transaction: if another one changed the key meanwhile, its
+    commit raises `StorageConflict`, so no update is lost. In SQL the values are visible as msgpack (`perdure.records`).
     """
 
     def __init__(self, storage: StateStorage) -> None:
@@ -73,7 +73,7 @@ class State(MutableMapping[str, Any]):
             raise BadRequest("state", f"{values!r:.200} is {type(values).__name__}; the state of an agent is an object")
         bodies: dict[str, bytes | None] = {key: _encoded(key, value) for key, value in values.items()}
         self._ask({**dict.fromkeys(self._keys()), **bodies})
-        with self._storage.transaction() as transaction:
+        with self._storage.brief() as transaction:
             for key, body in {**dict.fromkeys(self._keys()), **bodies}.items():
                 if body != transaction.read_state(key):
                     self._put(transaction, key, body)
@@ -91,7 +91,7 @@ class State(MutableMapping[str, Any]):
         fallback = _encoded(key, default)
         if self._body(key) is None:
             self._ask({key: fallback})
-        with self._storage.transaction() as transaction:
+        with self._storage.brief() as transaction:
             body = transaction.read_state(key)
             if body is None:
                 body = fallback
@@ -100,7 +100,7 @@ class State(MutableMapping[str, Any]):
 
     def clear(self) -> None:
         self._ask(dict.fromkeys(self._keys()))
-        with self._storage.transaction() as transaction:
+        with self._storage.brief() as transaction:
             for key in self._keys():
                 self._put(transaction, key, None)
 
@@ -109,7 +109,7 @@ class State(MutableMapping[str, Any]):
         if not bodies:
             return
         self._ask(bodies)
-        with self._storage.transaction() as transaction:
+        with self._storage.brief() as transaction:
             for key, body in bodies.items():
                 self._put(transaction, key, body)
 
@@ -132,7 +132,7 @@ class State(MutableMapping[str, Any]):
         # A missing key is no error here, because an error would doom the joined transaction.
         if self._validate is not None and self._body(key) is not None:
             self._ask({key: None})
-        with self._storage.transaction() as transaction:
+        with self._storage.brief() as transaction:
             body = transaction.read_state(key)
             if body is not None:
                 self._put(transaction, key, None)

@@ -20,9 +20,10 @@ from contextlib import contextmanager, suppress
 from itertools import product
 from pathlib import Path
 from threading import RLock
-from typing import Any
+from typing import Any, Final
 
 import duckdb
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_fixed
 
 from perdure.ledger.duckdb_format import is_damage
 from perdure.ledger.errors import BadRequest, StaleIncarnation, StorageConflict, StorageError
@@ -34,6 +35,11 @@ from perdure.ledger.storage.records import INBOX, RESULT, STEP, Records, Row, st
 from perdure.ledger.storage.sql import OVER, Change, Parameters, SqlCursor, SqlScript, collide, is_conflict, script_of
 from perdure.ledger.storage.transaction import Transaction, bound_to
 
+# What stands in the way of a text that is a transaction of its own is mostly another such one, which is about to commit.
+_REPEATED: Final = Retrying(
+    retry=retry_if_exception_type(StorageConflict), stop=stop_after_attempt(50), wait=wait_fixed(0.001), reraise=True
+)
+
 
 class Storage:
     """One agent's storage, for one incarnation. Made by `AgentStorages.open`. Every method may be called from any thread."""
@@ -44,6 +50,7 @@ class Storage:
         self.state = State(self)
         self.file = file
         self.committing = RLock()
+        self._again = RLock()
         self._records: Records | None = None
         self._open: set[Transaction] = set()
         self._changed: dict[Change, int] = {}
@@ -58,8 +65,8 @@ class Storage:
         """Run SQL and return the rows of its last statement, to which the parameters belong (`$1`, `?` or `$name`).
 
         Inside `transaction()` it runs there, and sees one snapshot. Outside, a text that writes is a durable transaction of
-        its own. Errors in the SQL are DuckDB's own. A statement that agents may not use (`ledger.storage.sql`), and a parameter that DuckDB
-        does not take, are `BadRequest`.
+        its own, which is run again if another one was first. Errors in the SQL are DuckDB's own. A statement that agents may not use
+        (`ledger.storage.sql`), and a parameter that DuckDB does not take, are `BadRequest`.
         """
         script, parameters = script_of(plain_without_secrets(query)), plain_without_secrets(parameters)
         transaction = self.current()
@@ -70,8 +77,11 @@ class Storage:
             return []
         if script.only_reads or (script.selects_only and not self.exists):
             return self.ask(script, parameters)
-        with self._alone() as own:
-            return own.run(script, parameters)
+        try:
+            return self._run_alone(script, parameters)
+        except StorageConflict:  # nothing was written, and it depends on nothing that was read before
+            with self._again:  # one after the other, lest they overtake each other
+                return _REPEATED(self._run_alone, script, parameters)
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -95,6 +105,12 @@ class Storage:
                 outer.condemn(
                     StorageError(self.agent_id, "a nested transaction failed, so the one around it cannot commit")
                 )
+
+    @contextmanager
+    def brief(self) -> Iterator[Transaction]:
+        """`transaction()` for a write or two that wait for nothing. No other commit comes between, so it is overtaken by none."""
+        with self.committing, self.transaction() as transaction:
+            yield transaction
 
     def begin(self) -> Transaction:
         """Open a transaction that is bound to no context until `with transaction.active():`. Commit it, or roll it back."""
@@ -303,6 +319,10 @@ class Storage:
             self.file.kept.give_back(lane, keep=not transaction.alters)
 
     # ------------------------------------------------------------------ inside
+
+    def _run_alone(self, script: SqlScript, parameters: Parameters) -> list[tuple[Any, ...]]:
+        with self._alone() as own:
+            return own.run(script, parameters)
 
     @contextmanager
     def _alone(self) -> Iterator[Transaction]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from perdure.actors import Agent, Detached, Occurrence, RunContext, RunInfo, RunResult, exposed
+from perdure.actors import Agent, Detached, Occurrence, RunContext, RunInfo, RunResult, blocking, exposed
 from perdure.ledger import StaleIncarnation
 
 
@@ -124,3 +125,52 @@ class Clockwork(Agent):
     @exposed
     def counted(self) -> int:
         return int(self.state.get("count", 0))
+
+
+class Postman(Agent):
+    """Goes back to where it comes from."""
+
+    def run(self, input: int, run: RunContext) -> int:
+        return 1 + blocking(self.agent(Till, "home").there_and_back(input - 1))
+
+
+class Till(Agent):
+    """Reads, waits and writes, in no transaction, as whoever writes sync code does."""
+
+    meeting: ClassVar[threading.Barrier]  # of this process; a test makes it
+    pause = threading.Event()
+
+    @exposed
+    def add(self) -> None:
+        count = self.state.get("count", 0)
+        self.pause.wait(0.001)
+        self.state["count"] = count + 1
+
+    @exposed
+    def add_often(self, times: int) -> Iterator[int]:
+        for number in range(times):
+            self.add()
+            yield number
+
+    @exposed
+    def follow(self, number: int) -> None:
+        self.run_agent_tool(Leaf, number, detached=Detached(on_finish="on_leaf"))
+
+    def on_leaf(self, run: RunInfo, result: RunResult) -> None:
+        self.add()
+
+    @exposed
+    def counted(self) -> int:
+        return int(self.state.get("count", 0))
+
+    @exposed
+    def there_and_back(self, times: int) -> int:
+        return self.run_agent_tool(Postman, times).output if times else 0
+
+    @exposed(concurrent=True)
+    def meet(self) -> None:
+        self.meeting.wait(30)
+
+    @exposed
+    def meet_in_turn(self) -> None:
+        self.meeting.wait(30)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import duckdb
 import pytest
@@ -238,6 +239,28 @@ def test_who_only_read_is_never_refused(storage: Storage) -> None:
         assert storage.state["a"] == 1
     storage.state["a"] = 2
     two.commit()
+
+
+def test_writes_in_no_transaction_are_never_overtaken_whichever_threads_they_come_from(storage: Storage) -> None:
+    def write(number: int) -> None:
+        storage.sql("UPDATE t SET v = v + 1 WHERE i = 2")
+        storage.state["a"] = number
+        storage.state.update(b=number, c=number)
+        storage.state.setdefault("d", number)
+        storage.state.pop("c", None)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(80)))
+    assert storage.sql("SELECT v FROM t WHERE i = 2") == [(82,)]
+
+
+def test_a_write_in_no_transaction_waits_for_no_open_one(storage: Storage) -> None:
+    one = storage.begin()
+    one.sql("UPDATE t SET v = 9 WHERE i = 2")
+    with pytest.raises(StorageConflict):
+        storage.sql("UPDATE t SET v = 8 WHERE i = 2")
+    one.commit()
+    storage.sql("UPDATE t SET v = 8 WHERE i = 2")
 
 
 # ------------------------------------------------------------------ mail

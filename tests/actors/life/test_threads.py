@@ -6,18 +6,20 @@ import asyncio
 import contextvars
 import threading
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import CancelledError, Future
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from perdure.actors.life.life import cached_once
-from perdure.actors.threads import Crew, wait_for
+from perdure.actors.threads import Crew, inherit_contexts, wait_for
 from perdure.ledger import StartTimedOut
 from tests.actors.one_process import OneProcess, play
-from tests.actors.sync_cast import Clockwork, Family, Leaf, Stuck, StuckAtFirst, Tree, Waiting
+from tests.actors.sync_cast import Clockwork, Family, Leaf, Stuck, StuckAtFirst, Till, Tree, Waiting
+
+T = TypeVar("T")
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -230,6 +232,150 @@ def test_when_the_system_gives_no_more_threads_the_job_is_told_and_the_next_one_
         raise RuntimeError("no more")
 
     asyncio.run(story())
+
+
+async def in_turn(crew: Crew, owner: object, job: Callable[[], T]) -> T:
+    async with asyncio.timeout(20), crew.turn(owner) as turn:
+        return await crew.run(job, turn)
+
+
+def test_jobs_of_one_owner_run_one_at_a_time_and_in_order_beside_those_of_others() -> None:
+    order: list[int] = []
+    meters = {"a": Meter(), "b": Meter()}
+    both = threading.Barrier(2)
+
+    def job(owner: str, number: int) -> None:
+        with meters[owner]:
+            both.wait(30)  # the other owner's job of this number is at work, too
+            if owner == "a":
+                order.append(number)
+
+    async def story() -> None:
+        crew = Crew(4, "test")
+        jobs = [in_turn(crew, owner, partial(job, owner, number)) for number in range(50) for owner in "ab"]
+        await asyncio.gather(*jobs)
+        assert crew._in_turn == {}  # noqa: SLF001
+
+    asyncio.run(story())
+    assert order == list(range(50))
+    assert {name: (meter.times, meter.most) for name, meter in meters.items()} == {"a": (50, 1), "b": (50, 1)}
+
+
+def test_who_waits_for_the_runtime_lends_the_turn_too_and_goes_on_before_who_never_began() -> None:
+    order: list[str] = []
+    gate, busy = Future[None](), threading.Event()
+
+    def first() -> None:
+        order.append("first")
+        wait_for(gate)
+        order.append("first again")
+
+    def second() -> None:
+        order.append("second")
+        busy.wait(30)
+        order.append("second again")
+
+    async def story() -> None:
+        crew = Crew(4, "test")
+        jobs = [in_turn(crew, "a", job) for job in (first, second, partial(order.append, "third"))]
+        running = [asyncio.create_task(job) for job in jobs]
+        await until(lambda: "second" in order)
+        gate.set_result(None)
+        await until(lambda: len(crew._in_turn["a"].back) == 1)  # noqa: SLF001
+        busy.set()
+        await asyncio.gather(*running)
+        assert crew._in_turn == {}  # noqa: SLF001
+
+    asyncio.run(story())
+    assert order == ["first", "second", "second again", "first again", "third"]
+
+
+def test_threads_of_one_job_that_wait_again_and_again_share_its_turn() -> None:
+    meter, bodies = Meter(), 40
+
+    def job() -> None:
+        def wait_often() -> None:
+            for _ in range(20):
+                answer = Future[None]()
+                threading.Timer(0.0005, answer.set_result, [None]).start()
+                wait_for(answer)
+
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(lambda _: wait_often(), range(3)))
+        with meter:
+            sum(range(1000))
+
+    async def story() -> None:
+        inherit_contexts()
+        crew = Crew(3, "test")
+        await asyncio.gather(*(in_turn(crew, number % 2, job) for number in range(bodies)))
+        assert crew._in_turn == {}  # noqa: SLF001
+        await until(lambda: (crew._running, len(crew._returning)) == (0, 0))  # noqa: SLF001
+
+    asyncio.run(story())
+    assert (meter.times, meter.most <= 2) == (bodies, True)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_the_turn_of_a_job_that_is_left_behind_is_the_next_one_s(waits: bool) -> None:
+    gate, stuck, began = Future[None](), threading.Event(), threading.Event()
+
+    def job() -> None:
+        began.set()
+        if waits:
+            wait_for(gate)
+        else:
+            stuck.wait(30)
+
+    async def story() -> None:
+        crew = Crew(4, "test")
+        abandoned = asyncio.create_task(in_turn(crew, "a", job))
+        await until(began.is_set)
+        in_line = asyncio.create_task(in_turn(crew, "a", lambda: "never"))
+        following = asyncio.create_task(in_turn(crew, "a", lambda: "goes on"))
+        await asyncio.sleep(0)
+        in_line.cancel()
+        abandoned.cancel()
+        await asyncio.wait({abandoned, in_line})
+        assert await following == "goes on"
+        stuck.set()
+        gate.set_result(None)
+        await until(lambda: crew.left_behind == 0)
+        assert crew._in_turn == {}  # noqa: SLF001
+
+    asyncio.run(story())
+
+
+async def collected(values: AsyncIterator[int]) -> list[int]:
+    return [value async for value in values]
+
+
+def test_sync_methods_and_handlers_of_an_agent_lose_no_update() -> None:
+    async def story(stage: OneProcess) -> tuple[int, int]:
+        calls = [stage.client.call(Till, "home", "add", (), {}) for _ in range(60)]
+        follows = [stage.client.call(Till, "home", "follow", (number,), {}) for number in range(20)]
+        numbers: Any = stage.client.agent(Till, "home").add_often(20)
+        given, *_ = await asyncio.gather(collected(numbers), *calls, *follows)
+        await stage.until(lambda: stage.supervisor.view.tally["delivered"] == 20)
+        return len(given), await stage.client.call(Till, "home", "counted", (), {})
+
+    assert play(story) == (20, 100)
+
+
+def test_an_agent_that_waits_for_another_can_be_called_back_by_it() -> None:
+    async def story(stage: OneProcess) -> Any:
+        return await stage.client.call(Till, "home", "there_and_back", (3,), {})
+
+    assert play(story, threads_max=1) == 3
+
+
+def test_a_concurrent_method_runs_beside_the_others() -> None:
+    async def story(stage: OneProcess) -> list[Any]:
+        calls = [stage.client.call(Till, "home", method, (), {}) for method in ("meet", "meet", "meet_in_turn")]
+        return await asyncio.gather(*calls)
+
+    Till.meeting = threading.Barrier(3)
+    assert play(story, threads_max=3) == [None, None, None]
 
 
 def test_outside_of_a_crew_waiting_is_just_waiting() -> None:
