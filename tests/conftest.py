@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import signal
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,6 +22,10 @@ SOURCES = Path(__file__).parents[1] / ".src"
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(SOURCES), *filter(None, [os.environ.get("PYTHONPATH")])]
 )  # children test it too
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # of a script that began this in the background; children would ignore it, too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read by Ray when it starts: neither a prompt nor a report
 
 settings.register_profile("perdure", derandomize=True, deadline=None, database=None)

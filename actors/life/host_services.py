@@ -29,6 +29,7 @@ from perdure.ledger.storage.agent_storages import AgentStorages, CommitPart, Dis
 from perdure.policies import Limits
 
 T = TypeVar("T")
+LONG_TURN_S = 5.0  # authors are told of a sync method, once for each class, that has waited for longer
 MOMENT_S = 0.025  # an attempt that ends within it is reported once, by its end
 log = logging.getLogger("perdure.host")
 # What authors' code raises. Hosts print it; other programs ask for it.
@@ -164,6 +165,7 @@ class HostServices:
         self._begins_from_s = 0.0
         self._ups: dict[str, Up] = {}
         self._resting: set[str] = set()
+        self._slow_types: set[str] = set()
         self._said_resting = 0
         self._is_saying_rests = False
         self._is_saying_soon = self._is_saying_patches = False
@@ -294,6 +296,16 @@ class HostServices:
         trace = traced(problem, self.limits.error_chars_max)
         about = {"agent_id": agent_id, "run_id": run_id}
         authors_log.getChild(area).warning("agent %s failed in %s:\n%s", agent_id, text_of(doing), trace, extra=about)
+
+    def report_turn(self, agent_id: str, waited_s: float) -> None:
+        if waited_s > LONG_TURN_S and type_of(agent_id) not in self._slow_types:
+            self._slow_types.add(type_of(agent_id))
+            words = (
+                "agent %s: a sync method has waited %.0f s for its turn. They run one at a time, except those marked %s"
+            )
+            authors_log.getChild("call").warning(
+                words, agent_id, waited_s, "`@exposed(concurrent=True)`", extra={"agent_id": agent_id}
+            )
 
     def report_finding(self, agent_id: str, finding: str) -> None:
         log.warning("storage of %s: %s", agent_id, finding)

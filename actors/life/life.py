@@ -236,22 +236,30 @@ class Life:
     async def call(self, method: Callable[..., Any], *args: object, **kwargs: object) -> object:
         """Call an author's method: async ones on the loop, sync ones on a worker thread. What it raises that is no `Exception` is raised as
         one (`tasks.as_failure`)."""
-        return await self._called(None, method, args, kwargs)
+        return await self._called(self.threads.run, method, args, kwargs)
 
     async def call_in_turn(self, method: Callable[..., Any], *args: object, **kwargs: object) -> Any:
         """`call` for what reaches the agent from outside: of its sync methods and handlers that are called so, one runs at a time."""
-        if is_async(method):
-            return await self.call(method, *args, **kwargs)
+        return await self._called(self._run_in_turn, method, args, kwargs)
+
+    async def _run_in_turn(self, job: Callable[[], object]) -> object:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
         async with self.threads.turn(self) as turn:
-            return await self._called(turn, method, args, kwargs)
+            self.services.report_turn(self.agent_id, loop.time() - began_s)
+            return await self.threads.run(job, turn)
 
     async def _called(
-        self, turn: object, method: Callable[..., Any], args: tuple[object, ...], kwargs: dict[str, object]
+        self,
+        run: Callable[[Callable[[], object]], Awaitable[object]],
+        method: Callable[..., Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
     ) -> object:
         try:
             if is_async(method):
                 return await method(*args, **kwargs)
-            outcome = await self.threads.run(partial(staying, partial(method, *args, **kwargs)), turn)
+            outcome = await run(partial(staying, partial(method, *args, **kwargs)))
             return await outcome if inspect.isawaitable(outcome) else outcome
         except Exception:  # the common case keeps its traceback as it is
             raise

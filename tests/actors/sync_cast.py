@@ -167,6 +167,14 @@ class Till(Agent):
     def there_and_back(self, times: int) -> int:
         return self.run_agent_tool(Postman, times).output if times else 0
 
+    @exposed
+    def in_two_parts(self) -> Any:
+        self.add()
+        return self._second_part()
+
+    async def _second_part(self) -> None:
+        await self.agent(Till, "home").add()
+
     @exposed(concurrent=True)
     def meet(self) -> None:
         self.meeting.wait(30)

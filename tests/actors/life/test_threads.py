@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from perdure.actors.life import host_services
 from perdure.actors.life.life import cached_once
 from perdure.actors.threads import Crew, inherit_contexts, wait_for
 from perdure.ledger import StartTimedOut
@@ -367,6 +368,27 @@ def test_an_agent_that_waits_for_another_can_be_called_back_by_it() -> None:
         return await stage.client.call(Till, "home", "there_and_back", (3,), {})
 
     assert play(story, threads_max=1) == 3
+
+
+def test_what_a_sync_method_gives_to_be_awaited_takes_no_turn() -> None:
+    async def story(stage: OneProcess) -> int:
+        await stage.client.call(Till, "home", "in_two_parts", (), {})
+        return await stage.client.call(Till, "home", "counted", (), {})
+
+    assert play(story) == 2
+
+
+def test_who_waits_long_for_a_turn_is_told_why_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(stage: OneProcess) -> None:
+        calls = [stage.client.call(Till, name, "add", (), {}) for name in ("home", "home", "home", "afar", "afar")]
+        await asyncio.gather(*calls)
+
+    monkeypatch.setattr(host_services, "LONG_TURN_S", 0.0005)
+    play(story)
+    (told,) = [each.getMessage() for each in caplog.records if "for its turn" in each.getMessage()]
+    assert "@exposed(concurrent=True)" in told
 
 
 def test_a_concurrent_method_runs_beside_the_others() -> None:
