@@ -90,7 +90,10 @@ def exposed(method: Any = None, *, repeatable: bool = False, concurrent: bool = 
     check_bool("concurrent", concurrent)
 
     def mark(marked: Any) -> Any:
-        marked.__perdure_exposed__ = {"repeatable": repeatable, "concurrent": concurrent}
+        function: Any = marked.__func__ if isinstance(marked, staticmethod | classmethod) else marked
+        if not callable(function):
+            raise BadRequest("method", f"{marked!r:.200} is no method, and only methods can be exposed")
+        function.__perdure_exposed__ = {"repeatable": repeatable, "concurrent": concurrent}
         return marked
 
     return mark if method is None else mark(method)

@@ -291,7 +291,7 @@ class Program:
         deeds.changes |= changed
         if changed or (call.on or {call.name}) & of_the_runtime:
             return
-        for name in self._foreign.doubtful(call) - deeds.changes - self._imported - self._bodies.keys():
+        for name in self._foreign.doubtful(call) & self._bound - deeds.changes - self._imported - self._bodies.keys():
             deeds.doubts[name] = deeds.doubts.get(name, False) or call.alone
 
     def _executed(self, effects: Effects, started: set[str]) -> list[Effects]:
@@ -351,6 +351,20 @@ class Program:
         everything = ANYTHING in deeds.binds or ANYTHING in deeds.changes
         return is_future(node) or (not deeds.starts and (everything or (is_script and deeds.is_process_wide)))
 
+    def imports_again(self, at: int, name: str) -> bool:
+        """Whether what starts the program gives this name as others that do not start it give it, too, by the same import."""
+        again = [node for node, each in zip(self.nodes, self.deeds, strict=True) if not each.starts]
+        origins = {origin for bound, origin in imports([*again, self.nodes[at]]) if bound == name}
+        stored = (
+            part for part in ast.walk(self.nodes[at]) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
+        )
+        return (
+            self.deeds[at].starts
+            and len(origins) == 1
+            and all(name in dict(imports(nodes)) for nodes in (again, [self.nodes[at]]))
+            and all(part.id != name for part in stored)
+        )
+
     def touches(self, at: int, name: str) -> bool:
         deeds = self.deeds[at]
         graph = self._near if deeds.starts else self._far
@@ -407,6 +421,8 @@ class Needs:
                     self.losses.append(Loss(at, name, How.UNSEEN, alone))
                 continue
             is_found = True
+            if self._program.imports_again(at, name):
+                continue
             if self._program.deeds[at].starts:
                 self.losses.append(Loss(at, name, How.STARTS, name in self._program.deeds[at].binds))
                 continue

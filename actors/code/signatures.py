@@ -103,6 +103,10 @@ def exposed_call(agent_class: type, method_name: str, body: bytes) -> tuple[Argu
 def unexposed(agent_class: type, name: str) -> BadRequest:
     """What a call of a method is refused with that nobody may call, or that is not there."""
     exposed = (each for each in dir(agent_class) if hasattr(getattr(agent_class, each, None), "__perdure_exposed__"))
+    hidden = next((each for each in agent_class.__mro__ if hasattr(vars(each).get(name), "__perdure_exposed__")), None)
+    if hidden is not None:
+        words = f"overrides one of {hidden.__name__} that is exposed, but is not itself: mark it `@exposed`, too"
+        return BadRequest("method", f"{agent_class.__name__}.{name} {words}")
     near = get_close_matches(name, [each for each in exposed if not each.startswith("_")], n=1)
     meant = f"; did you mean {near[0]!r}?" if near else ""
     return BadRequest("method", f"{agent_class.__name__} has no exposed method {name!r:.100}{meant}")

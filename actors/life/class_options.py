@@ -7,6 +7,7 @@ the module; so these are resolved when the class is handed over, served, or load
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Hashable
 from functools import lru_cache
@@ -99,6 +100,11 @@ def check_class(agent_class: object) -> None:
 
 @lru_cache(maxsize=4096)
 def _check(agent_class: Any) -> None:
+    if inspect.isabstract(agent_class):
+        missing = ", ".join(sorted(agent_class.__abstractmethods__))
+        raise BadRequest(
+            "agent_class", f"{agent_class.__name__} is abstract, so nothing can be one: it has no {missing}"
+        )
     check_made(agent_class)
     pool_spec(agent_class)  # what it asks for in two ways
     if callable(getattr(agent_class, "run", None)):

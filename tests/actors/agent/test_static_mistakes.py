@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from abc import ABC, abstractmethod
+from typing import Any, cast
 
 import pytest
 
@@ -175,6 +176,70 @@ def test_an_exposed_method_that_could_not_be_called_is_refused_at_serve() -> Non
     with pytest.raises(BadRequest, match=r"Sloppy\.take") as refused:
         Gateway([Sloppy])
     assert refused.value.field == "thing"
+
+
+class Abstract(Agent, ABC):
+    """Is to be written by others."""
+
+    def run(self, input: int) -> int:
+        return self.work(input)
+
+    @abstractmethod
+    def work(self, n: int) -> int: ...
+
+    @exposed
+    @staticmethod
+    def twice(n: int) -> int:
+        return 2 * n
+
+    @classmethod
+    @exposed
+    def named(cls) -> str:
+        return cls.__name__
+
+    @exposed
+    def kept(self) -> int:
+        return 1
+
+
+class Whole(Abstract):
+    """Has all that was to be written."""
+
+    def work(self, n: int) -> int:
+        return n + 1
+
+    def kept(self) -> int:
+        return 2
+
+
+def test_an_abstract_class_is_refused_where_it_is_handed_over_and_what_it_lacks_is_named() -> None:
+    async def story(stage: Stage) -> Any:
+        for ask in (
+            lambda: stage.client.run(Abstract, 1),
+            lambda: stage.client.start(Abstract, 1),
+            lambda: stage.client.agent(Abstract, "a").kept(),
+        ):
+            with pytest.raises(BadRequest, match="Abstract is abstract, so nothing can be one: it has no work"):
+                await cast("Any", ask())
+        return (await stage.client.run(Whole, 1)).output
+
+    assert play(story) == 2
+
+
+def test_static_and_class_methods_are_exposed_in_either_order_and_what_hides_an_exposed_one_is_told() -> None:
+    async def story(stage: Stage) -> list[Any]:
+        run = await stage.client.start(Whole, 1, run_id="w")
+        await run
+        made: Any = stage.client.agent(Whole, "w")
+        with pytest.raises(
+            BadRequest, match=r"Whole\.kept overrides one of Abstract that is exposed, but is not itself"
+        ):
+            await made.kept()
+        return [await made.twice(4), await made.named()]
+
+    assert play(story) == [8, "Whole"]
+    with pytest.raises(BadRequest, match="is no method, and only methods can be exposed"):
+        exposed(cast("Any", property(lambda _: 1)))
 
 
 class Chief(Agent):

@@ -322,6 +322,46 @@ def test_what_the_main_block_changes_is_warned_of(script: Script, caplog: pytest
     assert load_type(name)().look() == 1
 
 
+IN_MAIN = {
+    "an import that the module has": ("import os\n", "os.sep", "    import os\n    Runtime().run(Till)\n"),
+    "a class that calls its base": (
+        "def show(what, give):\n    print(what, give())\n",
+        "self.cache",
+        "    with Runtime() as runtime:\n        show('t', lambda: runtime.run(Till, 't'))\n",
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "look", "start"), IN_MAIN.values(), ids=IN_MAIN)
+def test_what_the_main_block_leaves_as_it_is_is_not_warned_of(
+    before: str, look: str, start: str, script: Script, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = f"""
+class Till:
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.cache = dict()
+    def look(self):
+        return {look}
+if __name__ == "__main__":
+"""
+    main = script.run(f"from perdure import Runtime\n{before}{made}{start}")
+    with caplog.at_level(logging.WARNING):
+        name = type_name(main.Till)
+    assert not caplog.records
+    assert load_type(name)().look() == SEEN[0]
+
+
+def test_a_module_that_only_the_main_block_imports_is_missing_in_hosts(
+    script: Script, caplog: pytest.LogCaptureFixture
+) -> None:
+    main = script.run(_with_till("|os.sep", 'if __name__ == "__main__":\n    import os\n    Runtime().run(Till)\n'))
+    with caplog.at_level(logging.WARNING):
+        type_name(main.Till)
+    assert "gives or changes os" in caplog.text
+    _forget()
+
+
 def test_a_class_within_the_main_block_is_refused(script: Script) -> None:
     main = script.run('if __name__ == "__main__":\n    class Till: pass')
     with pytest.raises(BadRequest, match="gives or changes Till"):
