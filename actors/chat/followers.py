@@ -303,8 +303,11 @@ class _CallbackRunner:
         self._waits = ShortWaits()
         self._teller: asyncio.Task[None] | None = None
 
+    def hears(self, name: str) -> bool:
+        return callable(getattr(self._callback, name, None))
+
     def tell(self, name: str, *args: object) -> None:
-        if callable(getattr(self._callback, name, None)):
+        if self.hears(name):
             self._calls.append((name, args))
             if self._teller is None or self._teller.done():
                 self._teller = awaited(self._tell_all())
@@ -500,8 +503,12 @@ class _Follower:
     async def _ended(self, result: TurnResult) -> TurnResult:
         if result.ok:
             await self._runner.finish("on_done")
-        else:
-            await self._runner.finish("on_error", result.error or f"The turn was {result.status}.")
+            return result
+        if result.status == TurnStatus.ERROR and not self._runner.hears(
+            "on_error"
+        ):  # its `text` alone would not say so
+            log.warning("The turn %s ended as error: %s", result.request_id, result.error)
+        await self._runner.finish("on_error", result.error or f"The turn was {result.status}.")
         return result
 
 

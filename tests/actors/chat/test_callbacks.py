@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any, ClassVar
 
 import pytest
 
-from perdure.actors import exposed
+from perdure.actors import ChatAgent, exposed
 from perdure.ledger import BadRequest
 from perdure.scenarios.provider.faults import Pace
 from tests.actors.chat.desk import Adder, Listener, Outside
 from tests.actors.chat.room import Room, visit
+from tests.kit import Stage, play
 
 
 class Hanging(Listener):
@@ -123,3 +125,30 @@ def test_a_callback_whose_caller_leaves_hears_one_end(options: dict[str, bool]) 
 
     visit(Adder, story, pace=Pace(between_ms=500))
     assert len(Outside.provider.log()) == 1
+
+
+class Mute(ChatAgent):
+    """Has no model, so each turn fails."""
+
+
+class Deaf:
+    """Hears no errors."""
+
+    def on_done(self) -> None:
+        """Nothing is done."""
+
+
+@pytest.mark.parametrize(("callback", "is_logged"), [(None, True), (Deaf(), True), (Listener(), False)])
+def test_that_a_turn_has_failed_is_logged_unless_somebody_hears_of_it(
+    callback: object, is_logged: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(stage: Stage) -> Any:
+        agent: Any = stage.client.agent(Mute, "m")
+        return await agent.chat("Is anybody there?", callback)
+
+    with caplog.at_level(logging.WARNING, "perdure.chat"):
+        result = play(story)
+    assert (result.status, result.text) == ("error", "")
+    told = [each.getMessage() for each in caplog.records if each.name == "perdure.chat"]
+    assert told == [f"The turn {result.request_id} ended as error: {result.error}"] * is_logged
+    assert "neither the name of a model nor a model" in result.error
