@@ -26,6 +26,7 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from inspect import ismethod
 from pathlib import Path
 from types import FunctionType
 from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast, get_args, overload
@@ -145,7 +146,8 @@ class ToolSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Tool:
-    """One tool. `kind` says who executes it: a run of its own, the agent's own process, a child agent, or the client.
+    """One tool. `kind` says who executes it: a run of its own, the agent's own process, a child agent, or the client. Sync code that is
+    `in_turn` runs while no other sync method of its agent does.
 
     A tool of a toolset of pydantic-ai has no function: `call` executes it, and `found_as` is its reference.
     """
@@ -167,6 +169,7 @@ class Tool:
     call: Callable[[object, ToolContext | None], object] | None = None
     placement: Placement | None = None
     found_as: str = ""
+    in_turn: bool = False
 
     @property
     def spec(self) -> ToolSpec:
@@ -260,6 +263,7 @@ class ToolOptions(TypedDict, total=False):
         probe: says whether a call that died took effect: True, False, or None for unknown.
         timeout_ms: the time limit of an execution; None takes the agent's.
         inline: execute it in the agent's own process. Methods always are.
+        concurrent: a sync method takes no turn: it runs beside other sync methods of its agent, as a function does.
         needs_approval: whether a person must approve a call; or who must (`Approval`); or a function that returns one of these for a
             call.
         client: the client executes it; the function's body never runs.
@@ -273,6 +277,7 @@ class ToolOptions(TypedDict, total=False):
     probe: Hook | None
     timeout_ms: float | None
     inline: bool
+    concurrent: bool
     needs_approval: bool | Approval | Hook
     client: bool
     num_cpus: float
@@ -301,6 +306,7 @@ def tool(function: F | None = None, **options: Unpack[ToolOptions]) -> F | Calla
     if unknown:
         raise BadRequest(min(unknown), "is no option of a tool")
     check_bool("inline", options.get("inline", False))
+    check_bool("concurrent", options.get("concurrent", False))
     check_bool("client", options.get("client", False))
     if options.get("name") is not None:
         _check_name("name", options.get("name"))
@@ -376,6 +382,7 @@ def function_tool(function: Callable[..., object]) -> Tool:
         timeout_ms=options.get("timeout_ms"),
         needs_approval=options.get("needs_approval", False),
         function=function,
+        in_turn=ismethod(function) and not options.get("concurrent", False),
     )
 
 

@@ -29,8 +29,8 @@ from perdure.actors.life.asks import (
     body_of,
     found_type,
     kept_type,
+    time_stands_still,
     type_of_answer,
-    waits_for_people,
     wanted_answer,
 )
 from perdure.actors.life.dispatch import NOT_AWAITED, Dispatch
@@ -84,7 +84,7 @@ class Asking:
 
     async def _answer(self, place: str, wanted: WantedAnswer, fiber: Hearing | None) -> Answer:
         asked = wanted.asked()
-        with waits_for_people():
+        with time_stands_still():
             while True:
                 run_id, body = await self._told(place, asked, fiber)
                 note = wanted.problem(body)

@@ -471,7 +471,7 @@ def user_name() -> str:
 
 
 class TimeLimit:
-    """The time limit of a tool's call, as a block. It stands still while the call waits for people.
+    """The time limit of a tool's call, as a block. It stands still while the call waits for people, or for its turn.
 
     Args:
         most_s: None for no limit.
@@ -516,8 +516,8 @@ TIME_LIMIT: ContextVar[TimeLimit | None] = ContextVar("perdure_time_limit", defa
 
 
 @contextmanager
-def waits_for_people() -> Iterator[None]:
-    """A block on the host's loop in which code waits for people: the time of its tool stands still."""
+def time_stands_still() -> Iterator[None]:
+    """A block on the host's loop in which code waits for people, or for its turn: the time of its tool does not pass."""
     limit = TIME_LIMIT.get()
     if limit is None:
         yield

@@ -10,7 +10,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from threading import RLock
 from typing import Any, Final, Generic, TypeVar, cast, overload
@@ -18,6 +18,7 @@ from weakref import ref
 
 from perdure.actors.code.author_call import in_words, is_async, overrides, staying, tried
 from perdure.actors.event_stream import EventSource, EventStream, Followed
+from perdure.actors.life.asks import time_stands_still
 from perdure.actors.life.host_services import HostServices
 from perdure.actors.link.messages import InboxKept, Plain, Question, Report
 from perdure.actors.ports import Dice
@@ -245,7 +246,9 @@ class Life:
     async def _run_in_turn(self, job: Callable[[], object]) -> object:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        async with self.threads.turn(self) as turn:
+        async with AsyncExitStack() as turns:
+            with time_stands_still():
+                turn = await turns.enter_async_context(self.threads.turn(self))
             self.services.report_turn(self.agent_id, loop.time() - began_s)
             return await self.threads.run(job, turn)
 

@@ -9,7 +9,15 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, cast
 
-from perdure.actors.life.asks import Addressees, Answer, Unsaid, WantedAnswer, shown_by, waits_for_people, wanted_answer
+from perdure.actors.life.asks import (
+    Addressees,
+    Answer,
+    Unsaid,
+    WantedAnswer,
+    shown_by,
+    time_stands_still,
+    wanted_answer,
+)
 from perdure.actors.life.life import Life
 from perdure.actors.life.results import MAIL, run_result
 from perdure.actors.life.steps import RECORD
@@ -206,7 +214,7 @@ class RunContext(RemembersWaits[AttemptWaits]):
         return self._life.bridge(self._ask(self._occurrence(ASKED), wanted, this_thread(), show))
 
     async def _ask(self, key: str, wanted: WantedAnswer, thread: int, show: Show | None) -> Answer:
-        with waits_for_people():
+        with time_stands_still():
             return wanted.answer(self.run_id, await self._told(key, wanted, thread, "", show))
 
     def hear(self, wanted: WantedAnswer, note: str) -> Pending[bytes]:

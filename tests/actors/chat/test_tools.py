@@ -6,16 +6,19 @@ import enum
 import functools
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import pytest
 from pydantic import BaseModel, Field
+from pydantic_ai.messages import ModelMessage, ToolReturnPart
+from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
 
-from perdure.actors import Agent, Detached, RunContext, RunResult
+from perdure.actors import Agent, ChatAgent, Detached, RunContext, RunResult
 from perdure.actors.chat.tool_schema import BadToolInput, ToolContext
 from perdure.actors.chat.tools import (
     BadToolOutput,
@@ -29,6 +32,7 @@ from perdure.actors.chat.tools import (
 )
 from perdure.actors.life.results import run_result
 from perdure.ledger import BadRequest, UnknownTool
+from tests.actors.one_process import OneProcess, play
 from tests.tidy import IMPORT_PATH
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -653,3 +657,44 @@ def test_a_wrong_client_tool_is_refused_by_its_field(name: str, description: str
     with pytest.raises(BadRequest) as refused:
         client_tool(name, description, parameters)
     assert refused.value.field == field
+
+
+async def all_at_once(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
+    """A model that calls each tool four times in one answer, then says what they gave."""
+    given = [part.content for part in messages[-1].parts if isinstance(part, ToolReturnPart)]
+    if given:
+        yield " ".join(map(str, given))
+        return
+    names = [each.name for each in info.function_tools] * 4
+    yield {at: DeltaToolCall(name=name, json_args="{}", tool_call_id=f"c{at}") for at, name in enumerate(names)}
+
+
+class Lister(ChatAgent):
+    """Its tools read, wait and write, too."""
+
+    model = FunctionModel(stream_function=all_at_once)
+    tool_timeout_ms = 400  # four calls take longer
+    meeting: ClassVar[threading.Barrier]
+    pause = threading.Event()
+
+    @tool
+    def add(self) -> int:
+        """Add to the list."""
+        known = self.state.get("listed", 0)
+        self.pause.wait(0.15)
+        self.state["listed"] = known + 1
+        return known + 1
+
+    @tool(concurrent=True)
+    def meet(self) -> int:
+        """Wait until all four are there."""
+        return self.meeting.wait(30) * 0
+
+
+def test_tools_that_are_sync_methods_lose_no_update_and_their_time_begins_with_their_turn() -> None:
+    async def story(stage: OneProcess) -> str:
+        return str((await stage.client.call(Lister, "todo", "chat", ("Go on.",), {})).text)
+
+    Lister.meeting = threading.Barrier(4)
+    added = play(story, threads_max=8).split()
+    assert sorted(added) == ["0", "0", "0", "0", "1", "2", "3", "4"]

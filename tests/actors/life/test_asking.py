@@ -340,7 +340,7 @@ def test_a_fiber_that_is_entered_again_finds_its_question_open_or_answered(when:
     play(story)
 
 
-def test_a_fiber_that_waits_for_people_for_long_is_in_no_process() -> None:
+def test_a_fiber_that_time_stands_still_for_long_is_in_no_process() -> None:
     """It needs no `retry` for that: neither the wait nor a death meanwhile costs an attempt."""
 
     async def story(stage: Stage) -> None:
