@@ -83,8 +83,8 @@ def exposed(method: Any = None, *, repeatable: bool = False, concurrent: bool = 
 
     A call is made at most once. With `repeatable=True` it is repeated if the agent's host died during it.
 
-    Of an agent's sync methods and handlers one runs at a time; while it waits for a run or another agent, the next may begin. A method that
-    is `concurrent=True`, because it waits for something else, takes no turn: it runs on a thread beside the others.
+    Of an agent's sync exposed methods, tools, handlers and hooks one runs at a time, beside its `run`; while one waits for a run or another
+    agent, the next may begin. A method that is `concurrent=True`, because it waits for something else, takes no turn.
     """
     check_bool("repeatable", repeatable)
     check_bool("concurrent", concurrent)

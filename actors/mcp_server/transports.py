@@ -13,8 +13,8 @@ import os
 import sys
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import aclosing, suppress
 from itertools import count
 from math import isfinite
 from typing import Any, Final, Self, cast
@@ -22,9 +22,15 @@ from typing import Any, Final, Self, cast
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.stdio import stdio_server
-from mcp.server.streamable_http import EventCallback, EventMessage, EventStore, StreamableHTTPServerTransport
+from mcp.server.streamable_http import (
+    GET_STREAM_KEY,
+    EventCallback,
+    EventMessage,
+    EventStore,
+    StreamableHTTPServerTransport,
+)
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp.types import JSONRPCMessage
+from mcp.types import JSONRPCError, JSONRPCMessage, JSONRPCResponse
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
@@ -49,9 +55,8 @@ class McpOverHttp:
 
     def __init__(self, backend: Backend, choices: Iterable[Choice]) -> None:
         server = McpServer(backend, choices).server
-        self._sessions = StreamableHTTPSessionManager(
+        self._sessions = _Sessions(
             server,
-            RecentEvents(),
             retry_interval=RETRY_MS,
             max_request_body_size=BODY_BYTES_MAX,
             max_sessions=None,  # `_make_room` ends one instead, so that nobody is refused
@@ -74,6 +79,7 @@ class McpOverHttp:
 
     async def stop(self) -> None:
         self._stopped.set()
+        self._sessions.streams.end()
         if self._serving is not None:
             with suppress(asyncio.CancelledError):
                 await self._serving
@@ -92,10 +98,15 @@ class McpOverHttp:
             await self._make_room(known)
         is_elsewhere = session is not None and session not in known
         manager = self._single if is_elsewhere and scope["method"] == "POST" else self._sessions
+        ends = known.get(session or "") if scope["method"] == "DELETE" else None
         await manager.handle_request(scope, receive, send)
+        self._let_go(ends)
 
-    @staticmethod
-    async def _make_room(known: Mapping[str, StreamableHTTPServerTransport]) -> None:
+    def _let_go(self, session: StreamableHTTPServerTransport | None) -> None:
+        if session is not None and session.is_terminated:
+            self._sessions.streams.end(cast("RecentEvents", session._event_store))  # noqa: SLF001 - where it was given to
+
+    async def _make_room(self, known: Mapping[str, StreamableHTTPServerTransport]) -> None:
         # The session that was opened first of those without a request ends. Its client's calls are served without it.
         if len(known) < SESSIONS_MAX:
             return
@@ -103,31 +114,102 @@ class McpOverHttp:
         oldest = next(idle, None)
         if oldest is not None:
             await oldest.terminate()
+            self._let_go(oldest)
+
+
+class RecentStreams:
+    """The newest messages of the newest streams of all sessions, for clients whose line was cut."""
+
+    def __init__(self) -> None:
+        self._streams: OrderedDict[tuple[RecentEvents, str], _Stream] = OrderedDict()
+        self._numbers = count()
+
+    def store(self, events: RecentEvents, stream_id: str, message: JSONRPCMessage | None) -> int:
+        number = next(self._numbers)
+        stream = self._streams.setdefault((events, stream_id), _Stream())
+        stream.messages.append((number, message))
+        stream.is_over = isinstance(message, JSONRPCResponse | JSONRPCError)
+        stream.wake()
+        self._streams.move_to_end((events, stream_id))
+        while len(self._streams) > STREAMS_MAX:
+            self._streams.popitem(last=False)[1].end()
+        return number
+
+    def find(self, events: RecentEvents, stream_id: str) -> _Stream | None:
+        return self._streams.get((events, stream_id))
+
+    def end(self, events: RecentEvents | None = None) -> None:
+        """Forget a session, or all of them: who follows a stream of it is let go."""
+        for key in [each for each in self._streams if events in (None, each[0])]:
+            self._streams.pop(key).end()
+
+
+class _Stream:
+    def __init__(self) -> None:
+        self.messages: deque[tuple[int, JSONRPCMessage | None]] = deque(maxlen=EVENTS_MAX)
+        self.is_over, self._changed = False, asyncio.Event()
+
+    def wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def end(self) -> None:
+        self.is_over = True
+        self.wake()
+
+    async def after(self, number: int) -> AsyncGenerator[tuple[int, JSONRPCMessage], None]:
+        """The messages after this one, as they come, to the answer of the request."""
+        while True:
+            changed = self._changed
+            for at, message in [(at, each) for at, each in self.messages if at > number and each is not None]:
+                yield at, message
+                number = at
+            if self.is_over:
+                return
+            await changed.wait()
 
 
 class RecentEvents(EventStore):
-    """The newest messages of the newest streams, for clients whose line was cut."""
+    """Those of one session. The SDK names a stream by the request's id, which each client counts for itself.
 
-    def __init__(self) -> None:
-        self._streams: OrderedDict[str, deque[tuple[int, JSONRPCMessage | None]]] = OrderedDict()
-        self._numbers = count()
+    The SDK would replay what was there, and register the reader after that: what comes in between would reach nobody. So a stream is
+    followed here to its end. That of no request has none, and is left to the SDK.
+    """
+
+    def __init__(self, streams: RecentStreams) -> None:
+        self.streams = streams
 
     async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
-        number = next(self._numbers)
-        self._streams.setdefault(stream_id, deque(maxlen=EVENTS_MAX)).append((number, message))
-        self._streams.move_to_end(stream_id)
-        while len(self._streams) > STREAMS_MAX:
-            self._streams.popitem(last=False)
-        return f"{number}:{stream_id}"
+        return f"{self.streams.store(self, stream_id, message)}:{stream_id}"
 
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
         number, _, stream_id = last_event_id.partition(":")
-        if not number.isdecimal() or stream_id not in self._streams:
+        stream = self.streams.find(self, stream_id)
+        if stream is None or not number.isdecimal():
             return None
-        for each, message in list(self._streams[stream_id]):
-            if each > int(number) and message is not None:
-                await send_callback(EventMessage(message, f"{each}:{stream_id}"))
-        return stream_id
+        if stream_id == GET_STREAM_KEY:
+            for at, message in list(stream.messages):
+                if at > int(number) and message is not None:
+                    await send_callback(EventMessage(message, f"{at}:{stream_id}"))
+            return stream_id
+        async with aclosing(stream.after(int(number))) as messages:
+            async for at, message in messages:
+                await send_callback(EventMessage(message, f"{at}:{stream_id}"))
+        return None
+
+
+class _Sessions(StreamableHTTPSessionManager):
+    """Gives each session events of its own: the SDK has one store for all, and would tell a client what another one was answered."""
+
+    streams: RecentStreams
+
+    @property
+    def event_store(self) -> EventStore:
+        return RecentEvents(self.streams)
+
+    @event_store.setter
+    def event_store(self, _none: EventStore | None) -> None:
+        self.streams = RecentStreams()
 
 
 # ---------------------------------------------------------------- standard input and output

@@ -335,5 +335,46 @@ def test_a_line_that_was_cut_is_replayed_in_its_session_and_to_nobody_else(
     tried(story)
 
 
+def test_the_events_of_a_session_reach_no_other_one_although_both_have_a_request_of_that_number(
+    gateway: RealGateway, tmp_path: Path
+) -> None:
+    gate, version = tmp_path / "gate", "2025-11-25"
+
+    async def story() -> None:
+        ask = {"accept": "application/json, text/event-stream", "mcp-protocol-version": version}
+        about = {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+        async with httpx2.AsyncClient(base_url=gateway.url, headers=ask, timeout=60, trust_env=False) as line:
+            sessions = {}
+            for name in ("dora", "eve"):
+                begun = await line.post("/mcp", json=rpc("initialize", 1, about), headers={"x-name": name})
+                sessions[name] = {"x-name": name, "mcp-session-id": begun.headers["mcp-session-id"]}
+                ready = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+                await line.post("/mcp", json=ready, headers=sessions[name])
+            last = dict[str, str]()
+            for name, rows in (("eve", 3), ("dora", 8)):  # eve's line is cut, then dora is answered
+                call = {
+                    "name": "importer",
+                    "arguments": {"rows": rows, **({"gate": str(gate)} if name == "eve" else {})},
+                    "_meta": {"progressToken": 5},
+                }
+                posted = line.stream("POST", "/mcp", json=rpc("tools/call", 2, call), headers=sessions[name])
+                async with posted as answer:
+                    async for each in answer.aiter_lines():
+                        last[name] = each.removeprefix("id: ") if each.startswith("id: ") else last.get(name, "")
+                        if name == "eve" and "notifications/progress" in each:
+                            break
+            seen: list[str] = []
+            rest = {**sessions["eve"], "last-event-id": last["eve"]}
+            async with line.stream("GET", "/mcp", headers=rest) as answer:
+                gate.touch()
+                async for each in answer.aiter_lines():
+                    seen.append(each)
+            (end,) = [each for each in seen if '"id":2' in each]
+            assert '"rows":3' in end
+            assert '"rows":8' not in "".join(seen)
+
+    tried(story)
+
+
 def rpc(method: str, number: int, params: dict[str, Any]) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": number, "method": method, "params": params}

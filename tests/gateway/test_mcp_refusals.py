@@ -158,50 +158,96 @@ def test_sessions_that_nobody_ends_make_room_for_others_and_are_served_neverthel
     asyncio.run(story())
 
 
-def test_a_cut_stream_is_replayed_after_the_last_event_that_the_client_has() -> None:
-    """Neither that one again nor what other streams were told, nor what was kept only to number it."""
-    sent: list[tuple[int, str]] = []
+def note(number: int) -> types.JSONRPCNotification:
+    return types.JSONRPCNotification(jsonrpc="2.0", method=f"n{number}")
 
-    async def send(each: EventMessage) -> None:
-        sent.append((each.message.id, str(each.event_id)))  # type: ignore[union-attr]
+
+class Reader:
+    """What a client is sent whose line was cut."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, str]] = []
+
+    async def send(self, each: EventMessage) -> None:
+        self.sent.append((getattr(each.message, "method", "answer"), str(each.event_id)))
+
+    async def until(self, count: int) -> None:
+        async with asyncio.timeout(20):
+            while len(self.sent) < count:
+                await asyncio.sleep(0)
+
+
+def test_a_cut_stream_goes_on_after_the_last_event_that_the_client_has_until_its_request_is_answered() -> None:
+    """Neither that event again nor what other streams were told, nor what was kept only to number it; and nothing is lost in between."""
 
     async def story() -> None:
-        kept = over_http.RecentEvents()
-        told = [types.JSONRPCResponse(jsonrpc="2.0", id=number, result={}) for number in range(5)]
-        ids = [await kept.store_event("mine", each) for each in (None, *told[:2])]
-        await kept.store_event("theirs", told[4])
+        kept, reader = over_http.RecentEvents(over_http.RecentStreams()), Reader()
+        ids = [await kept.store_event("mine", each) for each in (None, note(0), note(1))]
+        await kept.store_event("theirs", note(4))
         await kept.store_event("mine", None)
-        ids.append(await kept.store_event("mine", told[2]))
-        assert await kept.replay_events_after(ids[1], send) == "mine"
-        assert sent == [(1, ids[2]), (2, ids[3])]
-        sent.clear()
-        assert await kept.replay_events_after(ids[3], send) == "mine"
-        assert sent == []
-        for unknown in ("5:nobody", "x:mine", "-1:mine", ":mine", ""):
-            assert await kept.replay_events_after(unknown, send) is None
-        assert sent == []
+        reading = asyncio.create_task(kept.replay_events_after(ids[1], reader.send))
+        await reader.until(1)
+        ids.append(await kept.store_event("mine", note(2)))
+        await reader.until(2)
+        assert not reading.done()
+        ids.append(await kept.store_event("mine", types.JSONRPCResponse(jsonrpc="2.0", id=3, result={})))
+        assert await asyncio.wait_for(reading, 20) is None
+        assert reader.sent == [("n1", ids[2]), ("n2", ids[3]), ("answer", ids[4])]
+        reader.sent.clear()
+        for nothing_more in (ids[4], "5:nobody", "x:mine", "-1:mine", ":mine", ""):
+            assert await asyncio.wait_for(kept.replay_events_after(nothing_more, reader.send), 20) is None
+        assert reader.sent == []
 
     asyncio.run(story())
 
 
-def test_events_and_streams_beyond_so_many_make_room_the_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(over_http, "EVENTS_MAX", 2)
-    monkeypatch.setattr(over_http, "STREAMS_MAX", 2)
-    sent: list[int] = []
+def test_a_session_is_told_nothing_of_another_one_whose_request_has_the_same_id() -> None:
+    async def story() -> None:
+        streams, reader = over_http.RecentStreams(), Reader()
+        mine, theirs = over_http.RecentEvents(streams), over_http.RecentEvents(streams)
+        first = await mine.store_event("2", note(1))
+        await theirs.store_event("2", types.JSONRPCResponse(jsonrpc="2.0", id=2, result={"secret": 1}))
+        assert await theirs.replay_events_after("0:3", reader.send) is None
+        reading = asyncio.create_task(mine.replay_events_after(first, reader.send))
+        await mine.store_event("2", types.JSONRPCResponse(jsonrpc="2.0", id=2, result={}))
+        await asyncio.wait_for(reading, 20)
+        assert [words for words, _ in reader.sent] == ["answer"]
 
-    async def send(each: EventMessage) -> None:
-        sent.append(each.message.id)  # type: ignore[union-attr, arg-type]
+    asyncio.run(story())
+
+
+def test_who_follows_a_session_that_ends_or_a_stream_that_is_forgotten_is_let_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(over_http, "STREAMS_MAX", 2)
 
     async def story() -> None:
-        kept = over_http.RecentEvents()
+        streams, reader = over_http.RecentStreams(), Reader()
+        kept, other = over_http.RecentEvents(streams), over_http.RecentEvents(streams)
+        followed = [
+            asyncio.create_task(each.replay_events_after(await each.store_event(name, None), reader.send))
+            for each, name in ((kept, "a"), (other, "b"))
+        ]
+        await asyncio.sleep(0)
+        await other.store_event("c", None)  # one stream too many
+        assert await asyncio.wait_for(followed[0], 20) is None
+        assert not followed[1].done()
+        streams.end(other)
+        assert await asyncio.wait_for(followed[1], 20) is None
+        assert await other.replay_events_after("0:c", reader.send) is None
+
+    asyncio.run(story())
+
+
+def test_what_belongs_to_no_request_is_replayed_and_left_to_the_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(over_http, "EVENTS_MAX", 2)
+
+    async def story() -> None:
+        kept, reader = over_http.RecentEvents(over_http.RecentStreams()), Reader()
         for number in range(3):
-            await kept.store_event("a", types.JSONRPCResponse(jsonrpc="2.0", id=number, result={}))
-        await kept.store_event("b", None)
-        assert await kept.replay_events_after("0:a", send) == "a"
-        assert sent == [1, 2]
-        await kept.store_event("a", None)
-        await kept.store_event("c", None)
-        assert [await kept.replay_events_after(f"0:{name}", send) for name in "abc"] == ["a", None, "c"]
+            await kept.store_event(over_http.GET_STREAM_KEY, note(number))
+        assert await kept.replay_events_after(f"0:{over_http.GET_STREAM_KEY}", reader.send) == over_http.GET_STREAM_KEY
+        assert [words for words, _ in reader.sent] == ["n1", "n2"]
 
     asyncio.run(story())
 
