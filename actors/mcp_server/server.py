@@ -189,8 +189,8 @@ class McpServer:
         self._questions = QuestionsBelow(backend)
         self._neighbours = backend.neighbours
         self._neighbours.on(CANCELLED, self._cancel)
-        # By session and request: whose run it is, and which.
-        self._calls: OrderedDict[tuple[str, str], tuple[str, str]] = OrderedDict()
+        # Their runs, by session, request and principal: nobody ends the call of another one.
+        self._calls: OrderedDict[tuple[str, str, str], str] = OrderedDict()
         self.server: Server[object] = Server("perdure", on_list_tools=worded(self._list), on_call_tool=self._called)
         self.server.extensions = {TASKS: {}}
         self.server.add_request_handler("tasks/get", TaskParams, worded(self._task))
@@ -232,7 +232,7 @@ class McpServer:
             raise BadRequest("requestState", f"is not that of a call of {name}")
         if takes_tasks(ctx):
             return await self._shown(who, again.run, "task")
-        self._calls[call_of(ctx, ctx.request_id)] = who.name, again.run
+        self._calls[call_of(ctx, who, ctx.request_id)] = again.run
         while len(self._calls) > CALLS_MAX:
             self._calls.popitem(last=False)
         required = await self._awaited(ctx, who, again, params.input_responses or {})
@@ -372,7 +372,7 @@ class McpServer:
     async def _cancelled(self, ctx: Context, params: types.CancelledNotificationParams) -> None:
         # In the newer era nobody says so: the stream is closed, and the run goes on.
         who = self._who(ctx, Scope.READ)
-        said = (*call_of(ctx, params.request_id), who.name, params.reason or "cancelled over MCP")
+        said = (*call_of(ctx, who, params.request_id), params.reason or "cancelled over MCP")
         await to_the_end(awaited(self._end(*said)))  # outside of a session the SDK cancels this once it has answered
 
     async def _end(self, *said: str) -> None:
@@ -380,12 +380,10 @@ class McpServer:
             self._neighbours.tell(CANCELLED, *said)  # another process may have begun the run
 
     async def _cancel(self, session: str, request_id: str, name: str, reason: str) -> bool:
-        # Another principal's call is known, and stays as it is.
-        owner, handle = self._calls.get((session, request_id), ("", ""))
-        if owner == name:
-            del self._calls[session, request_id]
+        handle = self._calls.pop((session, request_id, name), None)
+        if handle is not None:
             await self._runs.cancel(Principal(name), handle, reason)
-        return bool(handle)
+        return handle is not None
 
     # tasks
 
@@ -521,8 +519,9 @@ class InputRound(NamedTuple):
         return cls(run, frozenset(left))
 
 
-def call_of(ctx: Context, request_id: object) -> tuple[str, str]:
-    return (ctx.request.headers.get("mcp-session-id", "") if ctx.request is not None else ""), str(request_id)
+def call_of(ctx: Context, who: Principal, request_id: object) -> tuple[str, str, str]:
+    session = "" if ctx.request is None else ctx.request.headers.get("mcp-session-id", "")
+    return session, str(request_id), who.name
 
 
 def tool_of(offer: Offer) -> types.Tool:
