@@ -83,8 +83,8 @@ def exposed(method: Any = None, *, repeatable: bool = False, concurrent: bool = 
 
     A call is made at most once. With `repeatable=True` it is repeated if the agent's host died during it.
 
-    Of an agent's sync exposed methods, tools, handlers and hooks one runs at a time, beside its `run`; while one waits for a run or another
-    agent, the next may begin. A method that is `concurrent=True`, because it waits for something else, takes no turn.
+    Of an agent's sync exposed methods, handlers and methods that are tools one runs at a time, beside its `run`; while one waits for a run
+    or another agent, the next may begin. A method that is `concurrent=True`, because it waits for something else, takes no turn.
     """
     check_bool("repeatable", repeatable)
     check_bool("concurrent", concurrent)

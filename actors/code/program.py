@@ -352,18 +352,12 @@ class Program:
         return is_future(node) or (not deeds.starts and (everything or (is_script and deeds.is_process_wide)))
 
     def imports_again(self, at: int, name: str) -> bool:
-        """Whether what starts the program gives this name as others that do not start it give it, too, by the same import."""
-        again = [node for node, each in zip(self.nodes, self.deeds, strict=True) if not each.starts]
-        origins = {origin for bound, origin in imports([*again, self.nodes[at]]) if bound == name}
-        stored = (
-            part for part in ast.walk(self.nodes[at]) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
-        )
-        return (
-            self.deeds[at].starts
-            and len(origins) == 1
-            and all(name in dict(imports(nodes)) for nodes in (again, [self.nodes[at]]))
-            and all(part.id != name for part in stored)
-        )
+        """Whether this statement gives a name only by the import by which those give it that do not start the program."""
+        node = self.nodes[at]
+        again = [each for each, deeds in zip(self.nodes, self.deeds, strict=True) if not deeds.starts]
+        here, others = ({origin for bound, origin in imports(nodes) if bound == name} for nodes in ([node], again))
+        stored = {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+        return len(here) == 1 and here == others and name not in stored
 
     def touches(self, at: int, name: str) -> bool:
         deeds = self.deeds[at]
@@ -421,10 +415,9 @@ class Needs:
                     self.losses.append(Loss(at, name, How.UNSEEN, alone))
                 continue
             is_found = True
-            if self._program.imports_again(at, name):
-                continue
             if self._program.deeds[at].starts:
-                self.losses.append(Loss(at, name, How.STARTS, name in self._program.deeds[at].binds))
+                if not self._program.imports_again(at, name):
+                    self.losses.append(Loss(at, name, How.STARTS, name in self._program.deeds[at].binds))
                 continue
             touching.append(at)
             if name in surely_bound(self._program.nodes[at]) and name not in self._program.deeds[at].reads:

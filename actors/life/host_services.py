@@ -301,11 +301,10 @@ class HostServices:
         if waited_s > LONG_TURN_S and type_of(agent_id) not in self._slow_types:
             self._slow_types.add(type_of(agent_id))
             words = (
-                "agent %s: a sync method has waited %.0f s for its turn. They run one at a time, except those marked %s"
+                "agent %s: a sync method has waited %.0f s for its turn. They run one at a time, unless marked %s or %s"
             )
-            authors_log.getChild("call").warning(
-                words, agent_id, waited_s, "`@exposed(concurrent=True)`", extra={"agent_id": agent_id}
-            )
+            marks = "`@exposed(concurrent=True)`", "`@tool(concurrent=True)`"
+            authors_log.getChild("call").warning(words, agent_id, waited_s, *marks, extra={"agent_id": agent_id})
 
     def report_finding(self, agent_id: str, finding: str) -> None:
         log.warning("storage of %s: %s", agent_id, finding)

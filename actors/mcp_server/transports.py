@@ -128,7 +128,8 @@ class RecentStreams:
         number = next(self._numbers)
         stream = self._streams.setdefault((events, stream_id), _Stream())
         stream.messages.append((number, message))
-        stream.is_over = isinstance(message, JSONRPCResponse | JSONRPCError)
+        if message is not None:
+            stream.is_over = isinstance(message, JSONRPCResponse | JSONRPCError)
         stream.wake()
         self._streams.move_to_end((events, stream_id))
         while len(self._streams) > STREAMS_MAX:
@@ -160,11 +161,11 @@ class _Stream:
     async def after(self, number: int) -> AsyncGenerator[tuple[int, JSONRPCMessage], None]:
         """The messages after this one, as they come, to the answer of the request."""
         while True:
-            changed = self._changed
+            changed, is_over = self._changed, self.is_over  # what comes while these are sent is sent next
             for at, message in [(at, each) for at, each in self.messages if at > number and each is not None]:
                 yield at, message
                 number = at
-            if self.is_over:
+            if is_over:
                 return
             await changed.wait()
 

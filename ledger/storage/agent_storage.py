@@ -15,6 +15,7 @@ author's by DuckDB, and where DuckDB is blind (`ledger.storage.sql`) by the tabl
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import product
@@ -23,7 +24,6 @@ from threading import RLock
 from typing import Any, Final
 
 import duckdb
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_fixed
 
 from perdure.ledger.duckdb_format import is_damage
 from perdure.ledger.errors import BadRequest, StaleIncarnation, StorageConflict, StorageError
@@ -35,10 +35,9 @@ from perdure.ledger.storage.records import INBOX, RESULT, STEP, Records, Row, st
 from perdure.ledger.storage.sql import OVER, Change, Parameters, SqlCursor, SqlScript, collide, is_conflict, script_of
 from perdure.ledger.storage.transaction import Transaction, bound_to
 
-# What stands in the way of a text that is a transaction of its own is mostly another such one, which is about to commit.
-_REPEATED: Final = Retrying(
-    retry=retry_if_exception_type(StorageConflict), stop=stop_after_attempt(50), wait=wait_fixed(0.001), reraise=True
-)
+TRIES_MAX: Final = 50  # of a text that is a transaction of its own
+IN_VAIN_MAX: Final = 3  # of those, while no other such text was in its way
+PAUSE_S: Final = 0.001
 
 
 class Storage:
@@ -51,6 +50,7 @@ class Storage:
         self.file = file
         self.committing = RLock()
         self._again = RLock()
+        self._under_way: set[object] = set()  # texts that are transactions of their own
         self._records: Records | None = None
         self._open: set[Transaction] = set()
         self._changed: dict[Change, int] = {}
@@ -81,7 +81,7 @@ class Storage:
             return self._run_alone(script, parameters)
         except StorageConflict:  # nothing was written, and it depends on nothing that was read before
             with self._again:  # one after the other, lest they overtake each other
-                return _REPEATED(self._run_alone, script, parameters)
+                return self._run_again(script, parameters)
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -321,8 +321,27 @@ class Storage:
     # ------------------------------------------------------------------ inside
 
     def _run_alone(self, script: SqlScript, parameters: Parameters) -> list[tuple[Any, ...]]:
-        with self._alone() as own:
-            return own.run(script, parameters)
+        this = object()
+        self._under_way.add(this)
+        try:
+            with self._alone() as own:
+                return own.run(script, parameters)
+        finally:
+            self._under_way.discard(this)
+
+    def _run_again(self, script: SqlScript, parameters: Parameters) -> list[tuple[Any, ...]]:
+        # Another such text is about to commit. A transaction that an author has opened may last, and may be of this very thread.
+        in_vain = 0
+        for _ in range(TRIES_MAX - 1):
+            has_others = bool(self._under_way)
+            try:
+                return self._run_alone(script, parameters)
+            except StorageConflict:
+                in_vain += not (has_others or self._under_way)
+                if in_vain == IN_VAIN_MAX:
+                    raise
+            time.sleep(PAUSE_S)
+        return self._run_alone(script, parameters)
 
     @contextmanager
     def _alone(self) -> Iterator[Transaction]:

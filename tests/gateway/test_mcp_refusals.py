@@ -201,6 +201,24 @@ def test_a_cut_stream_goes_on_after_the_last_event_that_the_client_has_until_its
     asyncio.run(story())
 
 
+def test_an_answer_that_comes_while_something_else_is_sent_is_sent_too() -> None:
+    async def story() -> None:
+        kept, sent = over_http.RecentEvents(over_http.RecentStreams()), list[object]()
+        first = await kept.store_event("2", None)
+        await kept.store_event("2", note(1))
+
+        async def slowly(each: EventMessage) -> None:
+            if not sent:
+                await kept.store_event("2", types.JSONRPCResponse(jsonrpc="2.0", id=2, result={}))
+                await kept.store_event("2", None)
+            sent.append(each.message)
+
+        assert await asyncio.wait_for(kept.replay_events_after(first, slowly), 20) is None
+        assert [type(each).__name__ for each in sent] == ["JSONRPCNotification", "JSONRPCResponse"]
+
+    asyncio.run(story())
+
+
 def test_a_session_is_told_nothing_of_another_one_whose_request_has_the_same_id() -> None:
     async def story() -> None:
         streams, reader = over_http.RecentStreams(), Reader()

@@ -9,6 +9,7 @@ import duckdb
 import pytest
 
 from perdure.ledger.errors import StorageConflict, StorageError
+from perdure.ledger.storage.agent_storage import IN_VAIN_MAX
 from perdure.ledger.storage.agent_storages import AgentStorages, MemoryDisk, Storage, Transaction
 
 
@@ -261,6 +262,19 @@ def test_a_write_in_no_transaction_waits_for_no_open_one(storage: Storage) -> No
         storage.sql("UPDATE t SET v = 8 WHERE i = 2")
     one.commit()
     storage.sql("UPDATE t SET v = 8 WHERE i = 2")
+
+
+def test_what_an_open_transaction_is_in_the_way_of_is_tried_few_times(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries, once = list[int](), storage._run_alone  # noqa: SLF001
+    monkeypatch.setattr(storage, "_run_alone", lambda *given: (tries.append(1), once(*given))[1])
+    one = storage.begin()
+    one.sql("UPDATE t SET v = 9 WHERE i = 2")
+    with pytest.raises(StorageConflict):
+        storage.sql("UPDATE t SET v = 8 WHERE i = 2")
+    assert len(tries) == 1 + IN_VAIN_MAX
+    one.rollback()
 
 
 # ------------------------------------------------------------------ mail
