@@ -57,6 +57,7 @@ log = logging.getLogger("perdure.process")
 
 ANSWER_S: Final = 0.25  # for a loop that turns to say so
 FRAMES_MAX: Final = 12
+_LOOKING: Final = threading.Lock()
 OURS: Final = ("perdure.actors.", "perdure.ledger.")
 
 
@@ -79,13 +80,26 @@ class LoopWatch:
         if self._sign.done():
             self._sign = None
             return Pulse()
-        task, frame = asyncio.current_task(self._loop), sys._current_frames().get(self._thread)  # noqa: SLF001
+        task, frame = asyncio.current_task(self._loop), _frame_of(self._thread)
         if task is not self._task:
             self._task = task
             self._step += 1
         frames = [each for each, _ in traceback.walk_stack(frame)][::-1] if frame is not None else []
         stack = "".join(traceback.format_list(traceback.extract_stack(frame, FRAMES_MAX))) if frame is not None else ""
         return Pulse(self._step, agent_of(task) or _owner(frames), _method(frames), stack)
+
+
+# What a thread is at. Python to 3.11.8 holds a lock here that every beginning thread needs. A collection that the call itself begins runs
+# code of authors, which lets another thread go on: then the whole process stands (python/cpython#106883). So none may begin.
+def _frame_of(thread: int) -> FrameType | None:
+    with _LOOKING:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return sys._current_frames().get(thread)  # noqa: SLF001
+        finally:
+            if collects:
+                gc.enable()
 
 
 # The agent of a task that its author has started, which has no agent of its own.
@@ -129,7 +143,7 @@ class ProcessLog:
         self._all_max, self._most = bytes_max, bytes_max / FILES
         self._file: int | None = None
         self._size, self._lost, self._is_torn = 0, 0, False
-        self._beginning = threading.Lock()
+        self._beginning = threading.RLock()  # a collection in the midst of it may run a destructor that prints
 
     # The next record that can be written names an error of the disk.
     def write(self, record: str) -> int:

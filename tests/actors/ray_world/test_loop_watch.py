@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -131,3 +134,30 @@ def test_the_next_piece_of_work_is_another_one() -> None:
         assert steps[0] != steps[1]
 
     watched(begin, look)
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_no_collection_begins_while_the_stacks_are_taken(collects: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    author = Author()
+    taken: list[bool] = []
+    stacks = sys._current_frames  # noqa: SLF001
+
+    def look_on() -> dict[int, FrameType]:
+        taken.append(gc.isenabled())
+        return stacks()
+
+    async def look(watch: LoopWatch) -> None:
+        author.entered()
+        try:
+            await watch.pulse()
+        finally:
+            author.go_on.set()
+
+    monkeypatch.setattr(sys, "_current_frames", look_on)
+    before = gc.isenabled()
+    (gc.enable if collects else gc.disable)()
+    try:
+        watched(author.run, look)
+        assert (taken, gc.isenabled()) == ([False], collects)
+    finally:
+        (gc.enable if before else gc.disable)()

@@ -213,6 +213,23 @@ def test_a_file_that_was_deleted_is_begun_anew_and_0_keeps_none(tmp_path: Path) 
     assert not (tmp_path / "none").exists()
 
 
+def test_a_destructor_that_prints_while_the_file_is_begun_waits_for_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = ProcessLog(tmp_path / "logs", "h1", 1_000_000)
+    opened = os.open
+
+    def collect(*args: Any, **options: Any) -> int:
+        monkeypatch.undo()
+        log.write('{"text":"goodbye"}\n')
+        return opened(*args, **options)
+
+    monkeypatch.setattr(os, "open", collect)
+    log.write('{"text":"one"}\n')
+    log.write('{"text":"two"}\n')
+    assert [each["text"] for each in kept(tmp_path / "logs" / "h1.jsonl")] == ["goodbye", "one", "two"]
+
+
 def test_a_disk_that_refuses_records_stops_nobody_and_is_told(tmp_path: Path) -> None:
     log = ProcessLog(tmp_path / "logs", "h", 1e9)
     (tmp_path / "logs").write_text("a file in the place of the directory")
