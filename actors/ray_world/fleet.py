@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
 from perdure.actors.code.author_call import tried
@@ -35,7 +35,9 @@ DRAINS_S: Final = 2.0  # between two looks at those that drain
 SURVIVED_S: Final = (
     0.2  # after a life was taken over, until the next one's process is started: its first answers come before
 )
-SPARE_S: Final = 1.0  # after an idle process was used, until the next one is started: not while hosts are being created
+SPARE_S: Final = (
+    1.0  # after a host has begun, until an idle process is started: not while more of them are being created
+)
 
 
 class HostActorDead(Exception):
@@ -82,14 +84,15 @@ class Actors(Protocol[H]):
 
     def in_words(self, host_id: str, cause: str) -> str: ...  # why a host died, better than `cause` if possible
 
-    # an idle process for the next host or supervisor; `again` if there should be one already; may do nothing
-    async def start_ahead(self, *, again: bool) -> None: ...
+    async def start_ahead(self) -> None: ...  # an idle process for the next host or supervisor, if there is none
 
 
 # One host. `end` is done when its process is gone, and says why.
 class _Watched(Generic[H]):
-    def __init__(self, actors: Actors[H], handle: H, host_id: str, spec: PoolSpec) -> None:
-        self._actors, self._handle, self._host_id, self._spec = actors, handle, host_id, spec
+    def __init__(
+        self, actors: Actors[H], handle: H, host_id: str, spec: PoolSpec, begun: Callable[[], None] = lambda: None
+    ) -> None:
+        self._actors, self._handle, self._host_id, self._spec, self._begun = actors, handle, host_id, spec, begun
         self._near: list[ProcessId] = []  # its process, if that is on this machine
         self._computed_s = 0.0
         self._has_begun = False
@@ -105,7 +108,9 @@ class _Watched(Generic[H]):
         while not cause:
             try:
                 self._near = (await self._actors.info(self._host_id, self._spec, self._handle)).here
-                self._has_begun = True
+                if not self._has_begun:
+                    self._has_begun = True
+                    self._begun()
                 cause = await self._actors.watch(self._handle) or "it ended"
             except HostSilent:
                 await asyncio.sleep(AGAIN_S)
@@ -146,6 +151,7 @@ class ActorFleet(Generic[H]):
     def __init__(self, actors: Actors[H]) -> None:
         self._actors = actors
         self._hosts: dict[str, _Watched[H]] = {}
+        self._may_lack = False
         self._spare = Tasks("the spare process", lambda _problem: None)  # it only saves time: a failure is logged
         self.elsewhere, self.draining = actors.elsewhere, dict[str, NodeDrain]()
         self._in_vain: dict[PoolSpec, str] = {}  # told of the hosts that are tried next, too
@@ -160,7 +166,7 @@ class ActorFleet(Generic[H]):
             if problem is not None:
                 log.warning("which nodes see the directory could not be looked at: %s", problem)
             await asyncio.sleep(LOOK_S)
-            self._replenish(0.0, again=True)  # Ray may have ended it, or given it to another program
+            self._replenish(0.0)  # Ray may have ended it, or given it to another program
 
     async def _look_for_drains(self) -> None:
         while True:
@@ -172,20 +178,22 @@ class ActorFleet(Generic[H]):
                 self.draining.update(found)
             await asyncio.sleep(DRAINS_S)
 
-    def _replenish(self, pause_s: float, *, again: bool = False) -> None:
+    def _replenish(self, pause_s: float) -> None:
+        self._may_lack = True
         if not self._spare:
-            self._spare.start(self._start_ahead(pause_s, again=again))
+            self._spare.start(self._start_ahead(pause_s))
 
-    async def _start_ahead(self, pause_s: float, *, again: bool) -> None:
-        await asyncio.sleep(pause_s)
-        await self._actors.start_ahead(again=again)
+    async def _start_ahead(self, pause_s: float) -> None:
+        while self._may_lack:
+            await asyncio.sleep(pause_s)
+            self._may_lack = False
+            await self._actors.start_ahead()
 
     # What it waits for is told at once; that it waits in vain, by its death.
     async def spawn(self, host_id: str, spec: PoolSpec) -> str:
         waits_for = await asyncio.to_thread(self._actors.shortage, spec)
         handle = await asyncio.to_thread(self._actors.create, host_id, spec)
-        self._hosts[host_id] = _Watched(self._actors, handle, host_id, spec)
-        self._replenish(SPARE_S)
+        self._hosts[host_id] = _Watched(self._actors, handle, host_id, spec, lambda: self._replenish(SPARE_S))
         if not waits_for:
             self._in_vain.pop(spec, None)
         else:

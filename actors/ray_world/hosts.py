@@ -85,8 +85,12 @@ class RayHost(HostProcess):
     async def node(self) -> str:
         return str(ray.get_runtime_context().get_node_id())
 
-    async def start_ahead(self, again: bool) -> None:
-        await self._spare.keep(again=again)
+    async def start_ahead(self, environment: str) -> None:
+        await self._spare.keep(environment)
+
+    async def stop(self) -> None:
+        await self._spare.end()
+        await super().stop()
 
 
 class RayActors:
@@ -96,10 +100,9 @@ class RayActors:
         elsewhere: the nodes that do not see the directory, and what each has instead.
     """
 
-    def __init__(self, deployment: Deployment) -> None:
-        self._deployment = deployment
+    def __init__(self, deployment: Deployment, spare: Spare) -> None:
+        self._deployment, self._spare = deployment, spare
         self._nodes: Nodes | None = None
-        self._spare = Spare(own=deployment.own)
         self.elsewhere: dict[str, str] = {}
         if (deployment.identity or deployment.bucket) and not deployment.own:
             own_node = self._own_node = ray.get_runtime_context().get_node_id()
@@ -253,12 +256,13 @@ class RayActors:
     async def watch(self, handle: Handle) -> str:
         return str(await _translated(call(handle, "watch")))
 
-    async def start_ahead(self, *, again: bool) -> None:
-        await self._spare.keep(again=again)
+    async def start_ahead(self) -> None:
+        environment = ray.get_runtime_context().get_runtime_env_string()  # type: ignore[no-untyped-call]
+        await self._spare.keep(environment)
         apart = await asyncio.to_thread(self._places.apart) if self._nodes is not None else None
         handle = await asyncio.to_thread(self.find, *apart) if apart is not None else None
         if handle is not None:
-            await _translated(control(handle, "start_ahead", again))
+            await _translated(control(handle, "start_ahead", environment))
 
 
 async def _translated(answer: Awaitable[T]) -> T:

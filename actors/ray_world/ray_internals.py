@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import ray
+from ray.runtime_env import RuntimeEnv
 
 from perdure.actors.ray_world.os_processes import ProcessId, process_of, with_environment
 
@@ -171,6 +172,34 @@ KV_GET: Final = Internal(
     "reads what the first autoscaler has left under `AUTOSCALING_STATUS`",
     "a cluster that grows looks like one that does not",
 )
+PRESTART: Final = Internal(
+    "ray.core.generated.node_manager_pb2",
+    "PrestartWorkersRequest",
+    None,
+    "asks a raylet to start a process for no job, and to keep it",
+    "a supervisor that is restarted waits a second or two for its process, where the node has few processors or the first program is gone",
+)
+RAYLET_CALLS: Final = Internal(
+    "ray.core.generated.node_manager_pb2_grpc",
+    "NodeManagerServiceStub",
+    ("channel",),
+    "brings it to the raylet",
+    "as above",
+)
+CHANNEL: Final = Internal(
+    "ray._private.grpc_utils",
+    "init_grpc_channel",
+    ("address", "options", "asynchronous", "credentials"),
+    "connects to the raylet, with Ray's certificates and token",
+    "as above",
+)
+ENVIRONMENT_INFO: Final = Internal(
+    "ray._private.utils",
+    "get_runtime_env_info",
+    ("runtime_env", "is_job_runtime_env", "serialize"),
+    "writes an environment as the raylet reads it",
+    "as above",
+)
 UNUSED: Final = (START_MONITOR, START_LOG_MONITOR, START_API_SERVER)
 INTERNALS: Final = (
     DISCONNECT,
@@ -187,13 +216,20 @@ INTERNALS: Final = (
     KV_GET,
     DRAINING_NODES,
     FREE_RESOURCES,
+    PRESTART,
+    RAYLET_CALLS,
+    CHANNEL,
+    ENVIRONMENT_INFO,
     *UNUSED,
 )
+
+RAYLET_S: Final = 10.0  # for a raylet to answer
 
 # Texts by which we recognise Ray's processes and what they say. None of them is documented.
 GCS: Final = "/gcs_server "  # in the command line of the GCS
 RAYLET: Final = "/raylet/raylet "  # in the command line of a raylet
 IDLE_WORKER: Final = "ray::IDLE"  # in the command line of a worker without work
+NEW_WORKER: Final = "/default_worker.py"  # in the command line of a worker that begins
 SESSION: Final = "/session_"  # in the command lines of the processes of any session
 RAYLET_PID: Final = "RAY_RAYLET_PID"  # a variable in the environment of every worker
 SETUP_HOOK: Final = (
@@ -214,6 +250,7 @@ TEXTS: Final = (
     GCS,
     RAYLET,
     IDLE_WORKER,
+    NEW_WORKER,
     SESSION,
     RAYLET_PID,
     SETUP_HOOK,
@@ -238,6 +275,17 @@ def draining_nodes() -> dict[str, int]:
 def free_cpus() -> dict[str, float]:
     free: dict[str, dict[str, float]] = getattr(GLOBAL_STATE.find(), FREE_RESOURCES.method)()
     return {node: resources.get("CPU", 0.0) for node, resources in free.items()}
+
+
+# Have the node of this actor start a process for no job, of an environment that `RuntimeContext` has written, and keep it idle for so long.
+def start_idle(environment: str, kept_s: int) -> None:
+    here = ray.get_runtime_context().get_node_id()
+    nodes = ray.nodes()  # type: ignore[no-untyped-call]
+    own = next(each for each in nodes if each["NodeID"] == here)
+    info = ENVIRONMENT_INFO.find()(RuntimeEnv.deserialize(environment))
+    wanted = PRESTART.find()(num_workers=1, keep_alive_duration_secs=kept_s, runtime_env_info=info)
+    with CHANNEL.find()(f"{own['NodeManagerAddress']}:{own['NodeManagerPort']}") as channel:
+        RAYLET_CALLS.find()(channel).PrestartWorkers(wanted, timeout=RAYLET_S)
 
 
 # They still run if the raylet is dead itself.

@@ -31,7 +31,7 @@ from perdure.actors.ray_world.process_telemetry import begin_telemetry, several
 from perdure.actors.ray_world.processes import SUPERVISOR, SupervisorProcess
 from perdure.actors.ray_world.ray_internals import GCS
 from perdure.actors.ray_world.ray_transport import find_supervisor
-from perdure.actors.ray_world.spares import prepared_environment
+from perdure.actors.ray_world.spares import Spare, prepared_environment
 from perdure.actors.ray_world.system import system_world
 from perdure.ledger import (
     NOBODY,
@@ -88,7 +88,12 @@ class RaySupervisor(SupervisorProcess):
         world = world._replace(logs=deployment.own_logs)
         if deployment.bucket:
             deployment = deployment._replace(claim=_claim(deployment.claim, world))
-        super().__init__(deployment, world, ActorFleet(RayActors(deployment)))
+        self._spare = Spare(own=deployment.own)
+        super().__init__(deployment, world, ActorFleet(RayActors(deployment, self._spare)))
+
+    async def stop(self) -> None:
+        await self._spare.end()
+        await super().stop()
 
 
 def _claim(given: Claim, world: World) -> Claim:

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +82,9 @@ def ours_on(runtime: Runtime, node: Any) -> set[int]:
 def spares_on(node: Any) -> set[int]:
     found = set()
     for process in processes_on(node):
-        if process.cmdline()[:1] == ["ray::IDLE"] and process.environ().get(SETUP_HOOK):
-            found.add(process.pid)
+        with suppress(psutil.NoSuchProcess):
+            if process.cmdline()[:1] == ["ray::IDLE"] and process.environ().get(SETUP_HOOK):
+                found.add(process.pid)
     return found
 
 
@@ -102,10 +104,15 @@ def test_a_process_that_was_there_before_takes_over_from_a_supervisor_that_is_ki
     cluster: Cluster, tmp_path: Path
 ) -> None:
     (second,) = added(cluster, 1)
-    with Runtime(data=tmp_path / "data", address=cluster.address, limits=Limits(hosts_max=1)) as runtime:
+    begin(tmp_path / "data", cluster.address)
+    soon(lambda: bool(spares_on(cluster.head_node)))
+    lasting = spares_on(cluster.head_node)
+    with Runtime(data=tmp_path / "data", address=cluster.address) as runtime:
+        assert lasting <= spares_on(cluster.head_node), "it does not end with the program that has begun the supervisor"
         run = runtime.start(Worker, 4)
         soon(lambda: bool(ours_on(runtime, second)))  # the host stands apart from its supervisor
         soon(lambda: bool(spares_on(second) - ours_on(runtime, second)))
+        apart = spares_on(second)
         for _ in range(2):
             soon(lambda: bool(spares_on(cluster.head_node)))
             before = runtime.cluster.processes()["supervisor"]
@@ -114,8 +121,11 @@ def test_a_process_that_was_there_before_takes_over_from_a_supervisor_that_is_ki
             os.kill(before.pid, signal.SIGKILL)
             assert runtime.ps()["runs"]
             assert runtime.cluster.processes()["supervisor"].pid in kept
+        assert spares_on(second) == apart, "Ray keeps it, also beyond one for each of the two processors there"
         assert run.result().output == 1
         assert runtime.audit()["balanced"]
+        runtime.cluster.stop_actors()
+    soon(lambda: not (spares_on(cluster.head_node) or spares_on(second)))
     cluster.remove_node(second, allow_graceful=False)
 
 

@@ -54,8 +54,9 @@ def missing(texts: set[str]) -> set[str]:
 LOOK = """
 import inspect, json
 from perdure.actors.ray_world.ray_internals import INTERNALS
-found = {each.path: each.find() for each in INTERNALS}
-print(json.dumps({path: list(inspect.signature(it).parameters) if callable(it) else None for path, it in found.items()}))
+def parameters(it):
+    return list(inspect.signature(it).parameters) if callable(it) and not hasattr(it, "DESCRIPTOR") else None
+print(json.dumps({each.path: parameters(each.find()) for each in INTERNALS}))
 """
 
 
