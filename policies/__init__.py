@@ -248,6 +248,7 @@ if TYPE_CHECKING:
         interval_ms,
         moment_ms,
         next_tick,
+        seconds,
     )
     from perdure.policies.spans import (
         CHAT,

@@ -148,20 +148,28 @@ def moment_ms(field: str, moment: datetime) -> float:
 
 def duration_ms(field: str, value: object, most_ms: float) -> float:
     """A while, from seconds or a `timedelta`, as milliseconds. It is not negative, and bounded. Raises `InvalidValue`."""
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    return number(field, seconds, 0, most_ms / 1000, unit="seconds") * 1000
+    return number(field, seconds(value), 0, most_ms / 1000, unit="seconds") * 1000
+
+
+def seconds(value: object) -> object:
+    """A `timedelta` as seconds; anything else as it is."""
+    return value.total_seconds() if isinstance(value, timedelta) else value
 
 
 def instant_ms(when: object, now_ms: int, limits: Limits) -> int:
-    """The instant of a datetime, or of a number of seconds from now. It is rounded up, so nothing runs early. Raises `InvalidValue`."""
+    """The instant of a datetime, or of a while from now: seconds or a `timedelta`. It is rounded up, so nothing runs early. Raises
+    `InvalidValue`."""
+    delay = seconds(when)
     if isinstance(when, datetime):
         at_ms = -int(-moment_ms("when", when) // 1)
-    elif not is_number(when):
+    elif not is_number(delay):
         kind = "a date without a time" if isinstance(when, date) else type(when).__name__
-        raise InvalidValue("when", f"{when!r:.200} is {kind}; give a datetime, seconds from now, or a cron text")
+        raise InvalidValue(
+            "when", f"{when!r:.200} is {kind}; give a datetime, seconds or a timedelta from now, or a cron text"
+        )
     else:
-        seconds = number("when", when, most=limits.schedule_ahead_ms_max / 1000, unit="seconds")
-        at_ms = now_ms - int(-seconds * 1000 // 1)
+        delay = number("when", delay, most=limits.schedule_ahead_ms_max / 1000, unit="seconds")
+        at_ms = now_ms - int(-delay * 1000 // 1)
     if not 0 <= at_ms <= now_ms + limits.schedule_ahead_ms_max:
         years = limits.schedule_ahead_ms_max // 31_536_000_000
         raise InvalidValue("when", f"{when!s:.200} is before 1970, or more than {years} years ahead")
@@ -170,7 +178,7 @@ def instant_ms(when: object, now_ms: int, limits: Limits) -> int:
 
 def interval_ms(interval_s: object, limits: Limits) -> int:
     least, most = limits.schedule_interval_ms_min / 1000, limits.schedule_interval_ms_max / 1000
-    return round(number("interval_s", interval_s, least, most, unit="seconds") * 1000)
+    return round(number("interval_s", seconds(interval_s), least, most, unit="seconds") * 1000)
 
 
 # ---------------------------------------------------------------- what is run

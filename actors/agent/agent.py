@@ -18,7 +18,7 @@ import math
 import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal, TypeVar, Unpack, cast, overload
 
 from perdure.actors.agent.exposing import verb
@@ -552,7 +552,7 @@ class Agent(Hosted):
 
     def schedule(
         self,
-        when: datetime | float | str,
+        when: datetime | timedelta | float | str,
         callback: str | Callable[..., object],
         payload: object = None,
         *,
@@ -564,7 +564,7 @@ class Agent(Hosted):
         jitter_ms: float = 0,
         schedule_id: str | None = None,
     ) -> Schedule:
-        """Call a callback at a time: an aware datetime, a number of seconds from now, or a cron text of five fields.
+        """Call a callback at a time: an aware datetime, seconds or a `timedelta` from now, or a cron text of five fields.
 
         It is never called early. A time in the past is due at once. `policies.schedule` explains cron schedules when clocks change,
         missed ticks (`catch_up`) and ticks while the callback runs (`overlap`).
@@ -592,7 +592,7 @@ class Agent(Hosted):
 
     def schedule_every(
         self,
-        interval_s: float,
+        interval_s: float | timedelta,
         callback: str | Callable[..., object],
         payload: object = None,
         *,
@@ -603,7 +603,7 @@ class Agent(Hosted):
         jitter_ms: float = 0,
         schedule_id: str | None = None,
     ) -> Schedule:
-        """Call a callback every `interval_s` seconds, first after one interval. The times do not drift.
+        """Call a callback every `interval_s` seconds (or a `timedelta`), first after one interval. The times do not drift.
 
         The same interval, callback and payload are the same schedule, as for cron texts.
         """

@@ -49,7 +49,7 @@ from perdure.ledger import (
     taken_out,
     unpack,
 )
-from perdure.policies import Retries, StepRecord, StepVerdict, default_retries, full_jitter_ms, look_at_step
+from perdure.policies import Retries, StepRecord, StepVerdict, default_retries, full_jitter_ms, look_at_step, seconds
 
 T = TypeVar("T")
 
@@ -513,8 +513,7 @@ def _body(record: StepRecord) -> bytes:
 
 
 def _in_ms(timeout: object) -> int:
-    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-    return math.ceil(check_number("timeout", seconds, unit="seconds", is_finite=True, above=True) * 1000)
+    return math.ceil(check_number("timeout", seconds(timeout), unit="seconds", is_finite=True, above=True) * 1000)
 
 
 def _made_of(job: object) -> tuple[object, ...]:

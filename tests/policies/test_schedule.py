@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -247,7 +247,7 @@ def test_what_cron_can_say_is_understood(text: str) -> None:
 @pytest.mark.parametrize(
     "when",
     [
-        *(math.nan, math.inf, -math.inf, -1, -0.001, True, None, [], b"x", 1e12, 2**80),
+        *(timedelta(-1), timedelta.max, math.nan, math.inf, -math.inf, -1, -0.001, True, None, [], b"x", 1e12, 2**80),
         *(datetime(2026, 1, 1), datetime(2026, 1, 1).date(), datetime(1, 1, 1, tzinfo=UTC)),  # noqa: DTZ001 - refused
         *(datetime(9999, 12, 31, tzinfo=UTC), datetime(1969, 12, 31, tzinfo=UTC)),
     ],
@@ -266,6 +266,7 @@ def test_a_time_that_is_none_or_is_absurd_is_refused(when: object) -> None:
         (1, NOW_MS + 1_000),
         (0.0001, NOW_MS + 1),
         (1.0005, NOW_MS + 1_001),
+        (timedelta(minutes=1, microseconds=1), NOW_MS + 60_001),
         (datetime(2025, 6, 15, 12, 0, tzinfo=UTC), 1_749_988_800_000),
         (datetime(2025, 6, 15, 14, 0, 0, 1, tzinfo=BERLIN), 1_749_988_800_001),
     ],
@@ -274,12 +275,14 @@ def test_a_time_is_never_rounded_to_an_earlier_one(when: object, expected: int) 
     assert instant_ms(when, NOW_MS, LIMITS) == expected
 
 
-@pytest.mark.parametrize("interval_s", [0, -1, 0.0999, 2_592_000.1, math.nan, math.inf, True, "10", None])
+@pytest.mark.parametrize(
+    "interval_s", [0, -1, 0.0999, timedelta(0), timedelta(31), 2_592_000.1, math.nan, math.inf, True, "10", None]
+)
 def test_an_interval_out_of_its_range_is_refused(interval_s: object) -> None:
     with pytest.raises(InvalidValue) as problem:
         interval_ms(interval_s, LIMITS)
     assert problem.value.field == "interval_s"
-    assert (interval_ms(0.1, LIMITS), interval_ms(2_592_000, LIMITS)) == (100, 2_592_000_000)
+    assert (interval_ms(0.1, LIMITS), interval_ms(timedelta(30), LIMITS)) == (100, 2_592_000_000)
 
 
 # ---------------------------------------------------------------- trying again
