@@ -145,6 +145,8 @@ class RunFailed(PerdureError):
     def output(self) -> NoReturn:
         """There is none: raises this failure. `output_or` gives something else instead."""
         failed = replace(self)  # one that is kept keeps no frames of its readers
+        for note in getattr(self, "__notes__", ()):
+            failed.add_note(note)
         if self.trace:
             failed.add_note(f"Where it was raised:\n{self.trace}")
         raise failed

@@ -64,6 +64,10 @@ from perdure.ledger import (
 from perdure.policies import Answerer, Limits
 
 A = TypeVar("A", bound=Agent)
+_KEPT: Final = (
+    "This end is kept, and the same run_id gives it again. `runtime.retry({0!r})` or `perdure retry {0}` tries the run again, with the "
+    "newest code; another run_id begins another run."
+)
 
 
 class Client:
@@ -265,7 +269,7 @@ class Client:
         """Run an agent and wait for its end. The same `run_id` with the same content is the same run, after any death."""
         await self.ready(agent_class)
         request = self.request(agent_class, input, run_id, wait=True, after=after, losers=losers)
-        return await self._end(agent_class, request)
+        return await self._end(agent_class, request, is_named=run_id is not None)
 
     async def start(
         self,
@@ -286,7 +290,7 @@ class Client:
         asked_again = request._replace(wait=True)
 
         def end(client: Client) -> Pending[RunResult]:
-            return client._end(agent_class, asked_again)
+            return client._end(agent_class, asked_again, is_named=run_id is not None)
 
         def send(run_id: str, event: str, value: object) -> object:
             if settle is None:
@@ -301,8 +305,11 @@ class Client:
             send,
         )
 
-    async def _end(self, agent_class: type, request: Request) -> RunResult:
-        return result_of(agent_class, request.run_id, await self.supervisor.begin(request))
+    async def _end(self, agent_class: type, request: Request, *, is_named: bool) -> RunResult:
+        result = result_of(agent_class, request.run_id, await self.supervisor.begin(request))
+        if is_named and result.status == "error":  # perhaps long ago, before the code was mended
+            result.add_note(_KEPT.format(request.run_id))
+        return result
 
     async def ask(self, name: str, *args: object) -> Plain:
         """Ask the supervisor a question by its name (`link.questions`)."""

@@ -118,7 +118,14 @@ def test_the_output_of_a_run_that_failed_raises_its_failure_with_the_traceback_o
         with pytest.raises(RunFailed, match=r"run 'f' of .*:Failing ended as error: ") as raised:
             _ = failed.output
         assert (raised.value, raised.value.error) == (failed, failed.error)
-        assert "Traceback" in raised.value.__notes__[0]
+        kept, where = raised.value.__notes__
+        assert "`perdure retry f` tries the run again" in kept, (
+            "an id that the author chose is asked for again once the code is mended"
+        )
+        assert "Traceback" in where
+        with pytest.raises(RunFailed) as unnamed:
+            _ = (await stage.client.run(Failing, "x")).output
+        assert len(unnamed.value.__notes__) == 1
         assert failed.__traceback__ is None, "what is kept keeps no frames"
         assert failed.output_or(3) == 3
         assert (await stage.client.run(Leaf, 1)).output_or(3) == 1
