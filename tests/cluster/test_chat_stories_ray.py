@@ -17,7 +17,7 @@ import pytest
 from pydantic_ai.models.function import FunctionModel
 
 from perdure.actors import ChatAgent, Runtime
-from perdure.ledger import SupervisorUnreachable
+from perdure.ledger import RuntimeClosed
 from tests.tidy import ROOT
 
 
@@ -92,7 +92,7 @@ def test_a_callback_hears_one_end_when_everything_is_killed(tmp_path: Path) -> N
         while callback.events < 5:
             time.sleep(0.05)
         runtime.kill_everything()
-        assert isinstance(asking.exception(60), SupervisorUnreachable)
+        assert isinstance(asking.exception(60), RuntimeClosed)
     deadline_s = time.monotonic() + 60
     while not callback.ends and time.monotonic() < deadline_s:
         time.sleep(0.05)
