@@ -15,7 +15,7 @@ import asyncio
 import contextvars
 from collections.abc import Coroutine, Generator
 from time import monotonic
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar, cast
 
 from perdure.actors.tasks import RANK, Pending, contained, note_task, thrown
 from perdure.policies import Rank, RankedQueue
@@ -53,7 +53,7 @@ class FairScheduler:
     ) -> asyncio.Task[T]:
         rank = RANK.get() if context is None else context.get(RANK)
         if rank is None or not isinstance(coroutine, Coroutine):
-            return asyncio.Task(coroutine, loop=loop, context=context, **options)
+            return asyncio.Task(cast("Coroutine[Any, Any, T]", coroutine), loop=loop, context=context, **options)
         return note_task(asyncio.Task(_Gate(coroutine, self), loop=loop, context=context, **options), context)
 
     def takes_turn(self) -> bool:

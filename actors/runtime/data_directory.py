@@ -63,13 +63,23 @@ def _check_letters(whole: str) -> None:
 
 def _check_kind(path: Path) -> None:
     try:
-        place = next(each for each in (path, *path.absolute().parents) if each.exists())
+        place = next(each for each in (path, *path.absolute().parents) if _is_there(each))
         is_directory = place.is_dir()
+        kind = "no directory" if place.exists() else "a link that leads nowhere"
     except OSError as problem:
         raise BadRequest(FIELD, f"{str(path)!r} cannot be looked at: {problem.strerror}") from None
     if not is_directory:
         below = f" lies below {str(place)!r}, which" if place != path else ""
-        raise BadRequest(FIELD, f"{str(path)!r}{below} is no directory")
+        raise BadRequest(FIELD, f"{str(path)!r}{below} is {kind}")
+
+
+# `Path.exists` of newer versions of Python is also False for what cannot be looked at.
+def _is_there(path: Path) -> bool:
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 # Raise `BadRequest` if Ray could not start processes where this program is.

@@ -325,7 +325,7 @@ def gated_task(
 ) -> asyncio.Task[T]:
     process = _current.get() if context is None else context.get(_current)
     if process is None:
-        return asyncio.Task(coroutine, loop=loop, context=context, **options)
+        return asyncio.Task(cast("Coroutine[object, None, T]", coroutine), loop=loop, context=context, **options)
     assert isinstance(coroutine, Coroutine), "generators have not been coroutines since Python 3.11"
     gate = Gate(coroutine, process)
     task = asyncio.Task(cast("Coroutine[object, None, T]", gate), loop=loop, context=context, **options)

@@ -46,6 +46,8 @@ def test_most_names_are_as_good_as_any(name: str, tmp_path: Path) -> None:
         ("file", "'file' is no directory"),
         ("file/data", "'file/data' lies below .*file', which is no directory"),
         ("link/data", "."),
+        ("gone", "'gone' is a link that leads nowhere"),
+        ("gone/data", "'gone/data' lies below .*gone', which is a link that leads nowhere"),
         ("x" * 300, "File name too long"),
     ],
 )
@@ -55,6 +57,7 @@ def test_what_cannot_be_a_data_directory_is_refused_before_anything_is_started(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to("link")
+    (tmp_path / "gone").symlink_to("not mounted")
     with pytest.raises(BadRequest, match=said) as refused:
         Runtime(data=given)
     assert refused.value.field == "data"
