@@ -174,6 +174,7 @@ class Server:
         self.counts: Counter[str] = Counter()
         self.change(Weather())
         self.later: set[asyncio.Task[Told]] = set()
+        self.delayed_now = 0
 
     def change(self, weather: Weather) -> None:
         self.weather, self.die = weather, random.Random(weather.seed)
@@ -198,7 +199,7 @@ class Server:
     async def told(self, reader: asyncio.StreamReader) -> bytes | None:
         """The answer to the next request of a connection. None closes it."""
         asked = await read(reader)
-        answer = self.control(asked) if asked.bucket.startswith("_") else await self.weathered(asked)
+        answer = await self.control(asked) if asked.bucket.startswith("_") else await self.weathered(asked)
         if answer is None:
             return None
         headers = {"Content-Length": str(len(answer.body)), **answer.headers}
@@ -206,7 +207,9 @@ class Server:
         body = b"" if asked.verb == "HEAD" else answer.body
         return f"HTTP/1.1 {answer.status} {answer.status}\r\n{head}\r\n".encode() + body
 
-    def control(self, asked: Asked) -> Told:
+    async def control(self, asked: Asked) -> Told:
+        while asked.bucket == "_settled" and self.delayed_now:
+            await asyncio.sleep(0.01)
         if asked.verb == "POST":
             changed = self.changed
             self.change(Weather(**json.loads(asked.body)))
@@ -255,7 +258,11 @@ class Server:
 
     async def delayed(self, pause_s: float, asked: Asked) -> Told:
         if pause_s:
-            await asyncio.sleep(pause_s)
+            self.delayed_now += 1
+            try:
+                await asyncio.sleep(pause_s)
+            finally:
+                self.delayed_now -= 1
         return self.answer(asked)
 
     # ---------------------------------------------------------------- what S3 does
@@ -389,6 +396,10 @@ class S3:
 
     def counts(self) -> Counter[str]:
         return Counter(json.loads(self._asked("GET", "/_counts")))
+
+    def settle(self) -> None:
+        """Wait until none waits in its weather whose answer would be counted later."""
+        self._asked("GET", "/_settled")
 
     def _asked(self, verb: str, path: str, body: str | None = None) -> bytes:
         connection = http.client.HTTPConnection(self.host, self.port, timeout=10)

@@ -50,7 +50,7 @@ def test_kills_of_every_kind_and_a_cold_restart_change_nothing(tmp_path: Path) -
 
 
 def test_ctrl_c_stops_and_resume_carries_on(tmp_path: Path) -> None:
-    words = ["run", "fan-out", "--children", "12", "--kills", "0", "--pace", "8", "--data", str(tmp_path)]
+    words = ["run", "fan-out", "--children", "12", "--kills", "0", "--pace", "24", "--data", str(tmp_path)]
     running = subprocess.Popen([*COMMAND, *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         _wait_until_under_way(tmp_path)

@@ -37,6 +37,7 @@ def s3(server: S3, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
         monkeypatch.setenv(name, value)
     yield server
     server.weather()
+    server.settle()
 
 
 @pytest.fixture
