@@ -89,8 +89,7 @@ class RayHost(HostProcess):
         await self._spare.keep(environment)
 
     async def stop(self) -> None:
-        await self._spare.end()
-        await super().stop()
+        await asyncio.gather(super().stop(), self._spare.end())
 
 
 class RayActors:

@@ -57,7 +57,6 @@ log = logging.getLogger("perdure.process")
 
 ANSWER_S: Final = 0.25  # for a loop that turns to say so
 FRAMES_MAX: Final = 12
-_LOOKING: Final = threading.Lock()
 OURS: Final = ("perdure.actors.", "perdure.ledger.")
 
 
@@ -92,14 +91,13 @@ class LoopWatch:
 # What a thread is at. Python to 3.11.8 holds a lock here that every beginning thread needs. A collection that the call itself begins runs
 # code of authors, which lets another thread go on: then the whole process stands (python/cpython#106883). So none may begin.
 def _frame_of(thread: int) -> FrameType | None:
-    with _LOOKING:
-        collects = gc.isenabled()
-        gc.disable()
-        try:
-            return sys._current_frames().get(thread)  # noqa: SLF001
-        finally:
-            if collects:
-                gc.enable()
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames().get(thread)  # noqa: SLF001
+    finally:
+        if collects:
+            gc.enable()
 
 
 # The agent of a task that its author has started, which has no agent of its own.

@@ -229,7 +229,6 @@ RAYLET_S: Final = 10.0  # for a raylet to answer
 GCS: Final = "/gcs_server "  # in the command line of the GCS
 RAYLET: Final = "/raylet/raylet "  # in the command line of a raylet
 IDLE_WORKER: Final = "ray::IDLE"  # in the command line of a worker without work
-NEW_WORKER: Final = "/default_worker.py"  # in the command line of a worker that begins
 SESSION: Final = "/session_"  # in the command lines of the processes of any session
 RAYLET_PID: Final = "RAY_RAYLET_PID"  # a variable in the environment of every worker
 SETUP_HOOK: Final = (
@@ -250,7 +249,6 @@ TEXTS: Final = (
     GCS,
     RAYLET,
     IDLE_WORKER,
-    NEW_WORKER,
     SESSION,
     RAYLET_PID,
     SETUP_HOOK,

@@ -20,11 +20,12 @@ import ray
 from perdure.actors.ray_world.cluster_record import PRELOADED, QUICK
 from perdure.actors.ray_world.os_processes import ProcessId, children, parent_process, value_in
 from perdure.actors.ray_world.os_processes import kill as kill_processes
-from perdure.actors.ray_world.ray_internals import IDLE_WORKER, NEW_WORKER, SETUP_HOOK, start_idle
+from perdure.actors.ray_world.ray_internals import IDLE_WORKER, SETUP_HOOK, start_idle
 
 PLAIN: Final = {"env_vars": {SETUP_HOOK: ""}}  # the environment of a task that is not to use up a spare process
-START_S: Final = 10.0  # for Ray to start a process
+START_S: Final = 5.0  # for Ray to start a process
 LOOK_S: Final = 0.2
+AGAIN_S: Final = 600.0  # until Ray is asked again after it has refused one
 KEPT_S: Final = 3_600  # Ray ends it then, and another one is started
 
 
@@ -48,37 +49,36 @@ class Spare:
     def __init__(self, *, own: bool) -> None:
         self._own = own
         self._keeping = threading.Lock()
-        self._is_possible, self._is_over = True, False
+        self._is_over, self._not_before_s = False, 0.0
 
     async def keep(self, environment: str) -> None:
         await asyncio.to_thread(self._keep, environment)
 
-    # It is not there as soon as it was asked for.
+    # Until it is idle it cannot be told from one that begins with work: then another one would be asked for.
     def _keep(self, environment: str) -> None:
         with self._keeping:
-            if not self._is_possible or self._ours(IDLE_WORKER):
+            if self._is_over or time.monotonic() < self._not_before_s or self._idle():
                 return
-            self._is_possible = False
+            self._not_before_s = time.monotonic() + AGAIN_S
             start_idle(environment, KEPT_S)
-            self._is_possible = True
+            self._not_before_s = 0.0
             end_s = time.monotonic() + START_S
-            while not (self._is_over or self._ours(IDLE_WORKER) or time.monotonic() > end_s):
+            while not self._idle() and time.monotonic() < end_s:
                 time.sleep(LOOK_S)
 
-    # In a Ray of our own it ends with that. Where other directories are served, another one is started; and Ray starts anew what it had
-    # begun for them in this moment.
+    # In a Ray of our own it ends with that. Where other directories are served, another one is started for them. One that has not begun yet
+    # is waited for: a starting process may be a host of theirs, and if it is killed Ray misses it for a minute.
     async def end(self) -> None:
+        self._is_over = True
         if not self._own:
             await asyncio.to_thread(self._end)
 
     def _end(self) -> None:
-        self._is_over = True
         with self._keeping:
-            self._is_possible = False
-            kill_processes([*self._ours(IDLE_WORKER), *self._ours(NEW_WORKER)])
+            kill_processes(self._idle())
 
-    def _ours(self, mark: str) -> list[ProcessId]:
+    def _idle(self) -> list[ProcessId]:
         raylet = parent_process()
-        found = children(raylet, mark) if raylet is not None else []
+        found = children(raylet, IDLE_WORKER) if raylet is not None else []
         marks = {} if self._own else {**QUICK, SETUP_HOOK: os.environ.get(SETUP_HOOK, "")}
         return [each for each in found if all(value_in(each, name) == value for name, value in marks.items())]

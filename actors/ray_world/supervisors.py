@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 from pathlib import Path
@@ -92,8 +93,7 @@ class RaySupervisor(SupervisorProcess):
         super().__init__(deployment, world, ActorFleet(RayActors(deployment, self._spare)))
 
     async def stop(self) -> None:
-        await self._spare.end()
-        await super().stop()
+        await asyncio.gather(super().stop(), self._spare.end())
 
 
 def _claim(given: Claim, world: World) -> Claim:

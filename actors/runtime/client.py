@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import shlex
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
@@ -21,7 +22,7 @@ from perdure.actors.life.conditions import After, condition_options
 from perdure.actors.life.dispatch import result_of
 from perdure.actors.life.handle import Handle, address_of
 from perdure.actors.life.host_options import pool_spec
-from perdure.actors.life.results import BulkReport, RunHandle, RunResult
+from perdure.actors.life.results import UNREADABLE, BulkReport, RunHandle, RunResult
 from perdure.actors.life.run_requests import input_shape, preview
 from perdure.actors.link.caller import Address, AgentCaller
 from perdure.actors.link.direct_calls import DirectCalls
@@ -65,7 +66,7 @@ from perdure.policies import Answerer, Limits
 
 A = TypeVar("A", bound=Agent)
 _KEPT: Final = (
-    "This end is kept, and the same run_id gives it again. `runtime.retry({0!r})` or `perdure retry {0}` tries the run again, with the "
+    "This end is kept, and the same run_id gives it again. `runtime.retry({0!r})` or `perdure retry {1}` tries the run again, with the "
     "newest code; another run_id begins another run."
 )
 
@@ -307,8 +308,10 @@ class Client:
 
     async def _end(self, agent_class: type, request: Request, *, is_named: bool) -> RunResult:
         result = result_of(agent_class, request.run_id, await self.supervisor.begin(request))
-        if is_named and result.status == "error":  # perhaps long ago, before the code was mended
-            result.add_note(_KEPT.format(request.run_id))
+        if (
+            is_named and result.status == "error" and result.reason != UNREADABLE
+        ):  # perhaps long ago, before the code was mended
+            result.add_note(_KEPT.format(request.run_id, shlex.quote(request.run_id)))
         return result
 
     async def ask(self, name: str, *args: object) -> Plain:

@@ -123,6 +123,9 @@ def test_the_output_of_a_run_that_failed_raises_its_failure_with_the_traceback_o
             "an id that the author chose is asked for again once the code is mended"
         )
         assert "Traceback" in where
+        with pytest.raises(RunFailed) as odd:
+            _ = (await stage.client.run(Failing, "x", run_id="it's a")).output
+        assert """`perdure retry 'it'"'"'s a'`""" in odd.value.__notes__[0]
         with pytest.raises(RunFailed) as unnamed:
             _ = (await stage.client.run(Failing, "x")).output
         assert len(unnamed.value.__notes__) == 1
