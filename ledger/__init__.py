@@ -205,7 +205,7 @@ if TYPE_CHECKING:
         restore_to_directory,
     )
     from perdure.ledger.maintenance.replicated_store import ReplicatedStore, open_replicated
-    from perdure.ledger.old_code import code_standings, older_awake
+    from perdure.ledger.old_code import code_standings, has_older_code, older_awake
     from perdure.ledger.placements import (
         assign_hosts,
         demand_of,

@@ -19,6 +19,7 @@ from perdure.ledger.codec import unpack
 from perdure.ledger.indexes import line_for
 from perdure.ledger.join_decisions import source_of
 from perdure.ledger.mail import ANSWER, Mail, MailState, Slot
+from perdure.ledger.old_code import has_older_code
 from perdure.ledger.placements import askers_host, blamed_in, hindrance, is_alone, is_at_fault
 from perdure.ledger.run import Run
 from perdure.ledger.status import InterruptedReason, Status, Undo
@@ -134,7 +135,7 @@ def _code(case: Case) -> Iterator[str]:
         yield f"Its code is version {package[:8]}, with which it was {'tried again' if case.run.retried_at_ms else 'requested'}."
     if case.run.begins_anew:
         yield "No attempt has begun since: if newer code comes before that, it takes the newer one."
-    elif not (case.run.is_hard or case.view.code.is_newest(package, case.view.origin_of_code(case.run))):
+    elif not case.run.is_hard and has_older_code(case.view, case.run):
         yield f"Newer code has come since ({(newest or '')[:8] or 'installed'}); a run keeps its own until it is retried."
 
 

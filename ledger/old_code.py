@@ -69,7 +69,7 @@ def code_standings(view: View, agent_type: str | None, *, served: bool) -> list[
         standing.runs += 1
         if run.parked:
             standing.parked.append({"run_id": run.run_id, "version": package, "error": run.parked})
-        elif not view.code.is_newest(package, origin):
+        elif has_older_code(view, run):
             standing.runs_older.append({"run_id": run.run_id, "version": package})
     seen = {origin_of(kind) for kind in found}
     for origin in view.code.newest:
@@ -77,6 +77,11 @@ def code_standings(view: View, agent_type: str | None, *, served: bool) -> list[
             of(origin, origin)
     rows = [each for kind, each in sorted(found.items()) if agent_type in (None, kind, origin_of(kind))]
     return [each.to_plain() for each in rows]
+
+
+def has_older_code(view: View, run: Run) -> bool:
+    """Whether a run is pinned to other code than came last for its class."""
+    return not view.code.is_newest(package_of(run.options.get("pool")), view.origin_of_code(run))
 
 
 def older_awake(view: View, agent_type: str | None) -> Iterator[Activation]:
@@ -94,10 +99,7 @@ def code_counts(view: View, *, served: bool) -> dict[str, int]:
     return {
         "parked_runs": len(view.parked),
         "agents_with_older_code": sum(1 for _ in older_awake(view, None)) if served and has_older else 0,
-        "runs_with_older_code": sum(
-            not (each.parked or view.code.is_newest(package_of(each.options.get("pool")), view.origin_of_code(each)))
-            for each in runs
-        ),
+        "runs_with_older_code": sum(not each.parked and has_older_code(view, each) for each in runs),
     }
 
 

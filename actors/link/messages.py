@@ -345,10 +345,11 @@ class Refused(NamedTuple):
 
 
 class Exists(NamedTuple):
-    """The run of a detached request existed before, with this status."""
+    """The run of a request existed before, with this status. One that is awaited is told only if its code is older than what came since."""
 
     run_id: str
     status: str
+    has_older_code: bool = False
 
 
 class Reply(NamedTuple):

@@ -6,10 +6,13 @@ It lives in memory only. After a new hello everything that is still waited for i
 from __future__ import annotations
 
 import asyncio
+import logging
+import shlex
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
+from typing import Final
 
 from perdure.actors.link.direct_calls import DirectCalls
 from perdure.actors.link.messages import (
@@ -40,6 +43,13 @@ from perdure.ledger import (
 from perdure.policies import Rank, backoff_ms, condition_from, jittered_ms, runs_of
 
 AGAIN_FIRST_MS, AGAIN_MOST_MS = 50, 1_000
+
+_OLDER_CODE: Final = (
+    "run %r of %s existed before, and goes on with the code with which it was requested; newer code has come since. To have the newer one, "
+    "`perdure cancel %s` and use another run_id."
+)
+
+log = logging.getLogger("perdure.link")
 
 
 @dataclass(eq=False, slots=True)
@@ -177,13 +187,20 @@ class SupervisorClient:
                     self._ended(run_id, outcome)
             case Reply():
                 self._replied(message)
-            case Exists(run_id, status):
-                self._exists[run_id] = status
+            case Exists(run_id, status, has_older_code):
+                self._existed(run_id, status, has_older_code=has_older_code)
             case Refused(run_id, error, content):
                 self._refused(run_id, error_from_plain(error), content)
             case _:
                 return False
         return True
+
+    def _existed(self, run_id: str, status: str, *, has_older_code: bool) -> None:
+        wishes = self._wishes.get(run_id, ())
+        if not all(wish.request.wait for wish in wishes):
+            self._exists[run_id] = status
+        if has_older_code and wishes:
+            log.warning(_OLDER_CODE, run_id, wishes[0].request.agent_type, shlex.quote(run_id))
 
     def _ended(self, run_id: str, outcome: dict[str, object]) -> None:
         for wish in list(self._wishes.get(run_id, ())):

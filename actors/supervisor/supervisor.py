@@ -85,6 +85,7 @@ from perdure.ledger import (
     end_together,
     everything,
     expand_rows,
+    has_older_code,
     older_awake,
     outstanding,
     record_fact,
@@ -385,7 +386,7 @@ class Supervisor:
     def _requested(
         self, session: PeerSession, request: Request, at_ms: int, rows: list[Row], payloads: list[Payload]
     ) -> None:
-        count = len(rows)
+        count, existed = len(rows), request.run_id in self.view.runs
         try:
             self._decide(request, at_ms, rows, payloads)
         except (BadRequest, WorldError) as problem:
@@ -394,11 +395,19 @@ class Supervisor:
                 told = {"waiting": problem.waiting, "retry_after_ms": problem.retry_after_ms}
                 self.publisher.happened(Channel.SUPERVISOR, EventType.SUPERVISOR_OVERLOADED, "", told)
         else:
+            run = self.view.runs[request.run_id]
+            is_older = (
+                existed
+                and not request.parent
+                and run.is_live
+                and not run.begins_anew
+                and has_older_code(self.view, run)
+            )
             if request.wait:  # a peer that waits is told the end
                 self.sessions.wait(session, request.run_id)
                 self.view.touched[request.run_id] = None
-            elif len(rows) == count:  # one that does not is told where a run that existed already stands (spec W-20)
-                session.say(Exists(request.run_id, str(self.view.runs[request.run_id].status)))
+            if is_older or (not request.wait and len(rows) == count):  # where a run that existed stands (spec W-20)
+                session.say(Exists(request.run_id, str(run.status), is_older))
 
     def _ask(
         self, session: PeerSession, ref: str, wish: Stimulus | Steer | CopyStorage, at_ms: int, rows: list[Row]

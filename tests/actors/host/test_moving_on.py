@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from perdure.ledger import Adopt
-from tests.actors.cast import Boss
+from tests.actors.cast import Boss, Sleeper
 from tests.kit import Stage, address, play
 
 
@@ -55,5 +57,26 @@ def test_a_run_is_never_moved_and_is_listed_with_its_version() -> None:
             "parked_runs": 0, "agents_with_older_code": 1, "runs_with_older_code": 1,
         }  # fmt: skip
         assert (await waiting)["status"] == "completed"
+
+    play(story)
+
+
+def test_who_asks_again_for_a_live_run_is_told_that_it_has_older_code(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(stage: Stage) -> None:
+        first = await stage.client.start(Sleeper, 60_000, run_id="r")
+        await stage.until(lambda: stage.status("r") == "running")
+        await stage.client.start(Sleeper, 60_000, run_id="r")
+        stage.client.peer.push(Adopt("new", {"tests": "digest"}))
+        assert not caplog.messages, "no newer code has come until now"
+        again = await stage.client.start(Sleeper, 60_000, run_id="r")
+        assert (again.status, len(caplog.messages)) == ("running", 1)
+        assert await stage.client.run(Sleeper, 60_000, run_id="r") == await first.result()
+        assert {text.partition(";")[0] for text in caplog.messages} == {
+            "run 'r' of tests.actors.cast:Sleeper existed before, and goes on with the code with which it was requested"
+        }
+        said = len(caplog.messages)
+        await stage.client.run(Sleeper, 60_000, run_id="r")
+        await stage.client.run(Sleeper, 1, run_id="other")
+        assert len(caplog.messages) == said, "neither one that has ended nor a new one goes on with older code"
 
     play(story)
