@@ -4,9 +4,12 @@ Ray connects a process to one cluster at a time, so everything that the process 
 a Ray, the last one leaves it, and ends it if it is our own.
 
 All that is done by one thread that never ends, because the kernel kills the processes of a Ray when the *thread* that started them ends.
-The thread also watches: when the GCS or the raylet of a Ray of our own has died, or a cluster has not answered for 30 s, that life is
-over. Callers that wait for an answer get an error, what is left of that Ray is killed, and the next life begins; work goes on when its
-supervisor is found. Without this Ray would end the process 60 s after its GCS has died.
+The thread also watches: when the GCS or the raylet of a Ray that a program of this machine has started is gone, or a cluster has not
+answered for 30 s, that life is over. Callers that wait for an answer get an error, what is left of a Ray of our own is killed, and the
+next life begins; work goes on when its supervisor is found. Without this Ray would end the process 60 s after its GCS has died.
+
+The next life is found as the first one was: another Ray is started where none serves the directory, and a cluster that was named is
+waited for. So a Ray that ends with the program that started it is replaced by one of those that had joined it, whom the others join.
 
 A process that is forked from a connected one has the connection's memory, and none of its threads. It is in no Ray, can get into none, and
 ends nothing.
@@ -46,13 +49,12 @@ from perdure.actors.ray_world.os_processes import (
     kill,
     this_process,
     wait_until_gone,
+    with_command,
 )
 from perdure.actors.ray_world.ray_connection import (
+    begin,
     canonical,
     connection,
-    join,
-    join_again,
-    join_recorded,
     start,
 )
 from perdure.actors.ray_world.ray_internals import (
@@ -75,6 +77,7 @@ DEATH_S: Final = 2.0  # for a killed process to be gone
 EXIT_S: Final = 20.0
 SILENT_S: Final = 2.0  # of an opening, until a line says that it goes on
 ENSURE_S: Final = 20.0  # for a supervisor to be found or created
+FAILURES_TOLD: Final = 3  # in a row, to begin another life: then a line says so
 INIT: Final = 1  # Ray ends a child of this process at once when its raylet is gone
 SHUT_DOWN: Final = "this process has shut Ray down"
 FORKED: Final = (
@@ -91,7 +94,7 @@ class RayLife(Lifetime):
         own: this process started that Ray, and ends it.
         borrowed: other code of this process has connected it.
         session: its name, which stands in the command lines of its processes.
-        vital: by name, the processes without which a Ray of our own is dead.
+        vital: by name, the processes without which a Ray that a program of this machine has started is dead.
     """
 
     def __init__(self, address: str, session: str, vital: dict[str, ProcessId], *, own: bool, borrowed: bool) -> None:
@@ -124,7 +127,8 @@ class Driver:
         self._life: RayLife | None = None
         self._why = FORKED if is_forked else "this process is in no Ray"
         self._members: list[OpenDirectory] = []
-        self._again: Callable[[], bool] | None = None  # begins the next life; returns whether it is our own
+        self._again: Callable[[Path], bool] | None = None  # begins the next life; returns whether it is our own
+        self.owns = False  # whether the present life, or the one before, is our own
         self._failures, self._not_before_s = 0, 0.0
         self._unanswered, self._probed_s = 0, 0.0
         self._lock = threading.Lock()
@@ -137,6 +141,11 @@ class Driver:
         if life is None:
             raise SupervisorUnreachable(self._why)
         return life
+
+    @property
+    def is_over(self) -> bool:
+        """No other life begins, because this process has shut its Ray down."""
+        return self._life is None and self._again is None
 
     def enter(self, member: OpenDirectory, address: str | None, num_cpus: int | None = None) -> RayLife:
         """Start or join the Ray of this directory, or share the connection that this process has.
@@ -206,9 +215,11 @@ class Driver:
             if self._life is not None:
                 _refuse_another(address, self._life.address)
             elif connection() is not None:
-                self._life, self._again = _life(borrowed=True), None
+                self._life, self._again, self.owns = _life(borrowed=True), None, False
             else:
-                self._begin(member.data, address, start_with)
+                self._begin(member.data, functools.partial(begin, address, start_with))
+            if start_with is not None and self._again is not None:
+                self._again = functools.partial(begin, address, start_with)
             allow_auto_connect(allowed=False)
             self._members.append(member)
             try:
@@ -217,14 +228,12 @@ class Driver:
                 self._leave(member)
                 raise
 
-    def _begin(self, data: Path, address: str | None, start_with: Callable[[], bool] | None) -> None:
+    # The caller has the startup lock.
+    def _begin(self, data: Path, again: Callable[[Path], bool]) -> None:
         with ray_environment():
-            joined = join(data, address) if address is not None or start_with is not None else join_recorded(data)
-            self._again = functools.partial(join_again, data, address)
-            if not joined and start_with is not None:
-                self._again = start_with
-                self._again()
-            self._life = _life(own=not joined)
+            self.owns, self._again = again(data), again
+            record = None if self.owns else read_record(data)
+            self._life = _life(own=self.owns, started_here=record is not None and record.starter > 0)
 
     # The caller has the startup lock, for which other processes that open the directory wait.
     def _serve(self, member: OpenDirectory) -> RayLife:
@@ -266,7 +275,8 @@ class Driver:
             if os.getppid() != INIT:
                 gcs = life.vital.get("GCS")  # without it `ray.shutdown` takes longer
                 kill(each for each in family if each != gcs)
-            shut_down()
+            if connection() is not None:  # otherwise another thread is about it, or has done it
+                shut_down()
             kill(family)
             wait_until_gone(family, DEATH_S)
 
@@ -291,14 +301,18 @@ class Driver:
     def _live_again(self) -> None:
         if self._again is None or time.monotonic() < self._not_before_s:
             return
+        first, *others = sorted(self._members, key=lambda each: not each.may_start)
         try:
-            with ray_environment():
-                self._life = _life(own=self._again())
-            for member in self._members:
+            with _locked(first):
+                self._begin(first.data, self._again)
+                self._serve(first)
+            for member in others:
                 with _locked(member):
                     self._serve(member)
         except (PerdureError, ValueError) as problem:
             self._failures += 1
+            if self._failures == FAILURES_TOLD and first.may_start:
+                sys.stderr.write(f"perdure: {problem}; this program tries again, and what it waits for goes on then\n")
             self._not_before_s = time.monotonic() + backoff_ms(self._failures, 500, 30_000) / 1000
             self._end(str(problem))
             self._why = str(problem)
@@ -316,11 +330,14 @@ def _locked(member: OpenDirectory) -> contextlib.AbstractContextManager[None]:
     return startup_lock(member.data) if member.may_start else contextlib.nullcontext()
 
 
-def _life(*, own: bool = False, borrowed: bool = False) -> RayLife:
+# `started_here`: another program of this machine has started that Ray, which ends with it.
+def _life(*, own: bool = False, borrowed: bool = False, started_here: bool = False) -> RayLife:
     here = connection()
     assert here is not None, "a life begins when this process is connected"
     marks = {"GCS": GCS, "raylet": RAYLET} if own else {}
     found = {name: children(this_process(), here.session, mark) for name, mark in marks.items()}
+    if started_here:
+        found = {"GCS": with_command(GCS, here.session)}
     vital = {name: processes[0] for name, processes in found.items() if processes}
     return RayLife(*here, vital, own=own, borrowed=borrowed)
 

@@ -141,8 +141,8 @@ def descendants(parent: ProcessId, mark: str = "") -> list[ProcessId]:
     return _ids(found)
 
 
-def with_command(mark: str) -> list[ProcessId]:
-    return _ids(each for each in psutil.process_iter() if mark in _command(each))
+def with_command(*marks: str) -> list[ProcessId]:
+    return _ids(each for each in psutil.process_iter() if all(mark in _command(each) for mark in marks))
 
 
 def runs_here(mark: str) -> bool:

@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -111,13 +111,19 @@ def join_recorded(data: Path) -> bool:
     raise refused or ValueError(f"there is no Ray for {given_as(data)}")
 
 
-# Join again. Returns False: it is not our own. Raises `SupervisorUnreachable` if that Ray has ended.
-def join_again(data: Path, address: str | None) -> bool:
-    if not join(data, address):
-        raise SupervisorUnreachable(
-            f"the Ray that served {given_as(data)} has ended. Open it anew to start one from here"
-        )
-    return False
+def begin(address: str | None, start_with: Callable[[], bool] | None, data: Path) -> bool:
+    """Join the Ray at this address, or else the one that serves the directory, or start one. Returns whether it is our own.
+
+    Raises `SupervisorUnreachable` if it cannot be joined or started, and `ValueError` if nothing serves the directory and nothing may be
+    started.
+    """
+    if address is None and start_with is None:
+        return not join_recorded(data)
+    if join(data, address):
+        return False
+    if start_with is None:
+        raise ValueError(f"there is no Ray for {given_as(data)}")
+    return start_with()
 
 
 def _join_named(address: str) -> None:

@@ -226,5 +226,6 @@ def find_served(deployment: Deployment) -> Handle:
         raise no_longer_served(deployment) from problem
 
 
-def no_longer_served(deployment: Deployment) -> NoLongerServed:
-    return NoLongerServed(str(deployment.data), "what served it has ended", "look again")
+def no_longer_served(deployment: Deployment, shut_down: str = "") -> NoLongerServed:
+    advice = "open it anew: what was under way goes on then" if shut_down else "look again"
+    return NoLongerServed(str(deployment.data), shut_down or "what served it has ended", advice)

@@ -6,7 +6,6 @@ Names stand for actors: `supervisor-<directory>` and `host-<directory>-<id>`, de
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ from ray.exceptions import RayError
 from perdure.actors.code.naming import refuse_while_loading
 from perdure.actors.ray_world.cluster_record import read_record
 from perdure.actors.ray_world.deployment import Deployment, Implementations
-from perdure.actors.ray_world.driver import DRIVER, OpenDirectory, RayLife
+from perdure.actors.ray_world.driver import DRIVER, SHUT_DOWN, OpenDirectory, RayLife
 from perdure.actors.ray_world.lifetime import on_own_thread
 from perdure.actors.ray_world.named_actors import (
     SUPERVISOR,
@@ -50,11 +49,20 @@ T = TypeVar("T")
 
 
 class RayCluster:
-    """What a driver has of one data directory. `own` says that this process started its Ray, so it ends with this process."""
+    """What a driver has of one data directory."""
 
     def __init__(self, deployment: Deployment, member: OpenDirectory) -> None:
-        self.deployment, self.own, self._member = deployment, deployment.own, member
+        self._deployment, self._member = deployment, member
         self._closed = False
+
+    @property
+    def own(self) -> bool:
+        """Whether this process started its Ray, which ends with this process. Another Ray may take its place."""
+        return DRIVER.owns
+
+    @property
+    def deployment(self) -> Deployment:
+        return self._deployment._replace(own=self.own)
 
     # This program, or the one whose Ray it has joined, has started that Ray for this directory, on this machine.
     @property
@@ -94,8 +102,8 @@ class RayCluster:
         opening = Opening(deployment, replica)
         member = OpenDirectory(deployment.data, opening.ensure)
         exit_on_sigterm()
-        life = DRIVER.enter(member, address or os.environ.get("RAY_ADDRESS"), num_cpus)
-        return cls(opening.deployment._replace(own=life.own), member)
+        DRIVER.enter(member, address or os.environ.get("RAY_ADDRESS"), num_cpus)
+        return cls(opening.deployment, member)
 
     @classmethod
     def found(cls, data: Path, address: str | None = None) -> Self | None:
@@ -103,8 +111,8 @@ class RayCluster:
         deployment = Deployment(data.resolve(), Limits(), bucket=bucket_of(data))
         member = OpenDirectory(deployment.data, lambda _own: find_supervisor(deployment), may_start=False)
         with contextlib.suppress(ValueError):
-            life = DRIVER.enter(member, address)
-            return cls(deployment._replace(own=life.own), member)
+            DRIVER.enter(member, address)
+            return cls(deployment, member)
         return None
 
     @property
@@ -119,14 +127,16 @@ class RayCluster:
     # For one event loop of this driver.
     def transport(self) -> RayTransport:
         if self._member.may_start:
-            return RayTransport(functools.partial(find_again, self.deployment), DRIVER.living, replaces=True)
-        return RayTransport(functools.partial(find_served, self.deployment), self._life_served)
+            return RayTransport(lambda: find_again(self.deployment), self._life_served, replaces=True)
+        return RayTransport(lambda: find_served(self.deployment), self._life_served)
 
     def _life_served(self) -> RayLife:
         try:
             return DRIVER.living()
         except SupervisorUnreachable as problem:
-            raise no_longer_served(self.deployment) from problem
+            if self._member.may_start and not DRIVER.is_over:
+                raise
+            raise no_longer_served(self.deployment, SHUT_DOWN if DRIVER.is_over else "") from problem
 
     def processes(self, timeout_s: float = 1.0) -> dict[str, ProcessInfo]:
         return _within_life(lambda: infos(processes_of(self.deployment), timeout_s))

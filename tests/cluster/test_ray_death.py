@@ -22,7 +22,7 @@ from perdure.actors.ray_world.cluster_record import startup_lock, write_record
 from perdure.actors.ray_world.driver import SILENT_S
 from perdure.actors.ray_world.os_processes import ProcessId, descendants, is_alive, kill, process_of, wait_until_gone
 from perdure.actors.ray_world.ray_internals import workers_of
-from perdure.ledger import BadRequest, RuntimeClosed
+from perdure.ledger import BadRequest, NoLongerServed, RuntimeClosed
 from perdure.policies import Limits
 from tests.tidy import IMPORT_PATH
 
@@ -85,6 +85,17 @@ def test_a_killed_script_leaves_nothing_that_would_hinder_the_next_one(tmp_path:
     with Runtime(tmp_path / "data", limits=ONE_HOST) as runtime:
         result = runtime.run(Napper, NAP_S, run_id="nap")
         assert (result.status, result.output) == ("completed", 2)
+
+
+def test_who_has_joined_the_ray_of_a_script_goes_on_in_another_one_when_that_script_ends(tmp_path: Path) -> None:
+    with script(tmp_path / "data") as (running, _), Runtime(tmp_path / "data", limits=ONE_HOST) as runtime:
+        assert not runtime.cluster.own
+        running.terminate()
+        assert runtime.run(Napper, NAP_S, run_id="nap").output == 2
+        assert runtime.cluster.own
+        ray.shutdown()
+        with pytest.raises(NoLongerServed, match="this process has shut Ray down — open it anew"):
+            runtime.ps()
 
 
 def test_what_answers_where_a_ray_was_on_record_but_is_none_any_more_holds_nobody_up_for_long(tmp_path: Path) -> None:
