@@ -19,6 +19,7 @@ from perdure.ledger import BadRequest
 HOLD_S: Final = 10.0  # how long an answer is held open while there is no value
 GATHER_S: Final = 0.02  # how long it waits for each further one
 PAGE_MAX: Final = 64
+PAGE_BYTES: Final = 1_000  # what so many values take more together than each alone
 LEFT_AFTER_S: Final = 60.0  # a generator that is not asked for so long is closed
 
 
@@ -76,35 +77,42 @@ class _Open:
         self, life: Life, generator: AsyncGenerator[object, None] | Generator[object, None, None], given: Shape
     ) -> None:
         self._life, self._generator, self._given = life, generator, given
-        self._upcoming: asyncio.Task[object] | None = None
+        self._upcoming: asyncio.Task[bytes | None] | None = None  # None: it is over
         self._is_closed = False
         self._asked = asyncio.Event()
 
     async def page(self) -> Values:
+        # What has no room in this page, which is an answer of a call, begins the next one.
         self._asked.set()
         found: list[bytes] = []
+        room = self._life.limits.output_bytes_max - PAGE_BYTES
         while len(found) < PAGE_MAX and not self._is_closed:
             if self._upcoming is None:
                 self._upcoming = self._life.spawn_awaited(self._next())
             done, _ = await asyncio.wait({self._upcoming}, timeout=GATHER_S if found else HOLD_S)
-            if not done or (found and self._upcoming.exception() is not None):
+            if not done or (found and (self._upcoming.exception() or len(self._upcoming.result() or b"") > room)):
                 break
             upcoming, self._upcoming = self._upcoming, None
             if upcoming.exception() is not None:
                 await self.close()
             value = upcoming.result()
-            if value is _OVER:
+            if value is None:
                 await self.close()
             else:
-                found.append(self._given.encode("yield", value, self._life.limits.output_bytes_max))
+                found.append(value)
+                room -= len(value)
         return {"values": found, "is_over": self._is_closed}
 
-    async def _next(self) -> object:
-        generator = self._generator
+    async def _next(self) -> bytes | None:
+        generator, value = self._generator, _OVER
         if isinstance(generator, Generator):
             async with self._life.threads.turn(self._life) as turn:
-                return await self._life.threads.run(lambda: next(generator, _OVER), turn)
-        return await anext(generator, _OVER)
+                value = await self._life.threads.run(lambda: next(generator, _OVER), turn)
+        else:
+            value = await anext(generator, _OVER)
+        if value is _OVER:
+            return None
+        return self._given.encode("yield", value, self._life.limits.output_bytes_max - PAGE_BYTES)
 
     async def left(self) -> None:
         while not self._is_closed:

@@ -10,8 +10,9 @@ import pytest
 from pydantic import BaseModel
 
 from perdure.actors import Agent, exposed, tell
+from perdure.actors.life.call_streams import PAGE_BYTES
 from perdure.actors.link.wire import RemoteError
-from perdure.ledger import BadRequest
+from perdure.ledger import BadRequest, TooLarge
 from tests.actors import one_process
 from tests.actors.one_process import OneProcess
 from tests.kit import Stage, play
@@ -45,6 +46,11 @@ class Source(Agent):
     def letters(self, text: str) -> Generator[bytes, None, None]:
         for letter in text:
             yield letter.encode()
+
+    @exposed
+    async def pages(self, sizes: list[int]) -> AsyncIterator[str]:
+        for size in sizes:
+            yield "x" * size
 
 
 class Reader(Agent):
@@ -89,6 +95,19 @@ def test_what_a_generator_raises_comes_after_its_values() -> None:
         with pytest.raises(RemoteError, match="no more numbers"):
             heard.extend([heard.append(each) async for each in source.numbers(2, fails=True)])
         assert heard == [None, 1]
+
+    play(story)
+
+
+def test_values_that_together_are_too_large_for_an_answer_come_in_several() -> None:
+    async def story(stage: Stage) -> None:
+        source: Any = stage.client.agent(Source, "s")
+        most, heard = stage.client.limits.output_bytes_max, list[int]()
+        sizes = [most // 3] * 10 + [most - PAGE_BYTES - 100] * 2 + [1]
+        assert [len(each) async for each in source.pages(sizes)] == sizes
+        with pytest.raises(TooLarge, match="yield"):
+            heard.extend([heard.append(len(each)) or 0 async for each in source.pages([1, 2, most])])
+        assert heard == [1, 2], "those before it have come"
 
     play(story)
 
