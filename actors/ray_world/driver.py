@@ -191,7 +191,9 @@ class Driver:
     # The process ends without `leave`. The next program that opens its directories goes on from what is durable.
     def _at_exit(self) -> None:
         self._members.clear()
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(
+            TimeoutError, SystemExit, KeyboardInterrupt
+        ):  # who asks for the end twice does not wait for it
             self._submit(functools.partial(self._end, "its process ended")).result(EXIT_S)
 
     # on the driver's own thread

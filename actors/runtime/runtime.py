@@ -292,8 +292,8 @@ class Runtime:
 
     Args:
         data: the directory under which everything durable lies, or the URL of a bucket: `s3://bucket/prefix`.
-        address: the Ray cluster to join; by default the one that already serves `data`, if this machine is a node of it, else a new one
-            on this machine. `local` is always a new one.
+        address: the Ray cluster to join; by default the one that `RAY_ADDRESS` names, or else the one that already serves `data`, if this
+            machine is a node of it, or else a new one on this machine. `local` is always a new one.
         limits: every limit; see `policies.Limits`. They are those of the supervisor, so one that joins may leave them out, and then has
             the supervisor's; given limits must be the same.
         may_start: False to look at what serves `data`, and start neither a Ray nor a supervisor.
