@@ -220,8 +220,8 @@ class Driver:
                 self._life, self._again, self.owns = _life(borrowed=True), None, False
             else:
                 self._begin(member.data, functools.partial(begin, address, start_with))
-            if start_with is not None and self._again is not None:
-                self._again = functools.partial(begin, address, start_with)
+            if self._again is not None and not any(each.may_start for each in self._members):
+                self._again = functools.partial(begin, address, start_with)  # those before only looked
             allow_auto_connect(allowed=False)
             self._members.append(member)
             try:
