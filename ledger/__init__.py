@@ -328,6 +328,7 @@ if TYPE_CHECKING:
         Unfit,
         checked_value,
         pack_value,
+        packed_if_short,
         preview_of,
         said,
         shown,

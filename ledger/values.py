@@ -194,6 +194,30 @@ def pack_value(field: str, value: object, bytes_max: float = float("inf"), objec
     return without_secrets(body)
 
 
+def packed_if_short(value: object, bytes_max: int) -> bytes | None:
+    """A value encoded; None if it is longer, or no plain data. A long one is not encoded for that, and no `repr` of an author is called."""
+    room = bytes_max
+    waiting: list[Any] = [value]
+    for part in waiting:  # grows while it is walked
+        kind: Any = type(part)
+        room -= len(part) if kind in _SIZED else 1
+        if room < 0 or (kind not in _SIZED and kind not in _SCALARS and kind not in _CODES and kind is not Secret):
+            return None
+        if kind in _MAPPINGS:
+            waiting += [*part, *part.values()]
+        elif kind in _SIZED and kind not in (str, bytes):
+            waiting += part
+    try:
+        body = pack_value("value", value)
+    except BadRequest:
+        return None
+    return body if len(body) <= bytes_max else None
+
+
+_MAPPINGS: Final = frozenset({dict, OrderedDict, Counter})
+_SIZED: Final = frozenset({str, bytes, list, tuple, set, frozenset, deque}) | _MAPPINGS
+
+
 def unpack_value(body: bytes, objects: Objects | None = None) -> Any:
     """Decode a value. Without their classes, objects are shown by their fields."""
     hook = _opened if objects is None else _making(objects)

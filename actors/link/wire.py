@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
@@ -10,7 +9,8 @@ from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby, islice, repeat
 from operator import is_
-from typing import Any, Final, NamedTuple, Self, TypeAlias, cast
+from types import BuiltinFunctionType, GetSetDescriptorType, MemberDescriptorType
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from msgpack import Unpacker
 
@@ -31,7 +31,18 @@ from perdure.actors.code.author_call import (
 from perdure.actors.code.naming import loaded_class, place_of
 from perdure.actors.link.link import FRAME_MAX
 from perdure.actors.link.messages import TABLE, Ask, Message, Plain, Wait
-from perdure.ledger import BadRequest, Ended, PerdureError, Request, VersionMismatch, pack, unpack, unpack_opened
+from perdure.ledger import (
+    BadRequest,
+    Ended,
+    PerdureError,
+    Request,
+    VersionMismatch,
+    pack,
+    packed_if_short,
+    unpack,
+    unpack_opened,
+    unpack_value,
+)
 
 
 class PeerFrame(NamedTuple):
@@ -64,6 +75,9 @@ class SupervisorFrame(NamedTuple):
 
 log = logging.getLogger("perdure.link")
 MEMBERS_MAX: Final = 16  # errors of a group that travel; of one within it a quarter of them
+DATA_MAX: Final = 4_000  # bytes of an error's arguments and attributes, encoded
+PLACES_MAX: Final = 16  # classes that an error is told to be a kind of
+PLACE_MAX: Final = 300  # characters
 
 _KINDS: Final[tuple[type, ...]] = tuple(TABLE)
 _NUMBERS: Final[dict[type, int]] = {kind: number for number, kind in enumerate(_KINDS)}
@@ -270,16 +284,16 @@ _EVERYWHERE: Final = ("perdure.ledger.", f"{__name__}")
 def error_to_plain(problem: BaseException, trace_chars_max: int = 0) -> list[object]:
     """An error as plain data, whatever it is. One of ours: the name of its class, and its fields; if not every process loads the class,
     also the one that it is a kind of and every process has, and its words. An author's: the name of its class, its words, the traceback,
-    the place of its class, the errors that it was raised from, and those that it holds."""
+    the places of its class and of those that it is a kind of, the errors that it was raised from, those that it holds, and its data."""
     raised = raised_by(problem)
     fields = _fields(raised) if _known_error(kind_of(raised)) is type(raised) else None
     if fields is not None:
         everywhere = next(kind for kind in type(raised).__mro__ if kind.__module__.startswith(_EVERYWHERE))
         more = [] if everywhere is type(raised) else [everywhere.__name__, text_of(raised)]
         return [kind_of(raised), fields, *more]
-    kind, words, place, members = _summary(raised)
+    kind, words, places, *held = _summary(raised)
     trace = traced(raised, trace_chars_max) if trace_chars_max else ""
-    return [kind, [words], trace, place, [_summary(each) for each in _causes(raised)], members]
+    return [kind, [words], trace, places, [_summary(each) for each in _causes(raised)], *held]
 
 
 def _fields(problem: BaseException) -> list[object] | None:
@@ -299,13 +313,61 @@ def _causes(problem: BaseException) -> Iterator[BaseException]:
 
 
 def _summary(problem: BaseException, members_max: int = MEMBERS_MAX) -> list[object]:
+    told: list[object]
     if isinstance(problem, RemoteError):
-        told = [problem.kind, text_of(problem.words), problem.place]
+        told = [problem.kind, text_of(problem.words), [problem.place, *problem.bases]]
     else:
-        place, _ = tried_now(lambda: text_of(place_of(type(problem))))
-        told = [kind_of(problem), words_of(problem), place or ""]
+        places, _ = tried_now(lambda: _places(type(problem)))
+        told = [kind_of(problem), words_of(problem), places or []]
     held = [raised_by(each) for each in members_of(problem)[:members_max]]
-    return [*told, [_summary(each, members_max // 4) for each in held]]
+    data, _ = tried_now(lambda: _data_of(problem))
+    return [*told, [_summary(each, members_max // 4) for each in held], data or _NO_DATA]
+
+
+def _places(kind: type[BaseException]) -> list[str]:
+    bases = [each for each in kind.__mro__[1:] if issubclass(each, Exception) and each is not Exception]
+    return [text_of(place_of(each), PLACE_MAX) for each in (kind, *bases)][:PLACES_MAX]
+
+
+_Data: TypeAlias = tuple[bytes | None, dict[str, bytes]]
+"""The arguments of an error, and its attributes, each encoded by itself. What is long, or no plain data, is left out."""
+
+_NO_DATA: Final[_Data] = (None, {})
+
+
+def _data_of(problem: BaseException) -> _Data:
+    args, _ = tried_now(lambda: packed_if_short(own(problem, "args"), DATA_MAX))
+    room, told = DATA_MAX - len(args or b""), dict[str, bytes]()
+    for name, value in _attributes(problem):
+        body, _ = tried_now(partial(packed_if_short, value, room - len(name)))
+        if body is not None:
+            room -= len(name) + len(body)
+            told[name] = body
+    return args, told
+
+
+def _attributes(problem: BaseException) -> Iterator[tuple[str, object]]:
+    for name, value in own(problem, "__dict__").items():
+        if type(name) is str and name.isidentifier() and not name.startswith("__") and name not in _OF_REMOTE:
+            yield name, value
+    for name, slot in _slots(type(problem)).items():
+        value, unset = tried_now(partial(slot.__get__, problem))
+        if value is not None and unset is None:
+            yield name, value
+
+
+# With the name that is missing, Python would guess from the names that are here what was meant.
+_GUESSED: Final = {NameError, AttributeError}
+
+
+def _slots(kind: type[BaseException]) -> dict[str, Any]:
+    """Where its classes keep what is in no dictionary, such as the `errno` of an `OSError`. None of it is an author's code."""
+    own_slots = (vars(each) for each in kind.__mro__ if each not in _GUESSED and each not in BaseExceptionGroup.__mro__)
+    slots = (item for each in own_slots for item in each.items() if isinstance(item[1], _SLOT))
+    return {name: slot for name, slot in slots if not name.startswith("__") and name != "name_from"}  # as above
+
+
+_SLOT: Final = (MemberDescriptorType, GetSetDescriptorType)
 
 
 def error_from_plain(plain: list[Plain]) -> PerdureError:
@@ -319,8 +381,8 @@ def error_from_plain(plain: list[Plain]) -> PerdureError:
         base = None if everywhere == PerdureError.__name__ else _known_error(everywhere)
         made = None if base is None else tried_now(lambda: base(*args))[0]
         return remote_error(name, words) if made is None else made
-    trace, place, causes, *members = of_author
-    error = raised = remote_error(name, ": ".join(map(str, args)), place, *members)
+    trace, places, causes, *more = of_author
+    error = raised = remote_error(name, ": ".join(map(str, args)), places, *more)
     if trace:
         BaseException.add_note(error, f"Where it was raised:\n{trace}")
     for cause in causes:
@@ -346,41 +408,105 @@ def _is_plain(value: object) -> bool:
 
 class RemoteError(PerdureError):
     """An author's code raised in another process. It can be caught as what it is, `except ValueError`, if this process knows the class: one
-    of Python's, or of a module that is imported here. Its `__cause__` is what it was raised from.
+    of Python's, or of a module that is imported here; or else as the nearest that it was a kind of. Its `__cause__` is what it was raised
+    from.
+
+    `args` and the attributes arrive as they were where they are plain data, 4,000 bytes of an error at the most; the class's own `__init__`
+    is not called. `args` that are not are the words, and an attribute that is not is left out, as is one with a name that stands below.
 
     Attributes:
         kind, words: the name of its class, and its text.
         place: the module and the name of its class, such as `shop.orders:SoldOut`.
+        bases: the places of the classes that it was a kind of.
+        members: the errors that it holds, of a group.
     """
 
-    def __init__(self, kind: str, words: str, place: str = "", members: Sequence[RemoteError] = ()) -> None:
-        Exception.__init__(self, kind, words)  # the author's class may take other arguments
-        self.kind, self.words, self.place, self.members = kind, words, place, tuple(members)
+    def __init__(
+        self,
+        kind: str,
+        words: str,
+        place: str = "",
+        members: Sequence[RemoteError] = (),
+        bases: Sequence[str] = (),
+    ) -> None:
+        Exception.__init__(self, words)  # the author's class may take other arguments
+        self.kind, self.words, self.place = kind, words, place
+        self.members, self.bases = tuple(members), tuple(bases)
+
+    def __init_subclass__(cls) -> None:
+        """Tell nobody: an author's class may keep a list of its subclasses, where what is made of it here is none of theirs."""
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.words}"
 
     def __reduce__(self) -> Any:
-        told = (self.kind, self.words, self.place)
-        return remote_error, (*told, [each.__reduce__()[1] for each in self.members])
+        told = (self.kind, self.words, [self.place, *self.bases])
+        return remote_error, (*told, [each.__reduce__()[1] for each in self.members], _data_of(self))
+
+
+_OF_REMOTE: Final = frozenset(vars(RemoteError("", "")))
 
 
 class RemoteErrorGroup(RemoteError, ExceptionGroup[Exception]):
     """A `RemoteError` for a group of errors, such as a failed `asyncio.TaskGroup`: `except*` finds those that it holds."""
 
-    def __new__(cls, _kind: str, words: str, _place: str, members: Sequence[RemoteError]) -> Self:
-        return ExceptionGroup.__new__(cls, words, members)
 
-
-def remote_error(kind: str, words: str, place: str = "", members: Sequence[list[Plain]] = ()) -> RemoteError:
+def remote_error(
+    kind: str,
+    words: str,
+    places: Sequence[str] = (),
+    members: Sequence[list[Plain]] = (),
+    data: _Data = _NO_DATA,
+) -> RemoteError:
     held = [remote_error(*each) for each in members]
-    parents = RemoteErrorGroup if held else RemoteError
-    known = loaded_class(place) if place else getattr(builtins, kind, None)
-    made = None
-    unfit = (RemoteError, StopIteration)  # the latter cannot be raised in a coroutine that waits
-    if isinstance(known, type) and issubclass(known, Exception) and not issubclass(known, unfit):
-        made, _ = tried_now(lambda: _remote_kind(parents, cast("Any", known))(kind, words, place, held))
-    return made if isinstance(made, RemoteError) else parents(kind, words, place, held)
+    place, *bases = places or [""]
+    made = _known_as(places or [f"builtins:{kind}"], (kind, words, place, held, bases))
+    args, attributes = data
+    if args is not None:
+        tried_now(lambda: vars(BaseException)["args"].__set__(made, unpack_value(args)))
+    for name, body in attributes.items():
+        tried_now(partial(_put, made, name, body))
+    return made
+
+
+def _known_as(places: Sequence[str], told: tuple[Any, ...]) -> RemoteError:
+    # Of its own class, and of what that is a kind of: where its own is not known here, or can have no subclass.
+    *_, held, _ = told
+    bare = RemoteErrorGroup if held else RemoteError
+    made, (nearest, *bases) = _made(bare, told), map(loaded_class, places)
+    further = (each for each in bases if each is not None and not issubclass(each, PerdureError))
+    for known in (nearest, *further):
+        is_error = isinstance(known, type) and issubclass(known, Exception) and not issubclass(known, _UNFIT)
+        parent: Any = type(made)
+        if is_error and (parent is bare or all(known is not each for each in parent.__mro__)):
+            made = tried_now(partial(_made_of, parent, known, told))[0] or made
+    return made
+
+
+_UNFIT: Final = (RemoteError, StopIteration)  # the latter cannot be raised in a coroutine that waits
+
+
+def _made(made_as: type[RemoteError], told: tuple[Any, ...]) -> RemoteError:
+    # By Python's own `__new__`, for an author's may take other arguments.
+    solid: Any = made_as
+    _, words, _, held, _ = told
+    while not isinstance(vars(solid).get("__new__"), BuiltinFunctionType):
+        solid = solid.__base__
+    made: RemoteError = vars(solid)["__new__"](made_as, *((words, held) if held else ()))
+    RemoteError.__init__(made, *told)
+    return made
+
+
+def _made_of(parent: Any, known: Any, told: tuple[Any, ...]) -> RemoteError:
+    return _made(_remote_kind(parent, known), told)
+
+
+def _put(made: RemoteError, name: str, body: bytes) -> None:
+    value, slot = unpack_value(body), _slots(type(made)).get(name)
+    if slot is None:
+        own(made, "__dict__").setdefault(name, value)
+    else:
+        slot.__set__(made, value)
 
 
 def _unknown(error: object, name: str) -> object:
@@ -400,7 +526,8 @@ _OF_ALL: Final[dict[str, object]] = {
 @cache
 def _remote_kind(parent: type[RemoteError], known: type[Exception]) -> type[RemoteError]:
     mine = {"__module__": __name__, "__doc__": RemoteError.__doc__}
-    return type(known.__name__, (parent, known), mine | _OF_ALL)
+    named = parent if parent not in (RemoteError, RemoteErrorGroup) else known
+    return type(named.__name__, (parent, known), mine | _OF_ALL)
 
 
 def _family(kind: type[PerdureError]) -> Iterator[type[PerdureError]]:

@@ -359,7 +359,7 @@ def error_of(status: int, told: object) -> Exception:
     name, words, field = (str(error.get(key, "")) for key in ("type", "message", "field"))
     if status == RAISED:
         kind, _, said = words.partition(": ")
-        return remote_error(kind, said, "")
+        return remote_error(kind, said)
     given = error.get("args")
     kind_of = getattr(refusals, name, None) or getattr(known_errors, name, None)
     if isinstance(kind_of, type) and issubclass(kind_of, PerdureError) and isinstance(given, list):

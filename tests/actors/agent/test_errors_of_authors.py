@@ -7,17 +7,19 @@ import pickle
 import subprocess
 import sys
 import traceback
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
 from perdure.actors import Agent, RemoteError, RunContext, exposed
 from perdure.actors.chat.tool_schema import BadToolInput
 from perdure.actors.code.author_call import tried
 from perdure.actors.link.wire import error_from_plain, error_to_plain
 from perdure.actors.tasks import NotAnException
-from perdure.ledger import BadRequest, MailState, PerdureError, pack, unpack
+from perdure.ledger import BadRequest, MailState, PerdureError, pack, strike, unpack
 from tests.actors.raisers import KINDS, Raiser, Unready
 from tests.kit import ROOMY, Stage, play
 from tests.tidy import IMPORT_PATH
@@ -274,6 +276,95 @@ def test_a_coroutine_that_is_closed_goes_on_closing_and_one_that_raises_its_like
     assert outcomes == []
     assert isinstance(problem, NotAnException)
     assert isinstance(problem.raised, GeneratorExit)
+
+
+class ShopError(LookupError):
+    """Keeps a list of its kinds."""
+
+    kinds: ClassVar[list[str]] = []
+
+    def __init_subclass__(cls) -> None:
+        ShopError.kinds.append(cls.__name__)
+
+
+class OutOfStock(ShopError):
+    """Makes its fields in its own way."""
+
+    __slots__ = ("left",)
+    made: ClassVar[list[str]] = []
+
+    def __new__(cls, sku: str, *, left: int) -> Self:
+        cls.made.append(sku)
+        return super().__new__(cls, sku, left)
+
+    def __init__(self, sku: str, *, left: int) -> None:
+        super().__init__(sku, (left, Decimal("1.10")))
+        self.sku, self.left = sku, left
+        self.shelf = object()
+        self.page = "x" * 10_000_000
+        self.kind = "fruit"  # a name of `RemoteError`
+
+
+def heard_of(problem: BaseException, times: int = 3) -> Any:
+    """It as another process has it, after it was passed on and pickled."""
+    for _ in range(times):
+        problem = pickle.loads(pickle.dumps(error_from_plain(unpack(pack(error_to_plain(problem, 4_000))))))
+    return problem
+
+
+def test_an_error_has_its_arguments_and_its_attributes_at_the_caller_as_far_as_they_are_short_plain_data() -> None:
+    problem = OutOfStock("A-1", left=2)
+    made, kinds = list(OutOfStock.made), list(ShopError.kinds)
+    heard = heard_of(problem)
+    assert isinstance(heard, OutOfStock)
+    assert (heard.args, heard.sku, heard.left) == (("A-1", (2, Decimal("1.10"))), "A-1", 2)
+    assert (type(heard.args[1]), heard.kind, type(heard).__name__) == (tuple, "OutOfStock", "OutOfStock")
+    assert not hasattr(heard, "shelf")
+    assert not hasattr(heard, "page")
+    assert (OutOfStock.made, ShopError.kinds) == (made, kinds)  # no code of the class was called for that
+    assert len(pack(error_to_plain(problem))) < 1_000
+    odd = heard_of(ValueError("odd", object()))
+    assert odd.args == (odd.words,)
+    many = ValueError()
+    vars(many).update({f"field{number}": "x" * 100 for number in range(1_000)}, **{"caf\udce9": 1, "__notes__": ["n"]})
+    assert len(pack(error_to_plain(many))) < 5_000
+
+
+def test_errors_of_pythons_own_have_their_fields_at_the_caller() -> None:
+    missing = heard_of(FileNotFoundError(2, "No such file", "/none"))
+    assert isinstance(missing, FileNotFoundError)
+    assert (missing.errno, missing.strerror, missing.filename) == (2, "No such file", "/none")
+    assert heard_of(KeyError("k")).args == ("k",)
+    garbled = heard_of(UnicodeDecodeError("utf-8", b"\xff", 0, 1, "why"))
+    assert isinstance(garbled, UnicodeDecodeError)
+    assert (garbled.object, garbled.start, garbled.reason) == (b"\xff", 0, "why")
+    assert heard_of(ModuleNotFoundError("no pandas", name="pandas")).name == "pandas"
+    wrong = heard_of(SyntaxError("bad", ("shelf.py", 3, 1, "x =", 3, 4)))
+    assert (wrong.filename, wrong.lineno) == ("shelf.py", 3)
+    assert "shelf.py" in "".join(traceback.format_exception(wrong))
+
+
+def test_an_error_is_caught_as_the_nearest_kind_that_is_known_and_can_have_subclasses() -> None:
+    with pytest.raises(ValidationError) as final:
+        TypeAdapter(int).validate_python("x")
+    heard = heard_of(final.value)
+    assert isinstance(heard, ValueError)
+    assert (heard.kind, heard.title, heard.bases) == ("ValidationError", "int", ("builtins:ValueError",))
+    local: Any = type("Local", (OutOfStock, RuntimeError), {"__module__": "nowhere"})
+    heard = heard_of(local("A-1", left=2))
+    assert isinstance(heard, OutOfStock)
+    assert isinstance(heard, RuntimeError)
+    assert (heard.kind, heard.sku) == ("Local", "A-1")
+    assert type(heard_of(type("Local", (StopIteration,), {})(1))) is RemoteError
+
+
+def test_a_secret_is_struck_out_of_what_an_error_carries() -> None:
+    problem = OutOfStock(strike("sk-correct-horse"), left=1)
+    problem.add_note("sk-correct-horse")
+    vars(problem)["tried"] = [{"key": b"sk-correct-horse"}]
+    body = pack(error_to_plain(problem, 4_000))
+    assert b"horse" not in body
+    assert error_from_plain(unpack(body)).args[0] == "*" * 16
 
 
 def test_an_error_of_ours_whose_class_the_receiver_has_not_loaded_arrives_as_what_it_is_a_kind_of() -> None:
