@@ -28,7 +28,7 @@ from enum import StrEnum
 from fractions import Fraction
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 from pathlib import Path, PosixPath, PurePath, PurePosixPath, PureWindowsPath
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -98,13 +98,21 @@ class _Kind(NamedTuple):
     make: Callable[[Any], Any]
 
 
-def _zone(zone: tzinfo | None, at: datetime | None) -> str | float | None:
+_Zone: TypeAlias = str | float | list[Any] | None  # the key of a place, or seconds, with a name if it was given one
+
+
+def _zone(zone: tzinfo | None, at: datetime | None) -> _Zone:
     if zone is None or isinstance(zone, ZoneInfo):
         return None if zone is None else _key(zone)
     offset = zone.utcoffset(at)
     if offset is None or type(zone).__module__ not in ("datetime", "pydantic_core._pydantic_core"):
         raise Unfit(f"the time zone {reprlib.repr(zone)} cannot travel; use `zoneinfo.ZoneInfo` or `datetime.timezone`")
-    return offset.total_seconds()
+    return _fixed(zone) if isinstance(zone, timezone) else offset.total_seconds()
+
+
+def _fixed(zone: timezone) -> _Zone:
+    offset, name = zone.utcoffset(None), zone.tzname(None)
+    return offset.total_seconds() if name == timezone(offset).tzname(None) else [offset.total_seconds(), name]
 
 
 def _key(zone: ZoneInfo) -> str:
@@ -113,9 +121,11 @@ def _key(zone: ZoneInfo) -> str:
     return zone.key
 
 
-def _in_zone(zone: str | float | None) -> tzinfo | None:
+def _in_zone(zone: _Zone) -> tzinfo | None:
     if isinstance(zone, str):
         return ZoneInfo(zone)
+    if isinstance(zone, list):
+        return timezone(timedelta(seconds=zone[0]), zone[1])
     return None if zone is None else timezone(timedelta(seconds=zone)) if zone else UTC
 
 
@@ -169,7 +179,7 @@ _KINDS: Final = (  # the position of a kind is its number on the disk
     _Kind(defaultdict, lambda it: [_factory(it), dict(it)], lambda kept: defaultdict(_FACTORIES.get(kept[0]), kept[1])),
     _Kind(range, lambda it: [it.start, it.stop, it.step], lambda kept: range(*kept)),
     _Kind(ZoneInfo, _key, ZoneInfo),
-    _Kind(timezone, lambda it: it.utcoffset(None).total_seconds(), _in_zone),
+    _Kind(timezone, _fixed, _in_zone),
     _Kind(int, str, int),  # one that msgpack has no room for
 )  # fmt: skip
 _CODES: Final = {kind.type: (_FIRST + number, kind.take) for number, kind in enumerate(_KINDS)}

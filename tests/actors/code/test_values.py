@@ -8,7 +8,7 @@ import math
 import re
 import uuid
 from collections.abc import Callable, Iterable
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -155,6 +155,24 @@ def test_objects_are_shown_by_their_fields_without_those_that_they_hide() -> Non
     assert shown(Shape(Order).encode("input", Order(orderId=7), LIMIT)) == {"order_id": 7}
     assert shown(Shape(list[Point]).encode("input", [Point(1, 2)], LIMIT)) == [{"x": 1, "y": 2}]
     assert shown(Shape(Numbers).encode("input", Numbers([1]), LIMIT)) == [1]
+
+
+INDIA = timedelta(hours=5, minutes=30)
+ZONES = (
+    UTC,
+    timezone(INDIA),
+    timezone(INDIA, "IST"),
+    timezone(timedelta(0), "GMT"),
+    timezone(timedelta(seconds=-1), ""),
+)
+
+
+@pytest.mark.parametrize("zone", ZONES, ids=repr)
+def test_a_fixed_time_zone_keeps_its_name(zone: timezone) -> None:
+    given = [zone, datetime(2026, 1, 1, 9, tzinfo=zone), time(9, tzinfo=zone)]
+    arrived = unpack_value(pack_value("input", given))
+    assert repr(arrived) == repr(given)
+    assert f"{arrived[1]:%H:%M %Z}" == f"{given[1]:%H:%M %Z}"
 
 
 def loop() -> list[Any]:
