@@ -327,6 +327,7 @@ if TYPE_CHECKING:
         Kept,
         Unfit,
         checked_value,
+        class_name,
         pack_value,
         packed_if_short,
         preview_of,

@@ -7,7 +7,7 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from perdure.ledger.errors import BadRequest
-from perdure.ledger.values import pack_value
+from perdure.ledger.values import class_name, pack_value
 from perdure.policies import InvalidValue, number, whole
 
 P = ParamSpec("P")
@@ -37,7 +37,7 @@ check_whole, check_number = _refusing(whole), _refusing(number)
 
 def check_text(field: str, value: object) -> str:
     if not isinstance(value, str):
-        raise BadRequest(field, f"{value!r:.200} is {type(value).__name__}, not text")
+        raise BadRequest(field, f"{value!r:.200} is {class_name(type(value))}, not text")
     pack_value(field, text := str.__str__(value))
     return text
 

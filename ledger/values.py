@@ -18,6 +18,7 @@ Perdure's own, such as a status, arrives as the text that it equals, and a `byte
 
 from __future__ import annotations
 
+import builtins
 import json
 import reprlib
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -444,15 +445,21 @@ def _why(problem: Exception) -> str:
 
 def _refusal(value: object) -> str:
     kind = type(value)
-    what = f"{said(value)} is {kind.__name__}, which is no plain data"
+    what = f"{said(value)} is {class_name(kind)}, which is no plain data"
     if "Secret" in kind.__name__ and kind.__module__.startswith("pydantic"):
         return f"is {kind.__name__}; {SECRETIVE}"
     base = next((each for each in _PLAIN if isinstance(value, each)), None)
     if base is not None and not hasattr(kind, "__members__"):
         return f"{what}; it would arrive as {base.__name__}, so say `{base.__name__}(…)`"
     if hasattr(kind, "model_fields") or hasattr(kind, "__dataclass_fields__") or hasattr(kind, "__members__") or base:
-        return f"{what}; objects of {kind.__name__} travel where the annotation names that class"
+        return f"{what}; objects of {class_name(kind)} travel where the annotation names that class"
     return f"{what}; pass its parts, or what it can be made of again"
+
+
+def class_name(kind: type, other: type | None = None) -> str:
+    """The name of a class for people; with its module where it would be read as one of Python's own, or as the other one."""
+    taken = vars(builtins).get(kind.__name__) if other is None or other.__name__ != kind.__name__ else other
+    return kind.__name__ if taken is None or taken is kind else f"{kind.__module__}.{kind.__name__}"
 
 
 _SHORT_WORDS, _WHOLE = 80, 1 << 30

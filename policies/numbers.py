@@ -26,7 +26,7 @@ def is_number(value: object) -> TypeGuard[int | float]:
 def whole(field: str, value: object, least: int = 1, most: int | None = None) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
         where = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise InvalidValue(field, f"{value!r:.200} is not a whole number {where}")
+        raise _unfit(field, value, f"a whole number {where}")
     return value
 
 
@@ -52,7 +52,16 @@ def number(
     ):
         return value
     what = f"a {'finite ' if is_finite and most == INFINITY else ''}number{f' of {unit}' if unit else ''}"
-    raise InvalidValue(field, f"{value!r:.200} is not {what}{_range(least, most, above=above)}")
+    raise _unfit(field, value, f"{what}{_range(least, most, above=above)}")
+
+
+def _unfit(field: str, value: object, what: str) -> InvalidValue:
+    # A number of another library looks like one of Python's.
+    kind = type(value)
+    if isinstance(value, int | float) or not hasattr(kind, "__float__"):
+        return InvalidValue(field, f"{value!r:.200} is not {what}")
+    ours = "int" if hasattr(kind, "__index__") else "float"
+    return InvalidValue(field, f"{value!r:.200} is {kind.__module__}.{kind.__name__}, not {what}; say `{ours}(…)`")
 
 
 def _range(least: float, most: float, *, above: bool) -> str:

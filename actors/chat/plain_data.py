@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
-from perdure.ledger import BadRequest
+from perdure.ledger import BadRequest, class_name
 
 T = TypeVar("T")
 NESTING_MAX = 64
@@ -44,7 +44,7 @@ def checked_plain(field: str, value: object, depth: int = 0) -> Any:
         }
     if isinstance(value, list | tuple):
         return [checked_plain(f"{field}[{at}]", each, depth + 1) for at, each in enumerate(value)]
-    raise BadRequest(field, f"{value!r:.200} is {type(value).__name__}, which is not plain data")
+    raise BadRequest(field, f"{value!r:.200} is {class_name(type(value))}, which is not plain data")
 
 
 def _key(field: str, key: object) -> str:

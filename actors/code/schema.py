@@ -37,6 +37,7 @@ from perdure.ledger import (
     Kept,
     Unfit,
     checked_value,
+    class_name,
     pack_value,
     preview_of,
     unchecked,
@@ -109,10 +110,11 @@ class Admitted:
             return ["", list(value)]
         base = next((each for each in self._ways if isinstance(value, each) and _way_of(type(value))), None)
         if base is not None and not issubclass(base, enum.Enum):
-            mine, its = type(value).__name__, base.__name__
-            raise Unfit(
-                f"is {mine}, a subclass of {its}; it arrives as itself where the annotation names it: `{its} | {mine}`"
-            )
+            mine, its = class_name(type(value), base), class_name(base, type(value))
+            advice = f"it arrives as itself where the annotation names it: `{its} | {mine}`"
+            if not _has_schema(type(value)):
+                advice = f"an annotation cannot name that class, because pydantic cannot check its values; convert it to {its}"
+            raise Unfit(f"is {mine}, a subclass of {its}; {advice}")
         return None
 
     def make(self, fields: list[Any]) -> object:
@@ -263,6 +265,14 @@ class _Foreign:
         return self._adapter.validate_python(shown)
 
 
+def _has_schema(kind: type) -> bool:
+    try:
+        TypeAdapter(kind)
+    except PydanticUserError:
+        return False
+    return True
+
+
 def _has_own_way(kind: Any) -> bool:
     # Such a class decides itself what a new object of it is.
     return kind.__new__ is not object.__new__
@@ -379,7 +389,9 @@ class Shape:
         if isinstance(value, Mapping) and self._plain is dict:
             return dict(value)
         if not isinstance(value, (int, float) if self._plain is float else self._plain):
-            raise BadRequest(field, f"{value!r:.200} is {type(value).__name__}, not {self._plain.__name__}")
+            raise BadRequest(
+                field, f"{value!r:.200} is {class_name(type(value), self._plain)}, not {self._plain.__name__}"
+            )
         exactly = _EXACT.get(self._plain)
         return value if exactly is None or type(value) in (bool, int) else exactly(value)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 
 import pytest
 
@@ -76,3 +77,27 @@ def test_a_request_is_refused_by_the_same_rules() -> None:
     for refused in (lambda: check_whole("n", 0), lambda: check_number("n", 2, most=1), lambda: check_ms("n", -1)):
         with pytest.raises(BadRequest, match=r"^n: "):
             refused()
+
+
+class Int64:
+    """As `numpy.int64`."""
+
+    def __index__(self) -> int:
+        return 2
+
+    __float__ = __index__
+
+    def __repr__(self) -> str:
+        return "np.int64(2)"
+
+
+Int64.__module__, Int64.__name__ = "numpy", "int64"
+
+
+def test_a_number_of_another_library_is_refused_by_its_class_with_what_to_say() -> None:
+    with pytest.raises(InvalidValue, match=r"np.int64\(2\) is numpy.int64, not a number of at least 0; say `int\(…\)`"):
+        number("n", Int64())
+    with pytest.raises(InvalidValue, match=r"is numpy.int64, not a whole number of at least 1; say `int\(…\)`"):
+        whole("n", Int64())
+    with pytest.raises(InvalidValue, match=r"is decimal.Decimal, not a number of at least 0; say `float\(…\)`"):
+        number("n", Decimal(2))

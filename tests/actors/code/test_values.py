@@ -197,9 +197,26 @@ class Name(str):
     __slots__ = ()
 
 
+class Instant(datetime):
+    """As `pandas.Timestamp`: pydantic knows no way to check one."""
+
+
+# As `numpy.bool`, whose name is that of one of Python's own.
+Truth = type("bool", (), {"__module__": "numpy", "__repr__": lambda _: "np.True_"})
+Twin = type("Animal", (Animal,), {"__module__": "zoo"})
+
+
 REFUSED: list[tuple[Any, Any, str]] = [
     (Login, Login(password=SecretStr("correct horse")), r"password: is SecretStr; .* pass `perdure.Secret\(name\)`"),
     (list[Animal], [Dog(name="Rex", breed="lab")], r"0: is Dog, a subclass of Animal; .* `Animal \| Dog`"),
+    (list[Animal], [Twin(name="Rex")], r"0: is zoo.Animal, a subclass of .*value_cast.Animal; .*zoo.Animal`"),
+    (
+        datetime | int,
+        Instant(2026, 1, 1),
+        "is Instant, a subclass of datetime; .* cannot check .*; convert it to datetime",
+    ),
+    (Any, Truth(), "np.True_ is numpy.bool, which is no plain data"),
+    (bool, Truth(), "np.True_ is numpy.bool, not bool"),
     (Box, Box(v=Animal(name="Tom")), "v: .* is Animal, which is no plain data"),
     (Any, {"a": [1, {"b": "\ud800"}]}, "a.1.b: contains half of a surrogate pair at position 0"),
     (Any, {"\udfff": 1}, "the key .*: contains half of a surrogate pair"),
