@@ -15,6 +15,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from hashlib import blake2b
+from operator import is_
 from types import MemberDescriptorType
 from typing import Any, Final, Protocol, TypeVar, get_args, get_origin
 
@@ -28,7 +29,7 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
 )
-from pydantic_core import PydanticSerializationError, PydanticUndefined, to_jsonable_python
+from pydantic_core import PydanticSerializationError, PydanticUndefined, SchemaValidator, to_jsonable_python
 from typing_extensions import TypeAliasType, get_type_hints, is_typeddict
 
 from perdure.ledger import (
@@ -353,6 +354,29 @@ def _text(hint: object) -> str:
 # ---------------------------------------------------------------- schema
 
 
+_NO_SCHEMAS: Final = ("metadata", "serialization", "default", "expected")
+
+
+def _with_closed_typed_dicts(schema: Any) -> Any:
+    """A schema that refuses keys which a `TypedDict` does not declare: pydantic would leave them out, and such a value arrives as it was.
+    One whose class says what is to become of them (`__pydantic_config__`) stays as it is; itself if nothing changes."""
+    if isinstance(schema, list | tuple):
+        parts = [_with_closed_typed_dicts(each) for each in schema]
+        return schema if all(map(is_, parts, schema)) else type(schema)(parts)
+    if not isinstance(schema, dict):
+        return schema
+    closed = {key: each if key in _NO_SCHEMAS else _with_closed_typed_dicts(each) for key, each in schema.items()}
+    if schema.get("type") == "typed-dict" and _leaves_out(schema):
+        return closed | {"extra_behavior": "forbid"}
+    return schema if all(map(is_, closed.values(), schema.values())) else closed
+
+
+def _leaves_out(schema: dict[str, Any]) -> bool:
+    of_config = schema.get("config", {}).get("extra_fields_behavior", "ignore")
+    chosen = getattr(schema.get("cls"), "__pydantic_config__", {})
+    return schema.get("extra_behavior", of_config) == "ignore" and "extra" not in chosen
+
+
 class Shape:
     """The type of one value. `adapter` is None where plain data passes as it is."""
 
@@ -365,6 +389,13 @@ class Shape:
     def _admitted(self) -> Admitted:
         assert self.adapter is not None
         return Admitted(self.annotation, self.adapter.core_schema)
+
+    @cached_property
+    def _closed(self) -> TypeAdapter[object] | SchemaValidator:
+        # What is handed over is checked by this.
+        assert self.adapter is not None
+        closed = _with_closed_typed_dicts(self.adapter.core_schema)
+        return self.adapter if closed is self.adapter.core_schema else SchemaValidator(closed)
 
     def encode(self, field: str, value: object, bytes_max: int) -> bytes:
         """Check and encode a value. An agent's `state` passes for a `dict`. Raises `BadRequest`, or `TooLarge` with the limit."""
@@ -395,18 +426,20 @@ class Shape:
         exactly = _EXACT.get(self._plain)
         return value if exactly is None or type(value) in (bool, int) else exactly(value)
 
-    def _checked(self, field: str, value: object) -> object:
-        assert self.adapter is not None
+    def _checked(self, field: str, value: object, *, was_checked: bool = False) -> object:
+        # A key that the class had when the value was handed over is left out, as a field of a model is.
+        checker = self.adapter if was_checked and self.adapter is not None else self._closed
         try:
-            return self.adapter.validate_python(value, by_alias=True, by_name=True)
+            return checker.validate_python(value, by_alias=True, by_name=True)
         except (ValidationError, ValueError, TypeError) as problem:
-            return self._checked_as_json(field, value, problem)
+            return self._checked_as_json(field, value, problem, checker)
 
-    def _checked_as_json(self, field: str, value: object, problem: Exception) -> object:
+    def _checked_as_json(
+        self, field: str, value: object, problem: Exception, checker: TypeAdapter[object] | SchemaValidator
+    ) -> object:
         # JSON writes a date as text, and a strict model takes it only where it knows that this is JSON.
-        assert self.adapter is not None
         try:
-            return self.adapter.validate_json(json.dumps(value), by_alias=True, by_name=True)
+            return checker.validate_json(json.dumps(value), by_alias=True, by_name=True)
         except (ValueError, TypeError, RecursionError) as closer:
             if isinstance(closer, ValidationError) and isinstance(problem, ValidationError):
                 problem = min(problem, closer, key=ValidationError.error_count)
@@ -419,7 +452,7 @@ class Shape:
         fingerprint, plain = unchecked(body)
         if fingerprint == self._admitted.fingerprint:
             return _read(field, plain, self._admitted)
-        return self._checked(field, _read(field, plain))
+        return self._checked(field, _read(field, plain), was_checked=bool(fingerprint))
 
     def typed(self, field: str, given: object) -> object:
         # What is given stood within a message.

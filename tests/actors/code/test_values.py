@@ -8,17 +8,19 @@ import math
 import re
 import uuid
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NotRequired, Required
 from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from pydantic import AfterValidator, BaseModel, ByteSize, HttpUrl, SecretStr, create_model
+from pydantic import AfterValidator, BaseModel, ByteSize, ConfigDict, HttpUrl, SecretStr, create_model
+from typing_extensions import TypedDict
 
 from perdure.actors.code.schema import Shape
 from perdure.ledger import BadRequest, Secret, pack, pack_value, shown, unpack, unpack_opened, unpack_value
@@ -243,6 +245,73 @@ def test_what_would_arrive_otherwise_is_refused_by_field(annotation: Any, value:
         Shape(annotation).encode("input", value, LIMIT)
     assert refusal.value.field == "input"
     str(refusal.value).encode()
+
+
+class Basket(TypedDict, total=False):
+    sku: str
+    quantity: int
+    gifts: list[Basket]
+
+
+class Noted(TypedDict, extra_items=str):
+    sku: Required[str]
+    quantity: NotRequired[int]
+
+
+class Loose(TypedDict):
+    __pydantic_config__ = ConfigDict(extra="ignore")  # type: ignore[misc]
+    sku: str
+
+
+@dataclass
+class Sale:
+    basket: Basket
+
+
+TYPO = {"sku": "A-1", "quantitiy": 5}
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "place"),
+    [
+        (Basket, TYPO, "quantitiy"),
+        (list[Basket], [{}, TYPO], "1.quantitiy"),
+        (Basket, {"gifts": [TYPO]}, "gifts.0.quantitiy"),
+        (dict[str, Basket | None], {"a": TYPO}, "a.Basket.quantitiy|a.quantitiy"),
+        (Sale, {"basket": TYPO}, "basket.quantitiy"),
+        (Noted, {"sku": "A-1", "note": 5}, "note"),
+    ],
+)
+def test_a_key_that_a_typed_dict_does_not_declare_is_refused_by_its_name(
+    annotation: Any, value: Any, place: str
+) -> None:
+    shape = Shape(annotation)
+    with pytest.raises(BadRequest, match=f"input: ({place}): "):
+        shape.encode("input", value, LIMIT)
+    with pytest.raises(BadRequest, match=f"input: ({place}): "):  # it was handed over without an annotation
+        shape.decode("input", Shape(Any).encode("input", value, LIMIT))
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "arrived"),
+    [
+        (Basket, {"quantity": 5}, {"quantity": 5}),
+        (Basket | dict[str, Any], TYPO, TYPO),
+        (Noted, {"sku": "A-1", "note": "a gift"}, {"sku": "A-1", "note": "a gift"}),
+        (Loose, TYPO, {"sku": "A-1"}),
+        (Sale, Sale(basket=TYPO), Sale(basket=TYPO)),  # type: ignore[arg-type]
+    ],
+)
+def test_a_typed_dict_arrives_with_all_that_it_may_have(annotation: Any, value: Any, arrived: Any) -> None:
+    shape = Shape(annotation)
+    assert shape.decode("input", shape.encode("input", value, LIMIT)) == arrived
+
+
+def test_a_key_that_the_typed_dict_had_when_it_was_handed_over_is_left_out() -> None:
+    before: Any = TypedDict("Basket", {"sku": str, "colour": str})  # type: ignore[name-match]
+    assert Shape(Basket).decode("input", Shape(before).encode("input", {"sku": "a", "colour": "b"}, LIMIT)) == {
+        "sku": "a"
+    }
 
 
 def test_buffers_arrive_as_bytes() -> None:
