@@ -168,13 +168,35 @@ class RunFailed(PerdureError):
         )
 
 
-RunResult: TypeAlias = RunCompleted[Output_co] | RunFailed
-"""How a run ended, as far as is known.
+if TYPE_CHECKING:
+    RunResult: TypeAlias = RunCompleted[Output_co] | RunFailed
+else:
 
-`output` has the child's type. Of a run that did not complete it raises the `RunFailed`, and `output_or(default)` gives the default.
-`if result.ok:` narrows it to one of the two in mypy; `if result.status == "completed":` in pyright too. Elsewhere `failure` is
-`AgentToolFailure | Any`: checkers check what it would be, and leave it to the author whether it is there.
-"""
+    class _Either(type):
+        """A union of types that is a class too, since mypy lets code ask `isinstance(each, RunResult)`."""
+
+        def __getitem__(cls, output: object) -> object:
+            return RunCompleted[output] | RunFailed
+
+        def __instancecheck__(cls, value: object) -> bool:
+            return isinstance(value, RunCompleted | RunFailed)
+
+        def __subclasscheck__(cls, kind: type) -> bool:
+            return kind is cls or issubclass(kind, RunCompleted | RunFailed)
+
+    class RunResult(metaclass=_Either):
+        """How a run ended, as far as is known: a `RunCompleted` or a `RunFailed`. `isinstance(value, RunResult)` tells one from other
+        values; to pyright, and in `case` to mypy too, name the two classes themselves: `case RunCompleted() | RunFailed():`.
+
+        `output` has the child's type. Of a run that did not complete it raises the `RunFailed`, and `output_or(default)` gives the default.
+        `if result.ok:` narrows it to one of the two in mypy; `if result.status == "completed":` in pyright too. Elsewhere `failure` is
+        `AgentToolFailure | Any`: checkers check what it would be, and leave it to the author whether it is there.
+        """
+
+        @classmethod
+        def __get_pydantic_core_schema__(cls, _source: object, handler: Any) -> Any:
+            """Checked as one of the two."""
+            return handler.generate_schema(cls[Any])
 
 
 # The end of a run as the ledger tells it. `output` is encoded; `reason` and `child_still_running` belong to an interruption.

@@ -83,8 +83,8 @@ class RunContext(RemembersWaits[AttemptWaits]):
         behalf: the agents whose models' tool calls it is done for, the nearest first.
         began_by: the person who began it, or the first of all runs that led to it, where a gateway knows that; empty otherwise.
         joined: of a run with `after`, what the leaves of its condition came to, in their order: the `RunResult` of a run that has
-            completed, its output as plain data; the `data` of a milestone; None for a leaf that had not come true when the run might
-            begin. It is the same in every attempt.
+            completed, its output as plain data (`isinstance(each, RunCompleted)`); the `data` of a milestone; None for a leaf that had
+            not come true when the run might begin. It is the same in every attempt.
     """
 
     __perdure_context__: ClassVar = "RunContext"

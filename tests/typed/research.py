@@ -17,7 +17,9 @@ from perdure import (
     MilestoneInfo,
     NoAnswer,
     Retries,
+    RunCompleted,
     RunContext,
+    RunFailed,
     RunHandle,
     RunInfo,
     RunResult,
@@ -144,6 +146,17 @@ class Survey(Agent):
             assert_type(result.output, Notes)
         else:
             assert_type(result.failure.retryable, bool)
+
+    def on_any(self, given: RunResult[Notes] | Topic) -> None:
+        if isinstance(given, RunResult):  # error: pyright[reportArgumentType]
+            assert_type(given, RunResult[Notes])
+        if isinstance(given, RunCompleted | RunFailed):
+            assert_type(given, RunResult[Notes])
+        match given:
+            case RunCompleted() | RunFailed():
+                assert_type(given, RunResult[Notes])
+            case _:
+                assert_type(given, Topic)
 
     def on_read(self, run: RunInfo, milestone: MilestoneInfo) -> None:
         assert_type(milestone.name, str)

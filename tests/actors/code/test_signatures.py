@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterator, Callable
 from decimal import Decimal
-from typing import Any, Generic
+from typing import Any, Generic, get_type_hints
 
 import pytest
 from pydantic import BaseModel
 from typing_extensions import TypeVar
 
-from perdure.actors import Agent, RunContext, exposed
+from perdure.actors import Agent, RunCompleted, RunContext, RunFailed, RunResult, exposed
 from perdure.actors.code.signatures import fiber_shape, run_shapes, shapes_of
 from perdure.ledger import BadRequest
 from tests.actors import signature_cast as cast
@@ -113,6 +113,34 @@ def test_an_annotation_that_cannot_be_resolved_is_refused_by_its_name(agent_clas
         assert found.value.field == field
 
     play(story)
+
+
+def test_a_result_of_a_run_is_a_class_to_ask_for_and_a_union_to_annotate_with() -> None:
+    completed = RunCompleted(run_id="r", agent_type="t", output=1)
+    failed = RunFailed("r", "t", "error")
+    result: Any = RunResult  # type checkers know it as a union
+    assert [isinstance(each, result) for each in (completed, failed, 1, None, RunCompleted)] == [
+        True,
+        True,
+        *[False] * 3,
+    ]
+    assert [issubclass(each, result) for each in (RunCompleted, RunFailed, result, int)] == [True, True, True, False]
+    match completed:
+        case result(run_id=run_id):
+            assert run_id == "r"
+    assert result[int] == RunCompleted[int] | RunFailed
+    assert isinstance(completed, result | None)
+
+    def told(self: Any, one: RunResult[int], any_one: RunResult, many: list[RunResult[str] | None]) -> None: ...
+
+    hints = get_type_hints(told)
+    assert hints["many"] == list[RunCompleted[str] | RunFailed | None]
+    shapes, _ = shapes_of(told)
+    for name, given in (("one", completed), ("any_one", completed), ("any_one", failed), ("many", [None, failed])):
+        body = shapes[name].encode(name, given, 10_000)
+        assert repr(shapes[name].decode(name, body)) == repr(given)
+    wrong = {"run_id": "r", "agent_type": "t", "output": "no number"}
+    assert refused(lambda: shapes["one"].encode("one", wrong, 10_000)).field == "one"
 
 
 class Nowhere(BaseModel):
