@@ -155,9 +155,10 @@ class RemembersSteps:
 
         A name may be used again, in a loop for example. The calls under one name are told apart by their order, so that is to be the same
         in each attempt; under `asyncio.gather` it is the order in which `step` is called. A step that raised is not remembered.
-        When `job` gives an awaitable, so does `step`, in every attempt: `await run.step("fetch", fetch)`. Otherwise it gives the value,
-        which may be awaited at once all the same: `await run.step("size", lambda: len(text))`. What `asyncio.gather` or `create_task` is to
-        take has to be given by an async job: blocking work by `lambda: asyncio.to_thread(fetch, url)`.
+        When `job` gives an awaitable, so does `step`, in every attempt: `await run.step("fetch", fetch)`. Otherwise it gives the value:
+        `size = run.step("size", lambda: len(text))`. That may be awaited at once all the same, by `await run.step(…)`, but has no type that
+        says so: where a type checker reads along, give an async job. So too where `asyncio.gather` or `create_task` is to take it: blocking
+        work by `lambda: asyncio.to_thread(fetch, url)`.
         Between the end of `job` and the return there is a moment in which a death repeats it; effects outside of the agent's
         storage want the id of the run or the fiber, and `name`, as their idempotency key.
 

@@ -52,6 +52,8 @@ class Researcher(Agent):
         )
         assert_type(again, int)
         assert_type(await run.step("size", lambda: 1, timeout=timedelta(seconds=5)), int)
+        assert_type(run.step("size", lambda: 1), int)
+        await run.step("size", lambda: 1)  # error: mypy[misc] pyright[reportGeneralTypeIssues]
         return Notes(title=input.title, words=words)
 
     async def forget(self, words: int | None) -> None: ...
