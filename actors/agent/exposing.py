@@ -85,6 +85,9 @@ def exposed(method: Any = None, *, repeatable: bool = False, concurrent: bool = 
 
     Of an agent's sync exposed methods, handlers and methods that are tools one runs at a time, beside its `run`; while one waits for a run
     or another agent, the next may begin. A method that is `concurrent=True`, because it waits for something else, takes no turn.
+
+    A `@classmethod` or a `@staticmethod` is marked above that. Type checkers hide from a decorator that a method is static, so to them the
+    first parameter of one is missing in calls: where they read along, write a `@classmethod`.
     """
     check_bool("repeatable", repeatable)
     check_bool("concurrent", concurrent)

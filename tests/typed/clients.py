@@ -13,6 +13,8 @@ def script() -> None:
         librarian = runtime.agent(Librarian, "home")
         assert_type(librarian.count(["to be or not", "to be"]), int)
         assert_type(librarian.shelf("Hamlet", upper=True), str)
+        assert_type(librarian.signs("Hamlet"), list[str])
+        librarian.initial("Hamlet")  # error: mypy[call-arg] pyright[reportCallIssue]
         result = runtime.run(Researcher, Topic(title="Ray"), run_id="ray")
         assert_type(result, RunResult[Notes])
         assert_type(runtime.run(Reader, "to be").output, int)

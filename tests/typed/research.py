@@ -224,6 +224,16 @@ class Librarian(Agent):
         """Say where a title stands."""
         return title
 
+    @exposed
+    @classmethod
+    def signs(cls, title: str) -> list[str]:
+        return [cls.__name__, title]
+
+    @exposed
+    @staticmethod
+    def initial(title: str) -> str:  # to a checker this is a method whose `self` is called `title`
+        return title[0]
+
     async def lend(self) -> None:
         branch = self.sub_agent(Librarian, "branch")
         assert_type(await branch.count(["a"]), int)
