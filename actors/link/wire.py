@@ -364,7 +364,8 @@ def _slots(kind: type[BaseException]) -> dict[str, Any]:
     """Where its classes keep what is in no dictionary, such as the `errno` of an `OSError`. None of it is an author's code."""
     own_slots = (vars(each) for each in kind.__mro__ if each not in _GUESSED and each not in BaseExceptionGroup.__mro__)
     slots = (item for each in own_slots for item in each.items() if isinstance(item[1], _SLOT))
-    return {name: slot for name, slot in slots if not name.startswith("__") and name != "name_from"}  # as above
+    unfit = {"name_from", *_OF_REMOTE}  # the former as above
+    return {name: slot for name, slot in slots if not name.startswith("__") and name not in unfit}
 
 
 _SLOT: Final = (MemberDescriptorType, GetSetDescriptorType)
@@ -460,7 +461,7 @@ def remote_error(
 ) -> RemoteError:
     held = [remote_error(*each) for each in members]
     place, *bases = places or [""]
-    made = _known_as(places or [f"builtins:{kind}"], (kind, words, place, held, bases))
+    made = _known_as([place or f"builtins:{kind}", *bases], (kind, words, place, held, bases))
     args, attributes = data
     if args is not None:
         tried_now(lambda: vars(BaseException)["args"].__set__(made, unpack_value(args)))
@@ -519,6 +520,7 @@ _OF_ALL: Final[dict[str, object]] = {
     **{name: vars(object)[name] for name in ("__eq__", "__ne__", "__hash__")},
     "__bool__": lambda _: True,
     "__getattr__": _unknown,
+    **dict.fromkeys(_OF_REMOTE),  # an error's own, in its dictionary, come before these, and not before a property
 }
 """What an author's class may have made something of that needs its own fields, such as an `args` that is computed."""
 

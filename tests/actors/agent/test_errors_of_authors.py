@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from perdure.actors import Agent, RemoteError, RunContext, exposed
 from perdure.actors.chat.tool_schema import BadToolInput
 from perdure.actors.code.author_call import tried
-from perdure.actors.link.wire import error_from_plain, error_to_plain
+from perdure.actors.link.wire import error_from_plain, error_to_plain, remote_error
 from perdure.actors.tasks import NotAnException
 from perdure.ledger import BadRequest, MailState, PerdureError, pack, strike, unpack
 from tests.actors.raisers import KINDS, Raiser, Unready
@@ -356,6 +356,27 @@ def test_an_error_is_caught_as_the_nearest_kind_that_is_known_and_can_have_subcl
     assert isinstance(heard, RuntimeError)
     assert (heard.kind, heard.sku) == ("Local", "A-1")
     assert type(heard_of(type("Local", (StopIteration,), {})(1))) is RemoteError
+
+
+class Sorted(Exception):
+    """Has names of `RemoteError` for itself."""
+
+    place: str
+    __slots__ = ("place",)
+    words = property(lambda _: 1 / 0)
+
+    @property
+    def kind(self) -> str:
+        return "sorted"
+
+
+def test_an_error_whose_class_has_names_of_ours_for_itself_is_caught_by_its_class() -> None:
+    problem = Sorted("by size")
+    problem.place = "shelf"
+    heard = heard_of(problem)
+    assert isinstance(heard, Sorted)
+    assert (heard.kind, heard.words, heard.place) == ("Sorted", "by size", f"{__name__}:Sorted")
+    assert isinstance(heard_of(remote_error("KeyError", "'k'")), KeyError)  # of a gateway, which tells no place
 
 
 def test_a_secret_is_struck_out_of_what_an_error_carries() -> None:
