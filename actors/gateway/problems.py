@@ -162,9 +162,10 @@ def refusal(problem: Exception) -> JSONResponse:
     """The answer to a request that failed: `{"error": {"type", "message", "field"?, "args"?}}`."""
     error: JsonObject = {**told(problem)}
     shown = public(problem)
-    is_plain = isinstance(shown, PerdureError) and all(isinstance(each, str | int | float) for each in shown.args)
+    args = (shown.kind, shown.words) if isinstance(shown, RemoteError) else shown.args
+    is_plain = isinstance(shown, PerdureError) and all(isinstance(each, str | int | float) for each in args)
     if is_plain and status_of(shown) != INTERNAL:
-        error["args"] = list(shown.args)  # of which a client of Perdure makes the same error again
+        error["args"] = list(args)  # of which a client of Perdure makes the same error again
     return JSONResponse({"error": error}, status_code=status_of(problem), headers=_advice(problem))
 
 

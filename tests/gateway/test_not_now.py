@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -21,7 +22,7 @@ from perdure.actors.gateway.refusals import (
     Unauthenticated,
 )
 from perdure.actors.gateway.security import Principal, Scope, bearer
-from perdure.actors.link.wire import RemoteError
+from perdure.actors.link.wire import RemoteError, error_from_plain, error_to_plain
 from perdure.actors.remote.remote_requests import error_of
 from perdure.ledger import (
     AdmissionRefused,
@@ -301,3 +302,10 @@ def test_each_kind_of_error_has_its_status(status: int, kind: type[Exception]) -
     """By which clients know whether to ask again, and Perdure's own which error it was."""
     assert problems.status_of(kind.__new__(kind)) == status
     assert {each for kinds in KINDS.values() for each in kinds} >= {each for each, _ in problems.STATUSES}
+
+
+def test_a_client_is_told_the_words_of_what_an_author_raised_and_not_its_arguments() -> None:
+    """Which may be what JSON cannot say."""
+    heard = error_from_plain(error_to_plain(ValueError(math.nan)))
+    assert math.isnan(heard.args[0])
+    assert json.loads(bytes(problems.refusal(heard).body))["error"]["args"] == ["ValueError", "nan"]
