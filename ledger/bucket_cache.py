@@ -10,7 +10,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
-from perdure.ledger.directory_format import FORMAT
+from perdure.ledger.directory_format import FORMAT, unreadable
 from perdure.ledger.whole_files import keep_whole
 
 BUCKET_FILE: Final = "bucket"
@@ -37,8 +37,11 @@ def given_as(data: Path) -> str:
 
 
 def bucket_of(data: Path) -> str:
-    """The URL of the bucket that this directory is a cache of; empty if it is the place of record itself."""
+    """The URL of the bucket that this directory is a cache of; empty if it is the place of record itself. Raises `LedgerUnwritable` if that
+    cannot be read."""
     try:
         return (data / BUCKET_FILE).read_text("utf-8")
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         return ""
+    except OSError as problem:
+        raise unreadable(data / BUCKET_FILE, problem) from problem

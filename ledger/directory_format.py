@@ -98,5 +98,9 @@ def _said_in(file: Path) -> str:
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return ""
     except OSError as problem:
-        words = f"{file} cannot be read: {problem.strerror}"
-        raise LedgerUnwritable(str(file.parent), words, "check its owner and permissions") from problem
+        raise unreadable(file, problem) from problem
+
+
+def unreadable(path: Path, problem: OSError) -> LedgerUnwritable:
+    words = f"{path} cannot be read: {problem.strerror}"
+    return LedgerUnwritable(str(path.parent), words, "check its path, owner and permissions")

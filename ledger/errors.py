@@ -226,7 +226,7 @@ class LedgerLost(LedgerError):
 
 
 class LedgerUnwritable(LedgerError):
-    """The data directory is read-only or full."""
+    """The data directory is read-only or full, or a part of it cannot be read."""
 
 
 class VersionMismatch(LedgerError):

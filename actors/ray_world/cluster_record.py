@@ -37,6 +37,7 @@ from perdure.ledger import (
     keep_word,
     where_to_ask,
 )
+from perdure.ledger.directory_format import unreadable
 
 LEDGER_FILE: Final = re.compile(r"ledger\.(db|journal\.\d+)$")
 STORAGES: Final = "agents/[0-9a-f][0-9a-f]/*.db"
@@ -103,14 +104,19 @@ def check_directory(data: Path) -> None:
 
 
 def refuse_without_ledger(data: Path) -> None:
-    """Raise `LedgerLost` if there are storages of agents here and no ledger, or something else in its place. Storages alone count: code,
-    logs and the other files are also written by a start that was cut off before it had begun a ledger."""
+    """Raise `LedgerLost` if there are storages of agents here and no ledger, or something else in its place, and `LedgerUnwritable` if
+    that cannot be seen. Storages alone count: code, logs and the other files are also written by a start that was cut off before it had
+    begun a ledger."""
     ledger = data / LEDGER
     if ledger.exists() and not ledger.is_dir():
         raise LedgerLost(str(data), f"{ledger} is no directory", "put the ledger's directory in its place")
-    with contextlib.suppress(FileNotFoundError):
+    try:
         if any(LEDGER_FILE.match(each.name) for each in ledger.iterdir()):
             return
+    except FileNotFoundError:
+        pass
+    except OSError as problem:
+        raise unreadable(ledger, problem) from problem
     first = next((each for each in data.glob(STORAGES) if each.is_file()), None)
     if first is None:
         return

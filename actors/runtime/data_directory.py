@@ -19,7 +19,7 @@ _UNUSABLE: Final = {
 
 def data_directory(given: object) -> Path:
     """The data directory; `~` is the home. For the URL of a bucket, its cache on this machine. Raises `BadRequest` for a blank name, a
-    file, a path on which the ledger cannot be, and a URL that no bucket has."""
+    file, a directory that this process may not enter, a path on which the ledger cannot be, and a URL that no bucket has."""
     if not isinstance(given, str | os.PathLike) or isinstance(os.fspath(given), bytes):
         raise BadRequest(FIELD, f"{given!r:.200} is no path: it is a text or a Path, './perdure-data' for example")
     if not (text := str(given)).strip():
@@ -66,8 +66,11 @@ def _check_kind(path: Path) -> None:
         place = next(each for each in (path, *path.absolute().parents) if _is_there(each))
         is_directory = place.is_dir()
         kind = "no directory" if place.exists() else "a link that leads nowhere"
+        if is_directory:
+            os.stat(f"{place}/.")  # noqa: PTH116 - a Path drops the dot, which only those find who may enter
     except OSError as problem:
-        raise BadRequest(FIELD, f"{str(path)!r} cannot be looked at: {problem.strerror}") from None
+        words = f"{str(path)!r} cannot be looked at: {problem.strerror}"
+        raise BadRequest(FIELD, f"{words}; check its path, owner and permissions") from None
     if not is_directory:
         below = f" lies below {str(place)!r}, which" if place != path else ""
         raise BadRequest(FIELD, f"{str(path)!r}{below} is {kind}")

@@ -26,11 +26,18 @@ _LIVED, _GONE = AgentActivated.__name__, AgentForgotten.__name__
 
 def cold_view(directory: Path) -> KnownAgents:
     """What the ledger says of its agents. Raises a `LedgerError` if it cannot be read, or is in use."""
-    lock = Lock(directory)
+    lock = _locked(directory)
     try:
         return read_cold(directory)[0]
     finally:
         lock.release()
+
+
+def _locked(directory: Path) -> Lock:
+    try:
+        return Lock(directory)
+    except OSError as problem:
+        raise told(directory, problem) from problem
 
 
 def read_cold(directory: Path) -> tuple[KnownAgents, int]:
@@ -67,13 +74,14 @@ def _seen(con: duckdb.DuckDBPyConnection, view: View, later: list[tuple[str, str
 
 
 class ColdSteward:
-    """Has the lock of the ledger, so that nothing is decided. Raises `LedgerLocked` if another process has it."""
+    """Has the lock of the ledger, so that nothing is decided. Raises `LedgerLocked` if another process has it, and `LedgerUnwritable` if
+    this one may not take it."""
 
     def __init__(self, data: Path) -> None:
         self._data, self._stack = data, ExitStack()
 
     def __enter__(self) -> Self:
-        self._stack.callback(Lock(self._data / LEDGER).release)
+        self._stack.callback(_locked(self._data / LEDGER).release)
         return self
 
     def __exit__(self, *_: object) -> None:

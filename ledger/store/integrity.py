@@ -8,6 +8,7 @@ it lost is in the findings.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import duckdb
 
 from perdure.ledger.block_guard import BlockGuard
 from perdure.ledger.duckdb_format import is_damage
-from perdure.ledger.errors import LedgerDamaged, LedgerError, LedgerLocked
+from perdure.ledger.errors import LedgerDamaged, LedgerError, LedgerLocked, LedgerUnwritable
 from perdure.ledger.store.duckdb_file import (
     DATABASE,
     DOCTOR,
@@ -65,12 +66,12 @@ _UNLOCKED = Finding(
 
 def examine(directory: Path) -> list[Finding]:
     """Examine every part of a ledger and change none. A ledger that is in use is refused."""
-    if not is_begun(directory):
-        return [Finding("refused", f"there is no ledger in {directory}", "check the path")]
-    had_lock = lock_of(directory).exists()
     try:
+        if not is_begun(directory):
+            return [Finding("refused", f"there is no ledger in {directory}", "check the path")]
+        had_lock = lock_of(directory).exists()
         lock = Lock(directory)
-    except LedgerLocked as refusal:
+    except (LedgerLocked, LedgerUnwritable) as refusal:
         return [_of(refusal)]
     except OSError as problem:
         return [_of(told(directory, problem))]
@@ -87,7 +88,13 @@ def lock_of(directory: Path) -> Path:
 
 
 def is_begun(directory: Path) -> bool:
-    return (directory / DATABASE).exists() or has_segments(directory)
+    """Whether there is a ledger. Raises `LedgerUnwritable` if that cannot be known."""
+    try:
+        return DATABASE in os.listdir(directory) or has_segments(directory)  # noqa: PTH208 - no Path tells a folder that may not be read
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as problem:
+        raise told(directory, problem) from problem
 
 
 def refuse_if_in_use(directory: Path) -> None:

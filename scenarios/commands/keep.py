@@ -24,6 +24,7 @@ from perdure.ledger import (
     LedgerError,
     LedgerTooNew,
     LedgerTooOld,
+    LedgerUnwritable,
     Moment,
     NoLongerServed,
     SupervisorUnreachable,
@@ -317,7 +318,7 @@ def doctor(
 def diagnosis(data: Path, *, mend: bool = False, deep: bool = False) -> list[Finding]:
     try:
         actors.check_directory(data)
-    except (LedgerTooOld, LedgerTooNew) as problem:
+    except (LedgerTooOld, LedgerTooNew, LedgerUnwritable) as problem:
         return [Finding("refused", problem.problem, problem.advice)]
     except LedgerError as problem:
         return [Finding("damage", problem.problem, problem.advice)]
