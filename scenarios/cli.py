@@ -6,19 +6,22 @@ these imports.
 
 from __future__ import annotations
 
+import errno
+import io
+import os
 import sys
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from inspect import cleandoc
-from typing import Annotated, Any, ClassVar, Final, NamedTuple
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, TextIO
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from perdure.ledger import PerdureError
+from perdure.ledger import BadRequest, PerdureError
 from perdure.scenarios.commands.catalog import CATALOG
-from perdure.scenarios.exits import REFUSED, code_of
+from perdure.scenarios.exits import DIFFERS, REFUSED, UNREAD, code_of
 
 
 def say_version(asked: bool) -> None:
@@ -56,8 +59,28 @@ none does, they open the ledger for a moment, and what they decide is done when 
 Durations are written 30s, 90m, 12h or 7d. Names that end in _ms are milliseconds; those in _at_ms are milliseconds since 1970. --json
 prints an infinite limit as null. Times are UTC.
 
-Exit codes: 0 success; 1 something differs or is damaged; 2 refused, and nothing was done; 130 stopped by Ctrl-C; 143 by SIGTERM.
+Exit codes: 0 success; 1 something differs or is damaged; 2 refused, and nothing was done; 130 stopped by Ctrl-C; 143 by SIGTERM;
+141 nobody reads what is printed any more (`| head`).
 """
+
+
+class Command(TyperCommand):
+    """A command that refuses a text that is no UTF-8, by the name of its argument: no ledger has one, nor can it be searched for one."""
+
+    def invoke(self, ctx: Any) -> Any:
+        for name, given in ctx.params.items():
+            for text in given if isinstance(given, list | tuple) else [given]:
+                if isinstance(text, str) and not _is_utf8(text):
+                    raise BadRequest(name, f"{text!r:.200} is no UTF-8")
+        return super().invoke(ctx)
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class Entry(NamedTuple):
@@ -71,7 +94,7 @@ class Entry(NamedTuple):
         command = getattr(import_module(f"perdure.scenarios.{module}"), function)
         words = cleandoc(command.__doc__).replace("\n\nExample", "\n\n\b\nExample")  # one example a line
         alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-        alone.command(name, help=words)(command)
+        alone.command(name, cls=Command, help=words)(command)
         return typer.main.get_command(alone)
 
 
@@ -171,7 +194,20 @@ def _perdure(
     """Stand before every command."""
 
 
+FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NOT_ALLOWED: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
 def main() -> None:
+    have_streams()
+    output = sys.stdout, sys.stderr
+    try:
+        _play(output)
+    finally:
+        bring_out(*output)
+
+
+def _play(output: tuple[TextIO, TextIO]) -> None:
     try:
         app()
     except PerdureError as problem:
@@ -179,6 +215,42 @@ def main() -> None:
         sys.exit(REFUSED)
     except KeyboardInterrupt as stop:
         sys.exit(code_of(stop))
+    except OSError as problem:
+        bring_out(*output)  # which exits if it is the output that cannot be written
+        if problem.errno not in (*FULL, *NOT_ALLOWED):
+            raise
+        place = problem.filename or "what is printed, or a file that is written"
+        advice = "free some space" if problem.errno in FULL else "check its path, owner and permissions"
+        print(f"perdure: {place}: {problem.strerror} — {advice}", file=sys.stderr)
+        sys.exit(REFUSED if problem.filename else DIFFERS)
+
+
+def have_streams() -> None:
+    """See that there is an input, which may have been closed (`<&-`), and an output, which says also what its encoding lacks."""
+    sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # noqa: PTH123, SIM115 - for the life of the process
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def bring_out(*output: TextIO) -> None:
+    """Write what was printed. Exits if that cannot be done, quietly if nobody reads it any more (`| head`)."""
+    code, words = 0, ""
+    if sys.stdout is not output[0]:  # typer has put another in its place, because nobody read it
+        code = UNREAD
+    for stream in output:
+        try:
+            stream.flush()
+        except OSError as problem:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # Python tries it again at its end
+            code = UNREAD if isinstance(problem, BrokenPipeError) else DIFFERS
+            words = f"perdure: what is printed: {problem.strerror} — free some space, or let it go elsewhere"
+    if code == DIFFERS:
+        print(words, file=sys.stderr)
+    if code:
+        sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,11 @@ from __future__ import annotations
 import signal
 from typing import Final
 
+DIFFERS: Final = 1
 REFUSED: Final = 2
 STOPPED: Final = 130  # what shells expect after Ctrl-C
 TERMINATED: Final = 143  # and after SIGTERM
+UNREAD: Final = 141  # and after SIGPIPE: what reads the output has gone
 
 
 class Terminated(KeyboardInterrupt):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -21,6 +23,13 @@ COLUMNS: Final = ("run", "attempt", "progress", "phase", "milestones", "host", "
 
 Row = dict[str, Any]
 """A run, as the supervisor's overview (`ps`) has it."""
+
+
+class Terminal(Console):
+    """A console that says when nobody reads it any more; rich's own ends the process with 1."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 class LiveView(Protocol):
@@ -62,7 +71,7 @@ class TerminalScreen(Screen):
 
     def __init__(self, stamp: Callable[[], str] = str, console: Console | None = None) -> None:
         self._stamp, self._drawn_s = stamp, 0.0
-        self._console = console or Console(highlight=False)
+        self._console = console or Terminal(highlight=False)
         self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
         self._view: LiveView | None = None
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
-from rich.console import Console
 from rich.table import Table
 
 from perdure.scenarios.bench.measuring import Bench
+from perdure.scenarios.live_view import Terminal
 
 
 # It is a bound for the median.
@@ -136,7 +136,7 @@ def report(figures: Sequence[dict[str, Any]], failures: Sequence[Failed] = ()) -
 
 
 def show(told: dict[str, Any]) -> None:
-    about, figures, console = told["machine"], told["figures"], Console(highlight=False, soft_wrap=True)
+    about, figures, console = told["machine"], told["figures"], Terminal(highlight=False, soft_wrap=True)
     software = f"Python {about['python']}, Ray {about['ray']}, DuckDB {about['duckdb']}"
     console.print(f"{about['cores']} cores ({about['cpu']}), {about['memory_gb']} GB, {software}, {told['date']}")
     if sys.stdout.isatty() and figures:

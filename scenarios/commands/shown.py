@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from rich.cells import cell_len
-from rich.console import Console
 from rich.table import Table
 
 from perdure import actors
 from perdure.ledger import lasting
 from perdure.policies import is_number
+from perdure.scenarios.live_view import Terminal
 
 WAYS: Final = ("delivered", "superseded", "suppressed", "parked", "pending")
 PIPE_COLUMNS: Final = 100_000  # a program that reads a pipe wants whole ids
@@ -127,7 +127,7 @@ def _progress(row: dict[str, Any]) -> str:
 
 def print_table(titles: Iterable[str], rows: Iterable[tuple[str, ...]]) -> None:
     """A table that never cuts its first column: ids are copied from it. On a narrow terminal the widest of the others are cut."""
-    console = Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS, highlight=False, markup=False)
+    console = Terminal(width=None if sys.stdout.isatty() else PIPE_COLUMNS, highlight=False, markup=False)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     heads, cells = list(titles), list(rows)
     for place, (title, width) in enumerate(zip(heads, _widths([tuple(heads), *cells], console.width), strict=True)):

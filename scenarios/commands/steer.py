@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,7 @@ from perdure.ledger import BY_OPERATOR, HARD, BadRequest, Verb, name_of, type_of
 from perdure.scenarios.commands.opening import ColdLedger, opened
 from perdure.scenarios.commands.options import HERE, AsJson, Data, choosing
 from perdure.scenarios.commands.shown import json_of
+from perdure.scenarios.exits import DIFFERS
 from perdure.scenarios.live_view import plural, were
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ Everything = Annotated[
     bool, typer.Option("--all", help="All runs are meant; no option that chooses runs goes with it.")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count the runs, and name some.")]
-DIFFERS: Final = 1
 
 
 @choosing
