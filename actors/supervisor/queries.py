@@ -201,13 +201,18 @@ class BackupService:
         if self._storages is None:
             raise BadRequest("data", "there are no files in this world")
         data = self._storages.parent
+        stage = data / STAGE
         try:
-            known = await self._world.threads.archive(lambda: read_known(data / STAGE))
+            known = await self._world.threads.archive(lambda: read_known(stage))
         except OSError as problem:
             raise self._failed(problem) from problem
         self._wanted = asyncio.get_running_loop().create_future()
         self._cut = lambda: stage_cut(
-            data, known, self._view.seq, [(agent, each.reported) for agent, each in standing_of(self._view, ()).items()]
+            data,
+            stage,
+            known,
+            self._view.seq,
+            [(agent, each.reported) for agent, each in standing_of(self._view, ()).items()],
         )
         self._wake()
         held = self._checkpoints.suspended

@@ -8,8 +8,9 @@
 Each file lies in the target in pieces that are named by their digests. So nothing is copied twice, and after an interrupted backup the next
 one goes on where it was. If the snapshot did change meanwhile, all this is done again; what was copied before counts.
 
-Bytes in memory: one piece. Besides, some hundred bytes for each storage. On the disk: in `backup.stage` of the directory, one storage at a
-time, and at the end those of the cut.
+Bytes in memory: one piece. Besides, some hundred bytes for each storage. On a disk: in `backup.stage`, one storage at a
+time, and at the end those of the cut. That lies in the directory if a supervisor makes the cut, or if the target is no directory; else in
+the target, since the disk of the directory may be full, or not be ours to write.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from perdure.ledger.maintenance.copies import CopyReader, copy_storage
 from perdure.ledger.maintenance.cut import STAGE, Cut, read_cut, write_known
 from perdure.ledger.maintenance.listing import Stamps, list_storages
 from perdure.ledger.maintenance.manifest import (
+    FOLDER,
     FilePart,
     Manifest,
     ManifestEntry,
@@ -39,9 +41,9 @@ from perdure.ledger.maintenance.manifest import (
     read_manifest,
     write_manifest,
 )
-from perdure.ledger.maintenance.target import PIECE_MAX, BackupTarget
+from perdure.ledger.maintenance.target import PIECE_MAX, PIECES, BackupTarget
 from perdure.ledger.storage.file_disk import log_of, place_of
-from perdure.ledger.store.duckdb_file import DATABASE
+from perdure.ledger.store.duckdb_file import DATABASE, told
 
 OTHERS: Final = (FORMAT_FILE, f"{LEDGER}/{FORMAT_FILE}", "scenario.json", "code")
 """What else of a directory is durable. Where its Ray is, what its hosts said, and logs belong to the machine."""
@@ -71,11 +73,18 @@ class BackupSummary(NamedTuple):
 
 
 class Backup:
-    """One backup of a directory."""
+    """One backup of a directory. `stage` is where its steward stages, too: by default in the directory."""
 
-    def __init__(self, data: Path, target: BackupTarget, steward: Steward, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        data: Path,
+        target: BackupTarget,
+        steward: Steward,
+        tell: Callable[[str], None],
+        stage: Path | None = None,
+    ) -> None:
         self._data, self._target, self._steward, self._tell = data.resolve(), target, steward, tell
-        self._stage = self._data / STAGE
+        self._stage = stage or self._data / STAGE
         self._held: object = None
         self._entries: dict[str, ManifestEntry] = {}
         self._reader = CopyReader()
@@ -83,7 +92,9 @@ class Backup:
         self._findings: dict[str, str] = {}
 
     def make(self, made_at_ms: int) -> BackupSummary:
-        """Make it. Raises `LedgerError` if the target or the directory cannot be used, and if the ledger does not come to rest."""
+        """Make it. Raises `BadRequest` for a target that is in the directory, or that is another's; `LedgerError` if the target or the
+        directory cannot be used, and if the ledger does not come to rest."""
+        check_target(self._data, self._target)
         last = latest_in(self._target)
         if last is not None and last.data != str(self._data):
             raise BadRequest(
@@ -92,9 +103,13 @@ class Backup:
         if last is not None:
             self._entries = dict(last.entries)
             self._target.trust(last.pieces())
-        with _alone(self._data), self._reader:
-            cut = self._tried()
-            return self._finished(cut, made_at_ms)
+        try:
+            with _alone(self._data, self._stage), self._reader:
+                cut = self._tried()
+                return self._finished(cut, made_at_ms)
+        except OSError as problem:
+            where = problem.filename2 or problem.filename or self._data
+            raise told(Path(where).parent, problem) from problem
 
     def _tried(self) -> Cut:
         for _ in range(_TRIES_MAX):
@@ -106,7 +121,7 @@ class Backup:
                     self._stage, {place: stamps for place, stamps in self._stamps().items() if stamps is not None}
                 )
                 if self._steward.cut() == self._held:
-                    return read_cut(self._data)
+                    return read_cut(self._stage)
             self._tell("the ledger's snapshot has changed meanwhile; it is copied again")
         raise LedgerError(str(self._data), f"its snapshot changed during each of {_TRIES_MAX} tries", "try again later")
 
@@ -212,15 +227,34 @@ def prune(target: BackupTarget, keep: int) -> tuple[int, int]:
     return len(gone), target.sweep({piece for each in kept for piece in each.pieces()})
 
 
+def check_target(data: Path, target: BackupTarget) -> None:
+    """Refuse a target that lies in the directory of which it would be a copy, or among files that are no backups. Raises `BadRequest`."""
+    place = target.folder
+    if place is None:
+        return
+    if place.is_relative_to(data.resolve()):
+        raise BadRequest(
+            "target", f"{place} is in the directory itself, and would be lost with it; choose another place"
+        )
+    if place.exists() and not place.is_dir():
+        raise BadRequest("target", f"{place} is no directory")
+    there = {each.name for each in place.iterdir()} if place.exists() else set()
+    if there - {f"{STAGE}.lock", "lost+found"} and not there & {FOLDER, PIECES, STAGE}:
+        raise BadRequest("target", f"{place} is not empty, and has no backups; choose another, or a new one in it")
+
+
 @contextmanager
-def _alone(data: Path) -> Iterator[None]:
-    file = os.open(data / f"{STAGE}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+def _alone(data: Path, stage: Path) -> Iterator[None]:
+    stage.parent.mkdir(parents=True, exist_ok=True)
+    file = os.open(f"{stage}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise LedgerError(str(data), "another backup of it is being made", "wait for its end") from None
-        yield
-        shutil.rmtree(data / STAGE, ignore_errors=True)
+        try:
+            yield
+        finally:
+            shutil.rmtree(stage, ignore_errors=True)
     finally:
         os.close(file)

@@ -75,10 +75,10 @@ def _seen(con: duckdb.DuckDBPyConnection, view: View, later: list[tuple[str, str
 
 class ColdSteward:
     """Has the lock of the ledger, so that nothing is decided. Raises `LedgerLocked` if another process has it, and `LedgerUnwritable` if
-    this one may not take it."""
+    this one may not take it. `stage` is where the backup stages."""
 
-    def __init__(self, data: Path) -> None:
-        self._data, self._stack = data, ExitStack()
+    def __init__(self, data: Path, stage: Path | None = None) -> None:
+        self._data, self._stage, self._stack = data, stage or data / STAGE, ExitStack()
 
     def __enter__(self) -> Self:
         self._stack.callback(_locked(self._data / LEDGER).release)
@@ -94,5 +94,5 @@ class ColdSteward:
     def cut(self) -> object:
         known, seq = read_cold(self._data / LEDGER)
         reported = [(agent, each.reported) for agent, each in known.standing.items()]
-        stage_cut(self._data, read_known(self._data / STAGE), seq, reported)
+        stage_cut(self._data, self._stage, read_known(self._stage), seq, reported)
         return True

@@ -44,9 +44,8 @@ def read_known(stage: Path) -> dict[str, Stamps]:
     return {place: stamps for place, each in plain.items() if (stamps := stamps_from(each)) is not None}
 
 
-def stage_cut(data: Path, known: dict[str, Stamps], seq: int, reported: Iterable[tuple[str, int]]) -> None:
+def stage_cut(data: Path, stage: Path, known: dict[str, Stamps], seq: int, reported: Iterable[tuple[str, int]]) -> None:
     """Copy the journal, and the storages that are not as they are known. The caller sees to it that nothing is decided meanwhile."""
-    stage = data / STAGE
     for segment in (data / LEDGER).glob(f"{SEGMENT}*"):
         if segment.suffix[1:].isdigit():
             (stage / LEDGER).mkdir(exist_ok=True)
@@ -63,7 +62,7 @@ def stage_cut(data: Path, known: dict[str, Stamps], seq: int, reported: Iterable
     (stage / CUT).write_bytes(pack(told))
 
 
-def read_cut(data: Path) -> Cut:
-    seq, places, staged, reported = unpack((data / STAGE / CUT).read_bytes())
+def read_cut(stage: Path) -> Cut:
+    seq, places, staged, reported = unpack((stage / CUT).read_bytes())
     stamps = {place: kept for place, each in staged if (kept := stamps_from(each)) is not None}
     return Cut(seq, places, stamps, dict(reported))

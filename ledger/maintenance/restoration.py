@@ -25,6 +25,8 @@ def restore_backup(target: BackupTarget, data: Path, name: str = "", *, replace:
     that is in use, or that another restore is bringing back; `LedgerError` for a piece that is missing or damaged; `LedgerUnwritable` if
     there is no room. What was brought until then is removed.
     """
+    if target.folder is not None and data.resolve().is_relative_to(target.folder):
+        raise BadRequest("dir", f"{data.resolve()} is where the backups lie; choose a directory beside {target.folder}")
     manifest = _chosen(target, name)
     with brought(data, replace=replace) as part:
         of_format = (FORMAT_FILE, f"{LEDGER}/{FORMAT_FILE}")

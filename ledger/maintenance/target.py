@@ -41,6 +41,11 @@ class BackupTarget:
         self._is_local = isinstance(self._fs, LocalFileSystem)
         self._known: set[str] = set()
 
+    @property
+    def folder(self) -> Path | None:
+        """Where it is on this machine's disks, without links; None if it is elsewhere."""
+        return Path(self._root).resolve() if self._is_local else None
+
     def trust(self, pieces: Iterable[str]) -> None:
         # They belong to a whole backup, so they are there.
         self._known.update(pieces)
@@ -71,8 +76,12 @@ class BackupTarget:
                 return
             part = Path(f"{path}.part")
             part.parent.mkdir(parents=True, exist_ok=True)
-            part.write_bytes(body)
-            part.replace(path)
+            try:
+                part.write_bytes(body)
+                part.replace(path)
+            except OSError:
+                part.unlink(missing_ok=True)  # a full disk is not to be filled further by each try
+                raise
 
     def read(self, name: str) -> bytes:
         with self._asked():

@@ -36,8 +36,9 @@ from perdure.ledger import (
     keep_replica,
     replica_of,
 )
-from perdure.ledger.maintenance.backup import Backup, Steward, prune
+from perdure.ledger.maintenance.backup import Backup, Steward, check_target, prune
 from perdure.ledger.maintenance.cold_view import ColdSteward, cold_view
+from perdure.ledger.maintenance.cut import STAGE
 from perdure.ledger.maintenance.examination import examine_storages
 from perdure.ledger.maintenance.restoration import restore_backup
 from perdure.ledger.maintenance.restore_part import left_beside
@@ -105,11 +106,14 @@ def backup(
             print(words)
 
     place = BackupTarget(target)
+    check_target(data, place)
     with served(data) as runtime, ExitStack() as stack:
+        # A supervisor stages in the directory, which it sees, and not in the target, which it may not.
+        stage = place.folder / STAGE if runtime is None and place.folder is not None else None
         steward: Steward = (
-            actors.ServedSteward(runtime.ask) if runtime is not None else stack.enter_context(ColdSteward(data))
+            actors.ServedSteward(runtime.ask) if runtime is not None else stack.enter_context(ColdSteward(data, stage))
         )
-        made = Backup(data, place, steward, tell).make(time.time_ns() // 1_000_000)
+        made = Backup(data, place, steward, tell, stage).make(time.time_ns() // 1_000_000)
     gone = prune(place, keep) if keep else (0, 0)
     if as_json:
         print(json_of({**made._asdict(), "pruned": gone[0]}))
@@ -120,7 +124,8 @@ def backup(
         )
         print(
             "".join(f"damage   {each}\n" for each in made.findings)
-            + f"{gone[0]} older backups were deleted." * bool(keep)
+            + f"{gone[0]} older backups were deleted.\n" * bool(keep),
+            end="",
         )
     if made.findings:
         raise typer.Exit(1)

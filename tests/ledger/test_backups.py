@@ -139,6 +139,65 @@ def test_a_piece_that_is_damaged_or_gone_is_refused_and_the_directory_does_not_a
     assert not list(tmp_path.glob("copy*"))
 
 
+def test_a_backup_of_a_directory_that_nothing_serves_writes_nothing_into_it(data: Path, tmp_path: Path) -> None:
+    """So it can be made when the disk of the directory is full, or when that is not ours to write."""
+    with ColdSteward(data):
+        before = {path: path.stat().st_mtime_ns for path in data.rglob("*") if path.is_file()}
+    arguments = ["backup", str(data), str(tmp_path / "target")]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    after = {path: path.stat().st_mtime_ns for path in data.rglob("*") if path.is_file()}
+    lock = data / "ledger" / "ledger.lock"  # which names its owner
+    assert {**after, lock: 0} == {**before, lock: 0}
+    assert not (tmp_path / "target" / "backup.stage").exists()
+
+
+def test_a_backup_without_room_for_what_it_stages_says_so_and_leaves_none_of_it(data: Path) -> None:
+    script = """
+import resource, sys
+from pathlib import Path
+from perdure.ledger import LedgerUnwritable
+from perdure.ledger.maintenance.backup import Backup
+from perdure.ledger.maintenance.cold_view import ColdSteward
+from perdure.ledger.maintenance.target import BackupTarget
+data = Path(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+try:
+    with ColdSteward(data) as steward:
+        Backup(data, BackupTarget("memory://room"), steward, print).make(1)
+except LedgerUnwritable as problem:
+    print(problem)
+"""
+    command = [sys.executable, "-c", script, str(data)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, env={"PYTHONPATH": str(ROOT / ".src")})
+    assert "backup.stage: the disk is full" in said.stdout
+    assert "free some space" in said.stdout
+    assert not (data / "backup.stage").exists()
+
+
+def test_a_target_in_the_directory_itself_or_among_other_files_is_refused(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(data)
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "one.jpg").touch()
+    (tmp_path / "disk" / "lost+found").mkdir(parents=True)
+    for place in (data, data / "sub", tmp_path / "link" / "sub"):
+        with pytest.raises(BadRequest, match="is in the directory itself, and would be lost with it"):
+            backed_up(data, BackupTarget(str(place)))
+    with pytest.raises(BadRequest, match="is not empty, and has no backups; choose another"):
+        backed_up(data, BackupTarget(str(tmp_path / "photos")))
+    with pytest.raises(BadRequest, match="is no directory"):
+        backed_up(data, BackupTarget(str(tmp_path / "photos" / "one.jpg")))
+    for _ in range(2):
+        backed_up(data, BackupTarget(str(tmp_path / "disk")))
+
+
+def test_nothing_is_restored_into_the_place_where_backups_lie(data: Path, tmp_path: Path) -> None:
+    target = BackupTarget(str(tmp_path / "target"))
+    backed_up(data, target)
+    for place in (tmp_path / "target", tmp_path / "target" / "copy"):
+        with pytest.raises(BadRequest, match="is where the backups lie; choose a directory beside"):
+            restore_backup(target, place, replace=True)
+
+
 def test_a_restore_without_room_says_so_and_leaves_nothing(data: Path, tmp_path: Path) -> None:
     backed_up(data, BackupTarget(str(tmp_path / "target")))
     script = """

@@ -322,7 +322,7 @@ def test_a_start_migrates_an_older_directory_before_it_opens_it(data: Path, monk
 
 @pytest.mark.parametrize("age", [-1, 1])
 def test_a_backup_of_another_format_is_not_restored(data: Path, tmp_path: Path, age: int) -> None:
-    backups, into = tmp_path / "backups", tmp_path / "restored"
+    backups, into = tmp_path.with_name(f"{tmp_path.name} backups"), tmp_path / "restored"
     with ColdSteward(formatted(data, FORMAT + age)) as steward:
         Backup(data, BackupTarget(str(backups)), steward, print).make(0)
     said = str(perdure("restore", backups, into).exception)
