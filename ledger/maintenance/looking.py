@@ -171,6 +171,8 @@ class OneStorage:
     def ask(self, query: str) -> QueryResult:
         """Ask by SQL, which can change nothing and reads no other file. Raises `BadRequest`."""
         try:
+            if not duckdb.extract_statements(query):
+                raise BadRequest("sql", "it asks nothing; write a statement, such as SELECT * FROM a_table LIMIT 10")
             self._reader.ask(f"USE {self._name}")
             self._reader.ask("SET enable_external_access = false")
             answer = self._reader.ask(query)

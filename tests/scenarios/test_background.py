@@ -207,6 +207,8 @@ def test_inspect_shows_an_agent_with_its_state_tables_and_work(given: str) -> No
         (["inspect", ADA, "--sql", "INSERT INTO pages VALUES ('x', 3)"], "read-only"),
         (["inspect", ADA, "--sql", "COPY pages TO 'pages.csv'"], "disabled"),
         (["inspect", ADA, "--sql", "SELECT * FROM none"], "none does not exist"),
+        (["inspect", ADA, "--sql", ""], "sql: it asks nothing"),
+        (["inspect", ADA, "--sql", "-- nothing yet;"], "sql: it asks nothing"),
         (["inspect", "nobody@desk:Clerk"], "nobody@desk:Clerk is asleep or unknown"),
         (["inspect", "ada"], "no address of an agent"),
         (["fibers", "--agent", "nobody@desk:Clerk"], "is asleep or unknown"),
