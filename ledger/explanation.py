@@ -106,9 +106,10 @@ def explain(view: View, run: Run, at_ms: int, limits: Limits, *, served: bool = 
     for slot, state in run.slots.items():
         said += _letter(case, slot, state, view.mail.get(run.mail_id(slot)))
     if not served and not run.is_settled:
+        what = "what is still to be done about it waits" if run.is_hard else "nothing happens to it"
         said.append(
-            "No supervisor serves this directory now, so nothing happens to it until one is started by the next `perdure run`"
-            " or by a script that opens a Runtime on it."
+            f"No supervisor serves this directory now, so {what} until one is started: by `perdure serve`, or by a program that opens a"
+            " Runtime on it."
         )
     return said
 
@@ -118,7 +119,10 @@ def _what(case: Case) -> Iterator[str]:
     stands = "has failed (error)" if run.status is Status.ERROR else f"is {run.status}"
     yield f"Run {run.run_id} of {run.agent_type} {stands}."
     waits = "waits" if run.is_live else "waited"
-    how = f"and {waits} for its result" if run.is_awaited else "as a detached run, whose end is told by mail"
+    awaited = (
+        f"and {waits} for its result" if run.parent else "to be awaited"
+    )  # whether a client still waits is not known
+    how = awaited if run.is_awaited else "as a detached run, whose end is told by mail"
     who = f"Its parent {run.parent}" if run.parent else "A client"
     yield f"{who} requested it {case.ago(run.requested_at_ms)}, {how}."
     if run.retried_at_ms:
@@ -177,18 +181,20 @@ def _asks(case: Case) -> Iterator[str]:
 
 def _awaited(event: str) -> str:
     number = event.removeprefix(ANSWER).partition(":")[0]
-    return f"for the answer to its question {number}" if event.startswith(ANSWER) else f"for event {event!r}"
+    return f"the answer to its question {number}" if event.startswith(ANSWER) else f"event {event!r}"
 
 
 def _put_off(case: Case) -> Iterator[str]:
     run, wait, name = case.run, case.run.wait, shlex.quote(case.run.run_id)
     if wait is not None and not wait.is_for_nothing:
-        whats = [_awaited(each) for each in wait.events]
+        whats = [f"for {_awaited(each)}" for each in wait.events]
         if not math.isinf(wait.until_ms):
             whats.append(f"until its time comes, {case.due(wait_end_ms(case.view, run, wait))}")
         since = lasting(max(0, case.at_ms - run.waits_since_ms))
         yield f"It waits {' or '.join(whats)}, and has waited for {since}. It is on no host, and that costs it no attempt."
-        events = [each for each in wait.events if not each.startswith(ANSWER)]
+        come = case.view.come_to(run)  # it would have a place if it were not paused
+        yield from (f"{first(_awaited(each))} has come, and is taken when it is resumed." for each in come[:1])
+        events = [each for each in wait.events if not each.startswith(ANSWER) and not come]
         if events:
             yield f"`perdure send {name} {shlex.quote(events[0])} VALUE` sends it the event."
     if run.paused:

@@ -19,7 +19,7 @@ from perdure.ledger.facts import Fact
 from perdure.ledger.ids import is_within, origin_of, parent_of, root_of, type_of
 from perdure.ledger.indexes import Families, LineKey, PendingMail, Timers, WaitQueues, ancestors, line_for
 from perdure.ledger.mail import EVENT, Mail, MailEvent, MailState, Slot, handler_of
-from perdure.ledger.run import Run, RunWait, apply, run_of
+from perdure.ledger.run import Run, apply, run_of
 from perdure.ledger.store.store import Record
 from perdure.policies import Leap, NodeDrain, runs_of
 
@@ -429,7 +429,7 @@ class View:
     def rest_again(self, run: Run) -> None:
         # It stands in no queue, and no timer looks at it.
         wait = run.wait
-        if not run.paused and (wait is None or wait.is_for_nothing or self._has_come(run, wait)):
+        if not run.paused and (wait is None or wait.is_for_nothing or self.come_to(run)):
             self.enqueue(run)
             return
         self.waiting[run.run_id] = None
@@ -440,9 +440,10 @@ class View:
         if self.waiting.pop(run.run_id, 0) is None:
             self.alarms.disarm(ALARM_OF_RUN + run.run_id)
 
-    def _has_come(self, run: Run, wait: RunWait) -> bool:
-        come = self.events.get(run.run_id)
-        return come is not None and any(_is_awaited(self.mail[key], wait) for key in come)
+    def come_to(self, run: Run) -> list[str]:
+        # Which of the events that it waits for have come.
+        come, wait = self.events.get(run.run_id, ()), run.wait
+        return [] if wait is None else [name for key in come if (name := _event_in(self.mail[key])) in wait.events]
 
     def enqueue(self, run: Run) -> None:
         if run.waits_for_others:
@@ -500,7 +501,7 @@ class View:
         self.mail[mail.mail_id] = mail
         self._shelve_event(mail)
         self.touched[run.run_id] = self.dirty_mail[mail.mail_id] = None
-        if run.run_id in self.waiting and run.wait is not None and _is_awaited(mail, run.wait):
+        if run.run_id in self.waiting and run.wait is not None and _event_in(mail) in run.wait.events:
             self.rest(run)
 
     def move_mail(self, event: MailEvent, *keys: str) -> None:
@@ -685,8 +686,8 @@ def last_end(view: View, agent: str) -> int:
     return max(end, run.last_seq)
 
 
-def _is_awaited(event: Mail, wait: RunWait) -> bool:
-    return event.slot.removeprefix(EVENT) in wait.events
+def _event_in(mail: Mail) -> str:
+    return mail.slot.removeprefix(EVENT)
 
 
 def _within(agent: str, among: Collection[str]) -> str:

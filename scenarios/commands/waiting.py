@@ -40,7 +40,10 @@ def send(
     with opened(data) as ledger:
         ledger.ask("send", *sent_event(run_id, event, _value(value), event_id, uuid4().hex, Limits()))
         waits = ledger.ask("show", run_id)["waits"]
-    when = "It waits for it" if waits is not None and event in waits["events"] else "It takes it when it waits for it"
+    is_awaited = waits is not None and event in waits["events"]
+    when = "It waits for it" if is_awaited else "It takes it when it waits for it"
+    if waits is not None and waits["paused"]:
+        when = f"It is paused, and takes it when it {'is resumed' if is_awaited else 'goes on and waits for it'}"
     print(f"Event {event!r} is sent to run {run_id}. {when}.")
 
 

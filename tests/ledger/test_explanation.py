@@ -53,7 +53,10 @@ LIVE: dict[str, tuple[list[Fact], list[str]]] = {
             "waits for it without a time limit",
         ],
     ),
-    "of a client": ([asked(parent="")], ["A client requested it", "No time limit applies to it"]),
+    "of a client": (
+        [asked(parent="")],
+        ["A client requested it 0 ms ago, to be awaited.", "No time limit applies to it"],
+    ),
     "comes up": (
         [asked(), placed()],
         [
@@ -203,6 +206,14 @@ def test_nobody_waits_any_more_for_a_run_that_has_ended(end: Fact) -> None:
     assert f"Its parent {PARENT} requested it 0 ms ago, and waited for its result." in said(
         [asked(), placed(), begun(), end]
     )
+
+
+def test_of_a_run_that_has_ended_where_nothing_serves_it_only_what_is_left_to_do_waits() -> None:
+    ended = [asked(**DETACHED), placed(), begun(), RunCompleted("r", 1, pack(1), "1", released=True)]
+    told = said(ended, served=False)
+    assert "so what is still to be done about it waits until one is started" in told
+    assert "nothing happens to it" not in told
+    assert "nothing happens to it until one is started" in said([asked()], served=False)
 
 
 def test_of_a_child_that_lives_on_after_its_run_it_says_where_and_when_it_is_woken_again() -> None:

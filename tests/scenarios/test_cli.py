@@ -565,13 +565,16 @@ def test_a_run_that_waits_is_sent_an_event_paused_and_let_go_on_where_nobody_ser
     told = perdure("explain", "w", "--data", data).stdout
     assert "It waits for event 'go to press' or until its time comes, " in told
     assert "`perdure send w 'go to press' VALUE` sends it the event." in told
+    assert "until one is started: by `perdure serve`, or by a program that opens a Runtime" in told
     assert "Run w is paused. `perdure resume` lets it go on." in perdure("pause", "w", "--data", data).stdout
-    assert (
-        "It waits for it." in perdure("send", "w", "go to press", '{"by": "Ada"}', "--id", "1", "--data", data).stdout
-    )
-    assert "It waits for it." in perdure("send", "w", "go to press", "no JSON", "--id", "1", "--data", data).stdout
+    for value in ('{"by": "Ada"}', "no JSON"):
+        sent = perdure("send", "w", "go to press", value, "--id", "1", "--data", data).stdout
+        assert "It is paused, and takes it when it is resumed." in sent
     assert "1 pending" in perdure("audit", "--data", data).stdout
-    assert "It is paused, and on no host, until `perdure resume w`." in perdure("explain", "w", "--data", data).stdout
+    told = perdure("explain", "w", "--data", data).stdout
+    assert "Event 'go to press' has come, and is taken when it is resumed." in told
+    assert "sends it the event" not in told, "it need not be sent again"
+    assert "It is paused, and on no host, until `perdure resume w`." in told
     assert "Run w goes on." in perdure("resume", "w", "--data", data).stdout
     assert "was not paused" in perdure("resume", "w", "--data", data).stdout
     assert isinstance(perdure("send", "nobody", "go", "--data", data).exception, UnknownRun)
