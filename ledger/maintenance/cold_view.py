@@ -9,12 +9,13 @@ from typing import Self
 import duckdb
 
 from perdure.ledger.directory_format import LEDGER
+from perdure.ledger.errors import LedgerDamaged
 from perdure.ledger.facts import AgentActivated, AgentForgotten
 from perdure.ledger.ids import agent_id
 from perdure.ledger.known_agent import KnownAgents, standing_of
 from perdure.ledger.maintenance.cut import STAGE, read_known, stage_cut
 from perdure.ledger.snapshot import restore
-from perdure.ledger.store.duckdb_file import connect, get, told, without_log
+from perdure.ledger.store.duckdb_file import DATABASE, DOCTOR, MISSING, connect, get, told, without_log
 from perdure.ledger.store.duckdb_tables import boot_records, read_counts
 from perdure.ledger.store.journal_scan import assess, commits
 from perdure.ledger.store.lock import Lock
@@ -49,6 +50,8 @@ def read_cold(directory: Path) -> tuple[KnownAgents, int]:
 
 
 def _read(directory: Path) -> tuple[KnownAgents, int]:
+    if not (directory / DATABASE).exists():
+        raise LedgerDamaged(str(directory), MISSING, DOCTOR)
     with without_log(directory) as name, closing(connect(directory, read_only=True, name=name)) as con:
         found = assess(con, directory)
         rows = found.rows + [row for commit in commits(found.plan.replay) for row in commit.rows]

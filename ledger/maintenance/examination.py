@@ -31,14 +31,15 @@ _NOT_ITS_OWN = "put each file back under its name; a backup has the names"
 _NOBODYS = "if its agent was deleted, delete the file too; if the ledger is an older copy than the storages, restore both from one backup"
 
 
-def examine_storages(directory: Path, known: KnownAgents, *, deep: bool = False) -> list[Finding]:
-    """Examine all storages below this directory. With `deep`, each is opened; else that is left out if there are more than `OPENED_MAX`."""
-    listing = list_storages(directory)
+def examine_storages(directory: Path, told: KnownAgents | None, *, deep: bool = False) -> list[Finding]:
+    """Examine all storages below this directory. With `deep`, each is opened; else that is left out if there are more than `OPENED_MAX`.
+    `told` is what the ledger says of them, None if it cannot be read."""
+    listing, known = list_storages(directory), told or KnownAgents({})
     found = [
         *_missing(directory, listing, known),
         *_told(_kept(directory, listing)),
         *_told(_segments(directory)),
-        *_strangers(directory, listing, known),
+        *(_strangers(directory, listing, known) if told is not None else ()),
     ]
     is_opened = deep or len(listing.storages) <= OPENED_MAX
     agents = {place_of(agent): agent for agent in (*known.standing, *(known.seen or ()))}
@@ -48,7 +49,10 @@ def examine_storages(directory: Path, known: KnownAgents, *, deep: bool = False)
     if whole and len(whole) == len(files):
         found.append(Finding("ok", f"the logs of {len(files)} agents are whole to their last commit"))
     if is_opened:
-        found += _opened(directory, whole, agents, known)
+        words = "have come as far as the ledger says" if told is not None else "can be read"
+        found += _opened(directory, whole, agents, known) or [Finding("ok", f"{len(whole)} storages {words}")] * bool(
+            whole
+        )
     elif listing.storages:
         what = f"how far {len(listing.storages)} storages have come was not looked at"
         found.append(Finding("ok", what, "`perdure doctor --deep` opens each of them, at some 2 ms"))
@@ -139,14 +143,11 @@ def _end_of(log: str, end: int, size: int, *, is_damaged: bool) -> Iterator[Find
 
 def _opened(directory: Path, places: list[str], agents: dict[str, str], known: KnownAgents) -> list[Finding]:
     with TemporaryDirectory(prefix="perdure-doctor-") as folder, CopyReader() as reader:
-        wrong = _told(
+        return _told(
             finding
             for place in places
             for finding in _compared(directory / place, Path(folder) / "copy.db", reader, place, agents, known)
         )
-    if wrong or not places:
-        return wrong
-    return [Finding("ok", f"{len(places)} storages have come as far as the ledger says")]
 
 
 def _compared(

@@ -45,7 +45,7 @@ from perdure.ledger.maintenance.restore_part import left_beside
 from perdure.ledger.maintenance.target import BackupTarget
 from perdure.ledger.store.integrity import Finding, Severity, examine, is_begun, repair
 from perdure.scenarios.commands.opening import served
-from perdure.scenarios.commands.options import HERE, AsJson, Data, directory
+from perdure.scenarios.commands.options import HERE, AsJson, Data, check_there, directory
 from perdure.scenarios.commands.shown import instant, json_of, replica_words
 from perdure.scenarios.exits import REFUSED
 
@@ -330,10 +330,10 @@ def diagnosis(data: Path, *, mend: bool = False, deep: bool = False) -> list[Fin
     findings = (repair if mend else examine)(data / LEDGER)
     if any(each.severity == "refused" for each in findings):
         return findings
+    known: KnownAgents | None = None
     try:
         known = cold_view(data / LEDGER)
     except LedgerError as problem:
-        known = KnownAgents({})
         what = f"which storages there should be is not known, because the ledger cannot be read: {problem.problem}"
         severity: Severity = "warning" if any(each.severity == "damage" for each in findings) else "damage"
         findings.append(Finding(severity, what, "repair the ledger, and ask again"))
@@ -389,6 +389,7 @@ def replica(
     """
     if place := bucket_of(data):
         raise BadRequest("dir", f"{place} is a bucket already: what is acknowledged is there")
+    check_there(data)
     with served(data) as runtime:
         told = None if runtime is None else runtime.ask("ps", 0)["supervisor"].get("replica")
         if url is not None or off:
@@ -396,8 +397,6 @@ def replica(
                 raise BadRequest("off", "name a bucket, or say --off")
             if runtime is not None:
                 raise BadRequest("replica", f"a supervisor serves {data}; `perdure stop` it first")
-            if not data.is_dir():
-                raise BadRequest("data", f"there is no directory {data}")
             wanted = checked_replica(url or "", lag_ms, lag_max_ms)
             if url:
                 actors.check_bucket("replica", url)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from perdure.actors import data_directory
-from perdure.ledger import BadRequest, Status, lasting
+from perdure.ledger import BadRequest, Status, lasting, name_of, type_of
 
 HERE: Final = Path("perdure-data")
 AGE_MAX_MS: Final = 36_500 * 86_400_000
@@ -38,6 +38,11 @@ def directory(given: str | Path) -> Path:
 def check_there(data: Path) -> None:
     if not data.exists():
         raise BadRequest("data", f"there is no directory {data}")
+
+
+def check_address(field: str, agent: str) -> None:
+    if not name_of(agent) or ":" not in type_of(agent):
+        raise BadRequest(field, f"{agent!r:.200} is no address of an agent; one is name@module:Class")
 
 
 Data = Annotated[
@@ -86,6 +91,8 @@ def _filter(
     ended_older_than: Annotated[str | None, typer.Option(help="Only runs that ended at least so long ago.")] = None,
     ended_newer_than: Annotated[str | None, typer.Option(help="Only runs that ended at most so long ago.")] = None,
 ) -> dict[str, Any]:
+    if parent is not None:
+        check_address("parent", parent)
     # As a dict, because `RunFilter` brings much with it: it is loaded by the commands that need it.
     given: dict[str, Any] = {
         "status": [str(each) for each in status] if status else None,

@@ -24,7 +24,7 @@ from rich.text import Text
 
 from perdure import actors
 from perdure.actors import RunFilter, mistakable, wanted_by
-from perdure.ledger import BadRequest, SupervisorUnreachable, Wanted, bucket_of, given_as, lasting
+from perdure.ledger import BadRequest, SupervisorUnreachable, Verb, Wanted, bucket_of, given_as, lasting
 from perdure.scenarios.commands.background import about, counted, of_storages, show_agent, storages_of, tally
 from perdure.scenarios.commands.opening import ColdLedger, opened
 from perdure.scenarios.commands.options import HERE, AsJson, Data, check_there, choosing
@@ -103,6 +103,8 @@ def ps(
             )
         _watch(data, limit, as_json=as_json)
         return
+    if page > 1 and (agent is not None or not listing):
+        raise BadRequest("page", "only lists have pages; say --all, or choose runs by options")
     if agent is not None:
         with opened(data) as ledger, storages_of(ledger, data) as storages:
             show_agent(about(ledger, storages, agent), as_json=as_json)
@@ -117,6 +119,8 @@ def ps(
             }
         if listing:
             told |= _page(ledger, wanted, limit, page)
+            if not told["listed"] and wanted.agent_type:  # refused if it is mistyped
+                ledger.ask("chosen", Verb.CLEAR, [*Wanted(agent_type=wanted.agent_type)], 1, 0)
     if as_json:
         print(json_of(told))
     elif listing:

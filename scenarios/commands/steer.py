@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perdure.actors import PAST, BulkPass, BulkReport, RunFilter, chosen_by, wanted_by
-from perdure.ledger import BY_OPERATOR, HARD, BadRequest, Verb, name_of, type_of
+from perdure.ledger import BY_OPERATOR, HARD, BadRequest, Verb
 from perdure.scenarios.commands.opening import ColdLedger, opened
-from perdure.scenarios.commands.options import HERE, AsJson, Data, choosing
+from perdure.scenarios.commands.options import HERE, AsJson, Data, check_address, choosing
 from perdure.scenarios.commands.shown import json_of
 from perdure.scenarios.exits import DIFFERS
 from perdure.scenarios.live_view import plural, were
@@ -166,7 +166,11 @@ def clear(
 
 
 def _check_alone(field: str, which: RunFilter, *, everything: bool, dry_run: bool) -> None:
-    if which or everything or dry_run:
+    if dry_run and not which and not everything:
+        raise BadRequest(
+            "dry-run", "it counts runs that options choose, and here it is named what is meant; nothing was done"
+        )
+    if which or everything:
         raise BadRequest(field, "name what is meant, or choose runs by options, but not both; nothing was done")
 
 
@@ -260,8 +264,7 @@ def forget(
         perdure forget "anna@desk.agents:Assistant"
         perdure forget "anna@desk.agents:Assistant" --yes
     """
-    if not name_of(agent) or ":" not in type_of(agent):
-        raise BadRequest("agent", f"{agent!r} is no address of an agent; one is name@module:Class")
+    check_address("agent", agent)
     with opened(data) as ledger:
         if more := _more(ledger.ask("at_stake", [], agent)):
             _confirm(f"agent {agent} would be deleted, and with it {more}", yes=yes)

@@ -44,6 +44,15 @@ def test_nothing_is_found_where_nothing_is_wrong_and_nothing_is_changed(data: Pa
     assert files(data) == before
 
 
+def test_of_a_ledger_that_is_missing_nothing_is_said_that_only_it_could_tell(data: Path) -> None:
+    (data / "ledger" / "ledger.db").unlink()
+    said = "\n".join(f"{each.what} {each.advice}" for each in diagnosis(data))
+    assert "because the ledger cannot be read: ledger.db is missing beside its journal" in said
+    assert "2 storages can be read" in said
+    for untrue in ("cannot be written", "serves", "as far as the ledger says"):
+        assert untrue not in said
+
+
 def test_a_missing_storage_is_told_with_how_far_it_had_come(data: Path) -> None:
     file_of(data, ANNA).unlink()
     (found,) = wrong(data)

@@ -821,11 +821,12 @@ def test_runs_are_cancelled_and_tried_again_by_a_filter_and_the_report_is_an_obj
     assert json.loads(perdure("show", "one", "--data", archive, "--json").stdout)["error"] == "cancelled by an operator"
     assert perdure("retry", "--error", "broke", "--yes", "--data", archive).stdout == "1 run was tried again.\n"
     assert json.loads(perdure("show", "e1", "--data", archive, "--json").stdout)["retries"] == 1
-    refused = perdure("cancel", "--type", "m:Reader", "--yes", "--json", "--data", archive)
-    assert (refused.stdout, str(refused.exception)) == (
-        "",
-        "type: no run of 'm:Reader' is known; there are runs of Reader",
-    )
+    for words in (["cancel", "--yes"], ["ps", "--status", "error"]):
+        refused = perdure(*words, "--type", "m:Reader", "--json", "--data", archive)
+        assert (refused.stdout, str(refused.exception)) == (
+            "",
+            "type: no run of 'm:Reader' is known; there are runs of Reader",
+        )
     assert perdure("retry", "--all", "--dry-run", "--data", archive).stdout == (
         "there is no run that would be tried again.\n"
     )
@@ -1000,7 +1001,11 @@ def test_retry_shows_ids_as_they_are() -> None:
         (["cancel", "--undoing", "--ended-older-than", "1d"], "undoing: a run that is undoing has not ended"),
         (["clear", "--error", ""], "error: is empty"),
         (["cancel", "one", "--all"], "run: name what is meant, or choose runs by options"),
-        (["retry", "one", "--dry-run"], "run: name what is meant"),
+        (["retry", "one", "--dry-run"], "dry-run: it counts runs that options choose, and here it is named"),
+        (["ps", "--parent", "desk"], "parent: 'desk' is no address of an agent; one is name@module:Class"),
+        (["cancel", "--parent", "desk@Desk", "--yes"], "parent: 'desk@Desk' is no address"),
+        (["ps", "--page", "2"], "page: only lists have pages; say --all"),
+        (["replica", "--data", "nowhere"], "data: there is no directory nowhere"),
         (["clear", "one", "--status", "error"], "run: name what is meant"),
         (["replay", "1", "--story", "none"], "story"),
         (["run", "fan-out", "--world", "sim", "--resume"], "resume"),
