@@ -1,4 +1,4 @@
-"""Words for durations, counts, and what pydantic says."""
+"""Words for durations, counts, and what pydantic says; and words of others for a terminal."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ import re
 
 _SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
 _UNITS = ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min"), (_SECOND, "s"))
+_OBEYED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]|\r(?!\n)")
+
+
+def harmless(text: str) -> str:
+    """A text without what a terminal would obey, or what turns the order of its letters; its lines stay lines."""
+    return _OBEYED.sub("�", text)
 
 
 def lasting(ms: float) -> str:

@@ -20,6 +20,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from perdure.ledger import BadRequest, PerdureError
+from perdure.ledger.wording import harmless
 from perdure.scenarios.commands.catalog import CATALOG
 from perdure.scenarios.exits import DIFFERS, REFUSED, UNREAD, code_of
 
@@ -211,7 +212,7 @@ def _play(output: tuple[TextIO, TextIO]) -> None:
     try:
         app()
     except PerdureError as problem:
-        print(f"perdure: {problem}", file=sys.stderr)
+        print(f"perdure: {harmless(str(problem))}", file=sys.stderr)
         sys.exit(REFUSED)
     except KeyboardInterrupt as stop:
         sys.exit(code_of(stop))

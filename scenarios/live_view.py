@@ -16,10 +16,14 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from perdure.ledger.wording import harmless
+
 FRAME_S: Final = 0.25
 LINE_S: Final = 1.0
 MILESTONES_MAX: Final = 3
 COLUMNS: Final = ("run", "attempt", "progress", "phase", "milestones", "host", "agent")
+
+_IN_A_ROW: Final = str.maketrans("\r\n\t", "   ")
 
 Row = dict[str, Any]
 """A run, as the supervisor's overview (`ps`) has it."""
@@ -63,7 +67,7 @@ class PipeScreen(Screen):
             self.say(line)
 
     def say(self, text: str) -> None:
-        print(f"{self._stamp()}{text}", flush=True)
+        print(f"{self._stamp()}{harmless(text)}", flush=True)
 
 
 class TerminalScreen(Screen):
@@ -87,7 +91,7 @@ class TerminalScreen(Screen):
             self._draw()
 
     def say(self, text: str) -> None:
-        self._console.print(Text(f"{self._stamp()}{text}", style="yellow"))
+        self._console.print(Text(f"{self._stamp()}{harmless(text)}", style="yellow"))
 
     def _draw(self) -> None:
         if self._view is not None:
@@ -144,7 +148,13 @@ def _cells(row: Row) -> tuple[RenderableType, ...]:
     words = f"waits for {row['waits_for']}" if row.get("waits_for") else words
     milestones = " ".join(row["milestones"][-MILESTONES_MAX:])
     kind = row["agent_type"].rpartition(":")[2]
-    return row["run_id"][:14], str(row["attempt"]), bar, words, milestones, (row["host"] or "–")[:12], kind
+    host = (row["host"] or "–")[:12]
+    return _plain(row["run_id"][:14]), str(row["attempt"]), bar, _plain(words), _plain(milestones), host, _plain(kind)
+
+
+def _plain(text: str) -> Text:
+    # In a `Text`, brackets are no markup.
+    return Text(harmless(text.translate(_IN_A_ROW)))
 
 
 def hosts_line(overview: dict[str, Any]) -> Text:

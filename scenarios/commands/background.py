@@ -5,7 +5,6 @@ An agent's storage is read from a copy, whether the agent sleeps or is at work. 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +17,15 @@ from perdure.ledger import BadRequest, LedgerError, name_of, type_of
 from perdure.ledger.maintenance.looking import OneStorage, StorageSource, look, opened_copy
 from perdure.scenarios.commands.opening import ColdLedger, opened
 from perdure.scenarios.commands.options import HERE, AsJson, Data
-from perdure.scenarios.commands.shown import awaited_in_words, instant, json_of, print_pairs, print_table, shortened
+from perdure.scenarios.commands.shown import (
+    awaited_in_words,
+    instant,
+    json_of,
+    print_pairs,
+    print_table,
+    say,
+    shortened,
+)
 
 if TYPE_CHECKING:
     from perdure.actors import Runtime
@@ -151,7 +158,7 @@ def show_agent(told: Told, *, as_json: bool) -> None:
     known = {name: value for name, value in told.items() if name not in (*_TOLD_BY_PLACE, *lists) and value}
     print_pairs({"agent": told["agent"], "is": place, **known})
     for line in tables:
-        print(f"table  {line}")
+        say(f"table  {line}")
     for kind, rows in lists.items():
         if kind != "tables":
             print(f"\n{kind}: {counted(kind, tally_of(rows))}")
@@ -207,7 +214,7 @@ def _list(kind: str, data: Path, agent: str | None, limit: int, *, failed: bool,
     elif not chosen:
         print(f"There are no {'failed ' * failed}{kind} in {count} storages.")
     for each in problems:
-        print(f"perdure: a storage cannot be read: {each}; ask `perdure doctor`", file=sys.stderr)
+        say(f"perdure: a storage cannot be read: {each}; ask `perdure doctor`", aside=True)
 
 
 def _fiber_cells(row: Told) -> tuple[str, ...]:

@@ -18,10 +18,11 @@ import typer
 
 from perdure.actors import LOGS, ClusterLogs, WantedLogs, ray_of
 from perdure.ledger import bucket_of, check_format
+from perdure.ledger.wording import harmless
 from perdure.scenarios.commands.background import of_storages
 from perdure.scenarios.commands.opening import ColdLedger, opened, served
 from perdure.scenarios.commands.options import HERE, AsJson, Data, RunId, check_there, duration_ms
-from perdure.scenarios.commands.shown import equation, json_of, print_pairs
+from perdure.scenarios.commands.shown import equation, json_of, print_pairs, say
 
 if TYPE_CHECKING:
     from perdure.actors import Runtime  # which brings Ray with it; a cold directory needs none
@@ -60,7 +61,10 @@ def explain(run_id: RunId, data: Data = HERE, as_json: AsJson = False) -> None:
     """
     with opened(data) as ledger:
         said = ledger.ask("explain", run_id)
-    print(json_of(said) if as_json else "\n".join(said))
+    if as_json:
+        print(json_of(said))
+    else:
+        say("\n".join(said))
 
 
 def audit(data: Data = HERE, as_json: AsJson = False) -> None:
@@ -80,8 +84,9 @@ def audit(data: Data = HERE, as_json: AsJson = False) -> None:
     else:
         print(equation(told) + (" (balanced)" if told["balanced"] else " (NOT balanced)"))
         for mail in told["parked_mail"]:
-            print(f"parked: {shlex.quote(mail['mail_id'])} for {mail['recipient']}.{mail['handler']}: {mail['error']}")
-        print("".join(f"found at the start: {finding}\n" for finding in told["findings"]), end="")
+            say(f"parked: {shlex.quote(mail['mail_id'])} for {mail['recipient']}.{mail['handler']}: {mail['error']}")
+        for finding in told["findings"]:
+            say(f"found at the start: {finding}")
     if not told["balanced"]:
         raise typer.Exit(1)
 
@@ -180,7 +185,7 @@ async def _show(found: ClusterLogs, wanted: WantedLogs, last: int, *, follow: bo
 
 def _print(records: Iterable[dict[str, Any]], *, as_json: bool) -> None:
     for record in records:
-        print(json.dumps(record) if as_json else _line(record))
+        print(json.dumps(record) if as_json else harmless(_line(record)))
     sys.stdout.flush()
 
 

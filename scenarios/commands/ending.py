@@ -20,7 +20,7 @@ from perdure.ledger.store.integrity import refuse_if_in_use
 from perdure.policies import StrikeTarget
 from perdure.scenarios.commands.opening import ColdLedger
 from perdure.scenarios.commands.options import HERE, AsJson, Data, check_there, duration_ms
-from perdure.scenarios.commands.shown import equation, in_words, json_of, percentiles, shortened
+from perdure.scenarios.commands.shown import equation, in_words, json_of, percentiles, say, shortened
 from perdure.scenarios.exits import STOPPED
 from perdure.scenarios.faults.chaos import ACCOUNT, LIVE_MAX, Account, Chaos, Plan
 from perdure.scenarios.faults.observer import Observer
@@ -92,7 +92,7 @@ def kill(
     order, wait_s = KillChoice(what, name, fraction, all_hosts, seed), duration_ms(wait, "wait", WAIT_MAX_MS) / 1000
     _check(order)
     check_there(data)
-    told = asyncio.run(_carry_out(data, order, wait_s, print if not as_json else lambda _said: None))
+    told = asyncio.run(_carry_out(data, order, wait_s, say if not as_json else lambda _said: None))
     if as_json:
         print(json_of(told))
 
@@ -335,9 +335,9 @@ def chaos(
     check_there(data)
     screen = Screen() if as_json else PipeScreen(stamp)
     told, wrong = asyncio.run(_play(data, plan, screen.say))
-    print(json.dumps(told) if as_json else "\n".join(_sentences(told)))
+    say(json.dumps(told) if as_json else "\n".join(_sentences(told)))
     for difference in wrong:
-        print(f"differs: {difference}", file=sys.stderr)
+        say(f"differs: {difference}", aside=True)
     if wrong:
         raise typer.Exit(1)
 

@@ -46,7 +46,7 @@ from perdure.ledger.maintenance.target import BackupTarget
 from perdure.ledger.store.integrity import Finding, Severity, examine, is_begun, repair
 from perdure.scenarios.commands.opening import served
 from perdure.scenarios.commands.options import HERE, AsJson, Data, check_there, directory
-from perdure.scenarios.commands.shown import instant, json_of, replica_words
+from perdure.scenarios.commands.shown import instant, json_of, replica_words, say
 from perdure.scenarios.exits import REFUSED
 
 Directory = Annotated[Path, typer.Argument(help="The data directory.", parser=directory, metavar="DIR")]
@@ -204,7 +204,7 @@ def restore(
     else:
         told = _bring_backup(BackupTarget(target), data, name, replace=replace)
     if not as_json:
-        print("\n".join(told))
+        say("\n".join(told))
     show(ledger.examine_bucket(url, deep=False) if url else diagnosis(data.resolve()), as_json=as_json)
 
 
@@ -346,7 +346,7 @@ def show(findings: list[Finding], *, as_json: bool = False) -> None:
         print(json_of([{"severity": each.severity, "what": each.what, "advice": each.advice} for each in findings]))
     else:
         for each in findings:
-            print(f"{each.severity:8} {each.what}" + (f" – {each.advice}" if each.advice else ""))
+            say(f"{each.severity:8} {each.what}" + (f" – {each.advice}" if each.advice else ""))
     severities = {each.severity for each in findings}
     if severities & {"damage", "refused"}:
         raise typer.Exit(1 if "damage" in severities else REFUSED)

@@ -51,7 +51,7 @@ Data = Annotated[
 TakeOver = Annotated[
     bool, typer.Option("--take-over", help="Take a bucket even from another Ray that serves it now, and then ends.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object at the end, and nothing else.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON at the end, an object or an array, and nothing else.")]
 RunId = Annotated[str, typer.Argument(help="The id of a run; `perdure ps` shows the live ones.")]
 
 

@@ -28,7 +28,7 @@ from perdure.ledger import BadRequest, SupervisorUnreachable, Verb, Wanted, buck
 from perdure.scenarios.commands.background import about, counted, of_storages, show_agent, storages_of, tally
 from perdure.scenarios.commands.opening import ColdLedger, opened
 from perdure.scenarios.commands.options import HERE, AsJson, Data, check_there, choosing
-from perdure.scenarios.commands.shown import equation, json_of, print_hosts, print_live, print_runs, replica_words
+from perdure.scenarios.commands.shown import equation, json_of, print_hosts, print_live, print_runs, replica_words, say
 from perdure.scenarios.exits import TERMINATED
 from perdure.scenarios.faults.observer import Observer
 from perdure.scenarios.faults.strikes import Overview, Strike, Victim
@@ -159,7 +159,7 @@ def _print_overview(data: Path, told: dict[str, Any]) -> None:
     by = f"served by process {served['pid']} on {served['node']}" if served else nobody
     print(f"{given_as(data)}: {by}")
     for words in mistakable(data / "code"):
-        print(f"names  {words}")
+        say(f"names  {words}")
     print("runs   " + (", ".join(f"{count} {status}" for status, count in runs.items() if count) or "none"))
     print("mail   " + equation(told["audit"]))
     if served and "replica" in served:
@@ -169,13 +169,13 @@ def _print_overview(data: Path, told: dict[str, Any]) -> None:
     said = [f"for {lasting(for_ms)}"] * math.isfinite(for_ms) + [f"at most {most:,.0f}"] * math.isfinite(most)
     if said:
         print(f"kept   ended runs {', '.join(said)}; older ones that nobody needs are cleared")
-    print(f"work   {_background(told['background'])}")
+    say(f"work   {_background(told['background'])}")
     if any(told["code"].values()):
         print(f"code   {_code(told['code'])}")
     for each in told["unstartable"]:
-        print(f"hosts  {each['told']}")
+        say(f"hosts  {each['told']}")
     for each in (*told["elsewhere"], *told["draining"]):
-        print(f"nodes  {each['told']}")
+        say(f"nodes  {each['told']}")
     print_hosts([*told["hosts"], *told["gateways"]])
     print_live(told["live"])
     left = runs["starting"] + runs["running"] - len(told["live"])

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from perdure import actors
 from perdure.ledger import lasting
+from perdure.ledger.wording import harmless
 from perdure.policies import is_number
 from perdure.scenarios.live_view import Terminal
 
@@ -32,7 +33,7 @@ def json_of(told: object) -> str:
 def print_pairs(told: dict[str, Any]) -> None:
     width = max(map(len, told), default=0) + 2
     for name, value in told.items():
-        print(f"{name:{width}}{_value(name, value)}")
+        say(f"{name:{width}}{_value(name, value)}")
 
 
 def _value(name: str, value: object) -> str:
@@ -40,7 +41,7 @@ def _value(name: str, value: object) -> str:
         return instant(value) if value else "–"
     if is_number(value) and name.endswith("_ms"):
         return lasting(value) if not math.isfinite(value) else f"{value} ({lasting(value)})"
-    return harmless(value) if isinstance(value, str) else json_of(value)
+    return value if isinstance(value, str) else json_of(value)
 
 
 def instant(at_ms: float) -> str:
@@ -87,9 +88,9 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def harmless(text: str) -> str:
-    """A text without what a terminal would obey; its lines stay lines."""
-    return "".join(each if each.isprintable() or each in "\n\t" else "�" for each in text)
+def say(text: str, *, aside: bool = False) -> None:
+    """Print a text in which there may be words of agents; `aside`, where errors go."""
+    print(harmless(text), file=sys.stderr if aside else sys.stdout)
 
 
 def shortened(text: str) -> str:
@@ -129,7 +130,7 @@ def print_table(titles: Iterable[str], rows: Iterable[tuple[str, ...]]) -> None:
     """A table that never cuts its first column: ids are copied from it. On a narrow terminal the widest of the others are cut."""
     console = Terminal(width=None if sys.stdout.isatty() else PIPE_COLUMNS, highlight=False, markup=False)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    heads, cells = list(titles), list(rows)
+    heads, cells = list(titles), [tuple(map(_in_a_row, row)) for row in rows]
     for place, (title, width) in enumerate(zip(heads, _widths([tuple(heads), *cells], console.width), strict=True)):
         table.add_column(title, no_wrap=place > 0, overflow="ellipsis" if place else "fold", width=width)
     for row in cells:
@@ -137,6 +138,10 @@ def print_table(titles: Iterable[str], rows: Iterable[tuple[str, ...]]) -> None:
     if table.row_count:
         console.print()
         console.print(table)
+
+
+def _in_a_row(cell: str) -> str:
+    return harmless(cell.replace("\r", r"\r").replace("\n", r"\n").replace("\t", r"\t"))
 
 
 def _widths(rows: list[tuple[str, ...]], most: int) -> list[int]:

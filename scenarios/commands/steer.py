@@ -15,7 +15,7 @@ from perdure.actors import PAST, BulkPass, BulkReport, RunFilter, chosen_by, wan
 from perdure.ledger import BY_OPERATOR, HARD, BadRequest, Verb
 from perdure.scenarios.commands.opening import ColdLedger, opened
 from perdure.scenarios.commands.options import HERE, AsJson, Data, check_address, choosing
-from perdure.scenarios.commands.shown import json_of
+from perdure.scenarios.commands.shown import json_of, say
 from perdure.scenarios.exits import DIFFERS
 from perdure.scenarios.live_view import plural, were
 
@@ -200,7 +200,7 @@ def _steer(
             if dry_run or not counted.found:
                 counted.dry_run = dry_run
                 words = _count_in_words(verb, counted)
-                print(json_of(counted.told()) if as_json else words if words.endswith("…") else f"{words}.")
+                say(json_of(counted.told()) if as_json else words if words.endswith("…") else f"{words}.")
                 return
             _confirm(_count_in_words(verb, counted), yes=False, as_json=as_json)
         job = BulkPass(verb, wanted, reason=reason)
@@ -218,7 +218,7 @@ def _make(job: BulkPass, ledger: ColdLedger | Runtime, *, as_json: bool) -> None
         if is_over or job.report.found:  # else it was refused, and nothing was done
             whole = {"whole": is_over}
             words = json_of(job.report.told() | whole) if as_json else "\n".join(_report_in_words(job.verb, job.report))
-            print(words)
+            say(words)
             if not is_over:
                 print("It was cut off, so there may be more; the same command goes on with them.", file=sys.stderr)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter
 from typing import Annotated, Any, Final
@@ -16,7 +15,7 @@ from perdure.ledger.storage.agent_storages import VERSION
 from perdure.scenarios.commands.background import SMALL_BYTES, of_storages
 from perdure.scenarios.commands.opening import opened
 from perdure.scenarios.commands.options import HERE, AsJson, Data
-from perdure.scenarios.commands.shown import instant, json_of, print_table
+from perdure.scenarios.commands.shown import instant, json_of, print_table, say
 
 STORAGES_MAX: Final = 1_000  # that are looked at
 LEAVE_S: Final = 3.0  # for agents to leave
@@ -114,14 +113,14 @@ def _print(told: Told) -> None:
     print_table(titles, map(_cells, told["types"]))
     older = [(row, each) for row in told["types"] for each in row["runs_with_older_code"]]
     for row, each in older:
-        print(f"older   run {each['run_id']} of {row['agent_type']} keeps version {_short(each['version'])}")
+        say(f"older   run {each['run_id']} of {row['agent_type']} keeps version {_short(each['version'])}")
     parked = [each for row in told["types"] for each in row["parked_runs"]]
     for each in parked:
-        print(f"parked  run {each['run_id']}: {' '.join(each['error'].split())}")
+        say(f"parked  run {each['run_id']}: {' '.join(each['error'].split())}")
     if "moved" in told:
         print(f"Agents that have left, and take the newest code when they wake: {told['moved']}.")
         for each in (each for row in told["types"] for each in row["agents_with_older_code"]):
-            print(f"stays   {each['agent']} with version {_short(each['version'])}: {each['because']}")
+            say(f"stays   {each['agent']} with version {_short(each['version'])}: {each['because']}")
     elif any(row["awake_older"] for row in told["types"]):
         print("Agents take the newest code when they wake next; they leave as soon as they are at rest.")
     if older:
@@ -133,7 +132,7 @@ def _print(told: Told) -> None:
             "A parked run goes on when code comes that it fits; `perdure retry RUN` tries it, `perdure cancel RUN` gives it up."
         )
     for each in told["unreadable"]:
-        print(f"perdure: a storage cannot be read: {each}; ask `perdure doctor`", file=sys.stderr)
+        say(f"perdure: a storage cannot be read: {each}; ask `perdure doctor`", aside=True)
 
 
 def _cells(row: Told) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from perdure.ledger import AskClosed, BadRequest, check_id, lasting
 from perdure.policies import Limits
 from perdure.scenarios.commands.opening import opened
 from perdure.scenarios.commands.options import HERE, AsJson, Data, RunId
-from perdure.scenarios.commands.shown import instant, json_of, print_pairs, print_table, shortened
+from perdure.scenarios.commands.shown import instant, json_of, print_pairs, print_table, say, shortened
 from perdure.scenarios.live_view import plural
 
 
@@ -44,7 +44,7 @@ def send(
     when = "It waits for it" if is_awaited else "It takes it when it waits for it"
     if waits is not None and waits["paused"]:
         when = f"It is paused, and takes it when it {'is resumed' if is_awaited else 'goes on and waits for it'}"
-    print(f"Event {event!r} is sent to run {run_id}. {when}.")
+    say(f"Event {event!r} is sent to run {run_id}. {when}.")
 
 
 def _value(text: str) -> object:

@@ -426,6 +426,28 @@ def asking(data: Path) -> Path:
     return data
 
 
+def test_words_of_agents_are_shown_without_what_a_terminal_would_obey(data: Path) -> None:
+    """By each command; and an id is in one row, and can be read."""
+    with closing(DuckDBStore(data / "ledger", fsync=False)) as store:
+        view = restore(store.boot())
+        facts = [
+            RunRequested("tab\tbed", "Reader", "", "", "digest", b"\x01", {}, 0),
+            RunFailed("tab\tbed", 0, "red \x1b[31m\x07 flag\r\n of \u202elatin 👩\u200d🚀", True),
+        ]
+        store.append([record_fact(view, fact, 3_000) for fact in facts], [])
+    told = [
+        perdure(*words, "--data", data).stdout
+        for words in (["ps", "--all"], ["explain", "tab\tbed"], ["show", "tab\tbed"])
+    ]
+    for each in told:
+        assert not [letter for letter in ("\x1b", "\x07", "\u202e") if letter in each]
+        assert "red �[31m� flag" in each
+        assert "of �latin 👩\u200d🚀" in each
+    (row,) = [line for line in told[0].splitlines() if line.startswith("tab")]
+    assert row.startswith(r"tab\tbed  Reader")
+    assert "\x1b" in json.loads(perdure("show", "tab\tbed", "--json", "--data", data).stdout)["error"]
+
+
 def test_what_runs_ask_is_listed_a_line_each_and_without_what_a_terminal_would_obey(asking: Path) -> None:
     listed = perdure("asks", "--data", asking).stdout
     rows = [line.split("  ")[0] for line in listed.splitlines() if line.startswith("it's")]

@@ -96,3 +96,11 @@ def test_who_follows_sees_each_record_once_across_new_hosts_full_files_and_half_
     assert [record["text"] for record in files.look(WantedLogs())] == ["whole"]
     other.write_text(log.record(22, "INFO", "stdout", "new", None))
     assert [record["text"] for record in files.look(WantedLogs())] == ["new"], "a shorter file is another one"
+
+
+def test_what_an_agent_prints_moves_no_cursor_and_colours_nothing(tmp_path: Path) -> None:
+    log = ProcessLog(tmp_path / "logs", "h1", 1e9)
+    log.write(log.record(time.time(), "INFO", "stdout", "red \x1b[31m flag\n\tof \x07 two lines", CHILD))
+    told = CliRunner().invoke(app, ["logs", "--data", str(tmp_path)]).stdout
+    assert told.endswith("stdout: red �[31m flag\n\tof � two lines\n")
+    assert shown(tmp_path) == ["red \x1b[31m flag\n\tof \x07 two lines"], "a program has it as it is"
