@@ -22,7 +22,7 @@ from typer.core import TyperCommand, TyperGroup
 from perdure.ledger import BadRequest, PerdureError
 from perdure.ledger.wording import harmless
 from perdure.scenarios.commands.catalog import CATALOG
-from perdure.scenarios.exits import DIFFERS, REFUSED, UNREAD, code_of
+from perdure.scenarios.exits import DIFFERS, REFUSED, UNREAD, code_of, heed_sigterm
 
 
 def say_version(asked: bool) -> None:
@@ -167,6 +167,12 @@ class Commands(LazyGroup):
         "bench": Entry("bench.command:bench", "Measure throughput, latency and recovery."),
     }
 
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as stop:  # of which typer would make 130, whatever it is
+            raise typer.Exit(code_of(stop)) from None
+
 
 app = typer.Typer(
     name="perdure",
@@ -201,6 +207,7 @@ NOT_ALLOWED: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 def main() -> None:
     have_streams()
+    heed_sigterm()
     output = sys.stdout, sys.stderr
     try:
         _play(output)

@@ -27,7 +27,7 @@ from perdure.ledger import BadRequest, given_as, is_url
 from perdure.scenarios.cast.demo import PLACE, Repeater
 from perdure.scenarios.commands.ending import stopped_words
 from perdure.scenarios.commands.options import HERE, Data, TakeOver
-from perdure.scenarios.exits import heed_sigterm
+from perdure.scenarios.exits import heed_no_more, heed_sigterm, terminating
 
 DEMO: Final = "perdure.scenarios.cast.demo:AGENTS"
 TOKEN_CHARS_MIN: Final = 16
@@ -101,7 +101,9 @@ def serve(
         with Runtime(data, address=address, take_over=take_over) as runtime:
             if demo:
                 runtime.agent(Repeater, PLACE).begin()
-            _stop_if_asked(data, asyncio.run(_serve(runtime, plan, workers, data)))
+            wish_ms = asyncio.run(_serve(runtime, plan, workers, data))
+            heed_no_more()  # what is open is closed in peace
+            _stop_if_asked(data, wish_ms)
 
 
 def _stop_if_asked(data: Path, timeout_ms: int | None) -> None:
@@ -129,7 +131,7 @@ async def _serve(runtime: Runtime, plan: ServePlan, workers: int, data: Path) ->
     """Serve until a signal, or until somebody has asked for a stop of everything; returns how long work may go on in that case."""
     gateways = Gateways(runtime.cluster, plan, plan.port, workers, _say)
     stopped, loop = asyncio.Event(), asyncio.get_running_loop()
-    for each in (signal.SIGINT, signal.SIGTERM):
+    for each in (signal.SIGINT, *terminating()):
         loop.add_signal_handler(each, stopped.set)
     await gateways.start()
     try:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from perdure.scenarios.cli import main
+from perdure.scenarios.commands.opening import ColdLedger
+from perdure.scenarios.exits import TERMINATED, Terminated, heed_sigterm
 from tests.scenarios.test_cli import data, perdure  # noqa: F401 - one is a fixture
 
 MAIN = "from perdure.cli import main; main()"
@@ -129,3 +133,43 @@ def test_a_command_without_standard_files_asks_nobody_and_says_what_it_can(data:
     assert told.returncode == 2
     assert "nobody is there to be asked" in told.stderr
     assert shell('perdure ps --all --data "$D" <&- >&- 2>&-', data).returncode == 0
+
+
+@pytest.fixture
+def own_signals() -> Iterator[None]:
+    """What the command does with signals is undone."""
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for each, handler in before.items():
+        signal.signal(each, handler)
+
+
+@pytest.mark.usefixtures("own_signals")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_command_that_is_terminated_ends_once_and_by_its_own_exit_code(
+    data: Path,  # noqa: F811
+    number: signal.Signals,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def terminated(ledger: ColdLedger, *_: object) -> None:
+        try:
+            signal.raise_signal(number)
+        finally:
+            signal.raise_signal(number)  # which does not hinder the end
+            done.append(ledger)
+
+    done: list[ColdLedger] = []
+    monkeypatch.setattr(ColdLedger, "ask", terminated)
+    monkeypatch.setattr("sys.argv", ["perdure", "ps", "--data", str(data)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert (end.value.code, len(done)) == (TERMINATED, 1)
+
+
+@pytest.mark.usefixtures("own_signals")
+def test_a_command_below_nohup_outlives_its_terminal() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    heed_sigterm()
+    signal.raise_signal(signal.SIGHUP)
+    with pytest.raises(Terminated):
+        signal.raise_signal(signal.SIGTERM)
