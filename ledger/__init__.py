@@ -69,6 +69,7 @@ if TYPE_CHECKING:
         bring_up_to_date,
         check_format,
         keep_word,
+        unreadable,
         word_of,
     )
     from perdure.ledger.effects import (
@@ -340,7 +341,7 @@ if TYPE_CHECKING:
     )
     from perdure.ledger.view import ALARM_OF_RUN, View, last_end
     from perdure.ledger.whole_files import add_line, keep_whole, lines_of, numbered_lines, write_at
-    from perdure.ledger.wording import lasting, of_json
+    from perdure.ledger.wording import harmless, lasting, of_json
 
 if __name__ != "perdure.ledger":  # imported from a checkout: every module would exist twice
     raise ImportError("this folder is a part of the package `perdure`: import `perdure.ledger`")

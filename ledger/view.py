@@ -19,7 +19,7 @@ from perdure.ledger.facts import Fact
 from perdure.ledger.ids import is_within, origin_of, parent_of, root_of, type_of
 from perdure.ledger.indexes import Families, LineKey, PendingMail, Timers, WaitQueues, ancestors, line_for
 from perdure.ledger.mail import EVENT, Mail, MailEvent, MailState, Slot, handler_of
-from perdure.ledger.run import Run, apply, run_of
+from perdure.ledger.run import Run, RunWait, apply, run_of
 from perdure.ledger.store.store import Record
 from perdure.policies import Leap, NodeDrain, runs_of
 
@@ -442,8 +442,8 @@ class View:
 
     def come_to(self, run: Run) -> list[str]:
         # Which of the events that it waits for have come.
-        come, wait = self.events.get(run.run_id, ()), run.wait
-        return [] if wait is None else [name for key in come if (name := _event_in(self.mail[key])) in wait.events]
+        come, wait = [self.mail[key] for key in self.events.get(run.run_id, ())], run.wait
+        return [each.slot.removeprefix(EVENT) for each in come if wait is not None and _is_awaited(each, wait)]
 
     def enqueue(self, run: Run) -> None:
         if run.waits_for_others:
@@ -501,7 +501,7 @@ class View:
         self.mail[mail.mail_id] = mail
         self._shelve_event(mail)
         self.touched[run.run_id] = self.dirty_mail[mail.mail_id] = None
-        if run.run_id in self.waiting and run.wait is not None and _event_in(mail) in run.wait.events:
+        if run.run_id in self.waiting and run.wait is not None and _is_awaited(mail, run.wait):
             self.rest(run)
 
     def move_mail(self, event: MailEvent, *keys: str) -> None:
@@ -686,8 +686,8 @@ def last_end(view: View, agent: str) -> int:
     return max(end, run.last_seq)
 
 
-def _event_in(mail: Mail) -> str:
-    return mail.slot.removeprefix(EVENT)
+def _is_awaited(event: Mail, wait: RunWait) -> bool:
+    return event.slot.removeprefix(EVENT) in wait.events
 
 
 def _within(agent: str, among: Collection[str]) -> str:

@@ -19,8 +19,7 @@ from typing import Annotated, Any, ClassVar, Final, NamedTuple, TextIO
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from perdure.ledger import BadRequest, PerdureError
-from perdure.ledger.wording import harmless
+from perdure.ledger import BadRequest, PerdureError, harmless
 from perdure.scenarios.commands.catalog import CATALOG
 from perdure.scenarios.exits import DIFFERS, REFUSED, UNREAD, code_of, heed_sigterm
 

@@ -16,7 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from perdure.ledger.wording import harmless
+from perdure.ledger import harmless
 
 FRAME_S: Final = 0.25
 LINE_S: Final = 1.0

@@ -35,9 +35,9 @@ from perdure.ledger import (
     given_as,
     keep_whole,
     keep_word,
+    unreadable,
     where_to_ask,
 )
-from perdure.ledger.directory_format import unreadable
 
 LEDGER_FILE: Final = re.compile(r"ledger\.(db|journal\.\d+)$")
 STORAGES: Final = "agents/[0-9a-f][0-9a-f]/*.db"

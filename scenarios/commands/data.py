@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.actors import LOGS, ClusterLogs, WantedLogs, ray_of
-from perdure.ledger import bucket_of, check_format
-from perdure.ledger.wording import harmless
+from perdure.ledger import bucket_of, check_format, harmless
 from perdure.scenarios.commands.background import of_storages
 from perdure.scenarios.commands.opening import ColdLedger, opened, served
 from perdure.scenarios.commands.options import HERE, AsJson, Data, RunId, check_there, duration_ms

@@ -13,8 +13,7 @@ from rich.cells import cell_len
 from rich.table import Table
 
 from perdure import actors
-from perdure.ledger import lasting
-from perdure.ledger.wording import harmless
+from perdure.ledger import harmless, lasting
 from perdure.policies import is_number
 from perdure.scenarios.live_view import Terminal
 
