@@ -129,9 +129,9 @@ def ask_id(run_id: str, number: int) -> str:
     return f"{run_id}:{number}"
 
 
-def call_ask_id(agent: str, request_id: str, key: str) -> str:
+def call_ask_id(turn_origin: str, key: str) -> str:
     # `key` is the question's in its turn.
-    return f"{_CALL}{digest_of(pack([agent, request_id, key]))}"
+    return f"{_CALL}{digest_of(pack([turn_origin, key]))}"
 
 
 def is_call_ask(asked: object) -> bool:

@@ -133,11 +133,11 @@ class ClientAnswers:
         return [self._told(self._id(each), each.call) for each in asked if each.turn.request_id == request_id]
 
     def _closed(self, ask_id: str, said: AnswerAsk) -> AskRow:
-        agent, gone = self._state.tenant.agent_id, "its turn has ended, or waits for it no more"
+        gone = "its turn has ended, or waits for it no more"
         for turn in [*self._state.open.values(), *self._state.store.turns()]:
             for key, fields in turn.asks.items():
                 kind, _, call_id = key.partition(" ")
-                if call_ask_id(agent, turn.request_id, key) != ask_id:
+                if call_ask_id(self._state.origin_of(turn), key) != ask_id:
                     continue
                 call = AskedCall(call_id, kind, "", turn.run_id, AskRecord.from_plain(fields))
                 if not call.ask.has_answer(said.answer_id):
@@ -236,7 +236,7 @@ class ClientAnswers:
         return _Asked(turn, part, AskedCall(call_id, kind, tool, turn.run_id, ask))
 
     def _id(self, asked: _Asked) -> str:
-        return call_ask_id(self._state.tenant.agent_id, asked.turn.request_id, _key(asked.call))
+        return call_ask_id(self._state.origin_of(asked.turn), _key(asked.call))
 
     def waited_for(self, turn: Turn) -> list[str]:
         return [str(part["toolCallId"]) for part in self._waiting_calls(turn)]

@@ -269,7 +269,7 @@ class Conversation:
         # Inside a turn of this agent or a transaction a turn could never begin.
         activity, playing = ACTIVITY.get(), self.turns.playing
         work = () if activity is None else (activity.origin, activity.within)
-        if playing is not None and f"turn/{playing.live.turn.request_id}" in work:
+        if playing is not None and playing.live.activity in work:
             words = "a turn cannot wait for another turn of its own agent, nor for its own end"
             raise BadRequest(method, f"{words}; use submit_messages or add_messages")
         if is_waiting and self.tenant.transaction is not None:

@@ -130,6 +130,9 @@ class ConversationState:
             stream.wake()
         return stream
 
+    def origin_of(self, turn: Turn) -> str:
+        return turn.origin(self.tenant.agent_id)
+
     def stream_of(self, turn: Turn) -> Stream:
         # Only of a turn that has not ended.
         stream = self.streams.get(turn.request_id)

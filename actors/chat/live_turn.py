@@ -74,9 +74,15 @@ class LiveTurn:
     def __init__(self, state: ConversationState, turn: Turn) -> None:
         self.turn, self.stream = turn, state.stream_of(turn)
         self._state, self._agent, self._tenant = state, state.agent, state.tenant
+        self.origin = state.origin_of(turn)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._is_abandoned = False
         self._for_client: set[str] = set()  # the client's calls that need no approval, or have it
+
+    @property
+    def activity(self) -> str:
+        # The piece of work that it is: the origin of what its author's code asks for.
+        return f"turn/{self.origin}"
 
     @cached_property
     def tools(self) -> Toolset:
@@ -228,7 +234,7 @@ class LiveTurn:
     # one call
 
     def run_id(self, call_id: str) -> str:
-        return call_run_id(self.turn.request_id, call_id, self._part(call_id))
+        return call_run_id(self.origin, call_id, self._part(call_id))
 
     def _begin(self, part: Part) -> asyncio.Task[None] | None:
         call_id, tool = part["toolCallId"], self.tools.get(tool_name(part))
@@ -289,7 +295,7 @@ class LiveTurn:
         call_id = part["toolCallId"]
         child = ToolRun if tool.effect == "once" else RepeatableToolRun
         given = {"tool": tool.reference(self._tenant.code_dir), "input": part.get("input"), "call_id": call_id}
-        given["key"] = first_run_id(self.turn.request_id, call_id)
+        given["key"] = first_run_id(self.origin, call_id)
         more = {"timeout_ms": tool.limit_ms(self._agent.tool_timeout_ms), "approved": is_approved(part)}
         given |= {name: value for name, value in more.items() if value}
         result = await self._run(child, given, call_id, display={"name": tool.name}, placement=tool.placement)
@@ -360,7 +366,7 @@ class LiveTurn:
             call_id=call_id,
             run_id=run_id,
             attempt=attempt,
-            idempotency_key=first_run_id(self.turn.request_id, call_id),
+            idempotency_key=first_run_id(self.origin, call_id),
             report_progress=self._agent.report_progress,
             asked_to_stop=lambda: self._is_abandoned or self.turn.cancelled is not None,
             approved=is_approved(self._part(call_id)),

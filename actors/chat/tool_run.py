@@ -133,19 +133,19 @@ def is_approved(part: Part | None) -> bool:
     return part is not None and part.get("approval", {}).get("approved") is True
 
 
-def run_ids(request_id: str, call_id: str) -> tuple[str, str]:
-    # The second one is approved. Both ids are the same in every life of the turn.
-    first, second = (derived_run_id(request_id, "tool", call_id, number) for number in range(2))
+def run_ids(turn_origin: str, call_id: str) -> tuple[str, str]:
+    # The second one is approved. Both ids are the same in every life of the turn, and no other turn's (`Turn.origin`).
+    first, second = (derived_run_id(turn_origin, "tool", call_id, number) for number in range(2))
     return first, second
 
 
-def first_run_id(request_id: str, call_id: str) -> str:
+def first_run_id(turn_origin: str, call_id: str) -> str:
     # It is the call's idempotency key too.
-    return run_ids(request_id, call_id)[0]
+    return run_ids(turn_origin, call_id)[0]
 
 
-def call_run_id(request_id: str, call_id: str, part: Part | None) -> str:
-    first, second = run_ids(request_id, call_id)
+def call_run_id(turn_origin: str, call_id: str, part: Part | None) -> str:
+    first, second = run_ids(turn_origin, call_id)
     was_asked_by_run = part is not None and part.get("approval", {}).get("id") == _id_of(first)
     return second if was_asked_by_run else first
 

@@ -19,6 +19,7 @@ from typing import NotRequired, TypedDict
 
 from perdure.actors.events.message_parts import step_base
 from perdure.actors.life.documents import StoredRow
+from perdure.ledger import digest_of, pack
 from perdure.policies import (
     TURN_ENDED,
     TURN_TRANSITIONS,
@@ -126,6 +127,12 @@ class Turn(StoredRow):
     steers: str = ""
     asks: dict[str, list[object]] = field(default_factory=dict)
     began_by: str = ""
+
+    def origin(self, agent_id: str) -> str:
+        """What the ids of all that the turn has done derive from: the same in every life of it, and no other turn's, although that has
+        its request id in another chat, or here after this one was forgotten."""
+        # The turn of a run may be played before it is written, so its number does not count: it is as unique as its run.
+        return digest_of(pack([agent_id, self.request_id, 0 if self.run_id else self.number]))
 
     @property
     def is_over(self) -> bool:
@@ -238,6 +245,8 @@ class TurnPage(TypedDict):
     events: list[Event]
     next: int
     attempt: int
+    origin: str
+    """What the ids of the runs of its calls derive from (`Turn.origin`)."""
     accepted: NotRequired[bool]
     """Whether the turn is new, in the answer to the request for it."""
 

@@ -106,8 +106,8 @@ class ResponseHook:
     """
 
     def __init__(self, state: ConversationState) -> None:
-        self._agent, self._tenant = state.agent, state.tenant
-        self._untold: deque[dict[str, object]] = deque()
+        self._state, self._agent, self._tenant = state, state.agent, state.tenant
+        self._untold: deque[tuple[str, dict[str, object]]] = deque()
         self._is_telling = False
 
     def ended(self, turn: Turn, message: Message | None) -> None:
@@ -115,23 +115,22 @@ class ResponseHook:
         was_played = turn.started_at_ms or turn.status is TurnStatus.ERROR
         if not self._tenant.overrides("on_chat_response") or not was_played:
             return
-        self._untold.append(
-            {
-                "request_id": turn.request_id,
-                "status": str(turn.status),
-                "message": message,
-                "error": turn.error,
-                "continuation": bool(turn.continues),
-            }
-        )
+        told: dict[str, object] = {
+            "request_id": turn.request_id,
+            "status": str(turn.status),
+            "message": message,
+            "error": turn.error,
+            "continuation": bool(turn.continues),
+        }
+        self._untold.append((f"after/{self._state.origin_of(turn)}", told))
         if not self._is_telling:
             self._is_telling = True
             self._tenant.spawn(self._tell())
 
     async def _tell(self) -> None:
         while self._untold:
-            told = self._untold.popleft()
-            ACTIVITY.set(Activity(f"after/{told['request_id']}"))
+            origin, told = self._untold.popleft()
+            ACTIVITY.set(Activity(origin))
             _, problem = await tried(self._tenant.call_in_turn(self._agent.on_chat_response, told))
             if problem is not None:
                 self._tenant.trouble("on_chat_response", problem)

@@ -146,7 +146,7 @@ class TurnViews:
         is_at_rest = turn.is_over or turn.status is TurnStatus.PARKED
         shown = self.result_of(turn) if is_at_rest else _result(turn)
         told = {**vars(shown), "events": events, "next": first + len(events), "attempt": turn.attempt}
-        return cast("TurnPage", told)
+        return cast("TurnPage", {**told, "origin": self._state.origin_of(turn)})
 
     def _retold(self, turn: Turn) -> list[Event]:
         message = self._state.transcript.get(turn.message_id)
@@ -392,10 +392,9 @@ class Turns:
         self._restart()
 
     async def _play(self, turn: Turn) -> None:
-        run = self._run_of(turn)
-        ACTIVITY.set(Activity(f"turn/{turn.request_id}", run_id=turn.run_id, run=run, began_by=turn.began_by))
+        run, live = self._run_of(turn), LiveTurn(self.state, turn)
+        ACTIVITY.set(Activity(live.activity, run_id=turn.run_id, run=run, began_by=turn.began_by))
         self.state.spans.enter(turn)
-        live = LiveTurn(self.state, turn)
         play = self.playing = Play(self.state, live, self.history, self._recovery, self.read_steers)
         outcome, problem = await tried(play.within(self._outcome(play)))
         self.playing = None

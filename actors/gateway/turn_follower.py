@@ -54,7 +54,7 @@ class TurnFollower:
         self._frames: asyncio.Queue[Framed] = asyncio.Queue(FRAMES_MAX)
         self._frame: asyncio.Task[Framed] | None = None
         self._telling: asyncio.Task[None] | None = None
-        self.runs = CallRuns(backend, reached.agent_id, request_id, self._frames.put)
+        self.runs = CallRuns(backend, reached.agent_id, self._frames.put)
 
     async def __aenter__(self) -> Self:
         self._backend.following += 1
@@ -78,6 +78,7 @@ class TurnFollower:
         if not self._page.done():
             return None
         page, self._page = self._page.result(), None
+        self.runs.turn_origin = page["origin"]
         return page
 
     async def said_before(self, call_id: str) -> Framed | None:
@@ -122,17 +123,17 @@ class CallRuns:
         say: is given each event. It may make the runs wait.
     """
 
-    def __init__(
-        self, backend: Backend, agent_id: str, request_id: str, say: Callable[[Framed], Awaitable[None]]
-    ) -> None:
-        self._backend, self._agent_id, self._request_id, self._say = backend, agent_id, request_id, say
+    def __init__(self, backend: Backend, agent_id: str, say: Callable[[Framed], Awaitable[None]]) -> None:
+        self._backend, self._agent_id, self._say = backend, agent_id, say
+        self.turn_origin = ""
+        """That of the turn, as its pages tell it."""
         self._runs: dict[str, asyncio.Task[None]] = {}
         self._requested: dict[str, asyncio.Event] = {}  # set when something is heard of a run
         self._approved: set[str] = set()  # second runs that were heard of
         self._leave: Callable[[], None] | None = None  # ends the hearing
 
     async def follow(self, call_id: str) -> None:
-        first, second = run_ids(self._request_id, call_id)
+        first, second = run_ids(self.turn_origin, call_id)
         if first in self._runs:
             return
         if self._leave is None:
@@ -151,7 +152,7 @@ class CallRuns:
 
     async def told(self, call_id: str) -> None:
         # Waits until all is told that the run of a call has said, if that run has ended.
-        first, second = run_ids(self._request_id, call_id)
+        first, second = run_ids(self.turn_origin, call_id)
         for run_id in (first, second) if second in self._approved else (first,):
             if run_id not in self._runs or self._runs[run_id].done():
                 continue

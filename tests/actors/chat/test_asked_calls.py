@@ -14,6 +14,7 @@ from perdure.policies import Answerer
 from perdure.scenarios.provider.script import Script, ScriptedCall
 from tests.actors.chat.desk import Adder, Outside
 from tests.actors.chat.room import Room, calls, outcomes, visit
+from tests.actors.chat.talk import streams
 from tests.actors.chat.test_people_waited_for import ASK, Asker, _asked
 
 OPERATOR = Answerer("ada", is_operator=True)
@@ -246,6 +247,25 @@ def test_a_question_ends_with_its_turn(ends: str) -> None:
             await answer(room, "call-0123", True)
 
     visit(Asker, story, ASK)
+
+
+def test_an_answer_to_a_question_of_a_cleared_conversation_answers_no_later_one() -> None:
+    """Although the same calls of a turn with the same request id wait by now."""
+
+    async def story(room: Room) -> None:
+        await _asked(room, "go")
+        before = await listed(room, 2)
+        await room.do("clear")
+        await _asked(room, "go")
+        now = await listed(room, 2)
+        assert [(each["call_id"], each["digest"]) for each in now] == [
+            (each["call_id"], each["digest"]) for each in before
+        ]
+        with pytest.raises(AskClosed):
+            await answer(room, before[0]["ask_id"], True)
+        assert await listed(room, 2) == now
+
+    visit(Asker, story, streams(*(ScriptedCall(name="risky", arguments={"what": what}) for what in ("it", "that"))))
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,9 @@ from perdure.scenarios.provider.faults import Pace
 from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Listener, Outside
+from tests.actors.chat.room import outcomes
+from tests.actors.chat.talk import streams
+from tests.kit import address
 
 Story = Callable[[Client], Awaitable[Any]]
 
@@ -371,6 +374,59 @@ def test_the_conversation_can_be_cleared() -> None:
         assert len(await call(client, Adder, "get_messages")) == 2
 
     tell(story, pace=SLOW)
+
+
+class Hirer(Adder):
+    """Has a tool in its own process that requests a run."""
+
+    def tools(self) -> list[Any]:
+        """A child too."""
+        return [*super().tools(), agent_tool(Errand, name="send", description="Send somebody.", input=str)]
+
+    @tool
+    async def hire(self, what: str) -> str:
+        """Have something done by a run that is not named."""
+        return str((await self.run_agent_tool(Errand, what)).output)
+
+
+class Errand(Agent):
+    """Counts what it has done."""
+
+    async def run(self, what: str, run: RunContext) -> str:
+        """Do it."""
+        Outside.effects["errand", what] += 1
+        return f"{what}, time {Outside.effects['errand', what]}"
+
+
+HIRED = streams(
+    ScriptedCall(name="hire", arguments={"what": "a"}), ScriptedCall(name="send", arguments={"input": "b"}), asks="go"
+)
+ADDED = streams(
+    ScriptedCall(name="add", arguments={"a": 1, "b": 2}),
+    ScriptedCall(name="add", arguments={"a": 2, "b": 2}),
+    asks="add",
+)
+
+
+@pytest.mark.parametrize("between", ["nothing", "clear", "delete_turns", "forget"])
+def test_each_turn_has_runs_of_its_own_whatever_its_request_is_called(between: str) -> None:
+    """In another chat, after the conversation was cleared, after its ended turns were deleted, or the agent itself was."""
+
+    async def story(client: Client) -> None:
+        for count, name in enumerate(("ann", "bob") if between == "nothing" else ("ann", "ann"), 1):
+            result = await client.call(Hirer, name, "chat", ("go",), {"request_id": "asked"})
+            assert outcomes(result.message) == [
+                ("output-available", f"a, time {count}"),
+                ("output-available", f"b, time {count}"),
+            ]
+            await client.call(Hirer, name, "chat", ("add",), {"request_id": "added"})
+            assert (Outside.effects["add", 1], Outside.effects["add", 2]) == (count, count)
+            if between == "forget":
+                await client.ask("forget", address(Hirer, name))
+            elif between != "nothing":
+                await client.call(Hirer, name, between, (), {})
+
+    tell(story, Script(questions=(HIRED.questions[0], ADDED.questions[0])))
 
 
 @pytest.mark.shows(chat_recovery="C-0537 C-0538")

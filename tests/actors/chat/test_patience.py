@@ -286,7 +286,8 @@ def test_the_progress_of_a_child_is_progress_of_the_turn_that_waits_for_it(how: 
             assert outcomes(ended.message) == [("output-available", "dug")]
             (call_id,) = [part["toolCallId"] for part in ended.message["parts"] if "toolCallId" in part]
             (child,) = [run for run in room.view.runs.values() if run.agent_type.endswith("Digger")]
-            assert (child.run_id, child.attempt) == (derived_run_id("asked", "tool", call_id, 0), 1)
+            turn = await room.do("_perdure_follow_turn", "asked", 0)
+            assert (child.run_id, child.attempt) == (derived_run_id(turn["origin"], "tool", call_id, 0), 1)
             assert [context.attempt for context in HEARD] == [1, 1, 1]
         else:
             assert (ended.status, ended.reason) == ("error", "no_progress_timeout")
