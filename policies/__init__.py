@@ -284,9 +284,12 @@ if TYPE_CHECKING:
         ProviderMetadata,
         Role,
         ToolState,
+        is_file,
+        result_apart,
         says_nothing,
         steered_message,
         steered_part,
+        told_of,
         without,
     )
 

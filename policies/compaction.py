@@ -17,10 +17,10 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
-from typing import Any, Final
+from typing import Final
 
 from perdure.policies.repair import is_settled, is_tool_part, tool_name
-from perdure.policies.ui_messages import Message, Part, steered_message
+from perdure.policies.ui_messages import Message, Part, result_apart, steered_message
 
 TOKEN_CHARS: Final = 4
 FILE_TOKENS: Final = 1_500
@@ -51,8 +51,10 @@ def _tokens(part: Part) -> int:
     if part["type"] == "file":
         return FILE_TOKENS
     if is_tool_part(part):
-        said = (tool_name(part), part.get("input"), part.get("output", part.get("result")), part.get("errorText"))
-        return math.ceil(sum(len(_text(each)) for each in said if each is not None) / TOKEN_CHARS)
+        output, beside = result_apart(part)
+        said = (tool_name(part), part.get("input"), output, part.get("errorText"))
+        tokens = math.ceil(sum(len(_text(each)) for each in said if each is not None) / TOKEN_CHARS)
+        return tokens + estimated_tokens(beside)
     return math.ceil(len(part.get("text", "")) / TOKEN_CHARS)
 
 
@@ -127,8 +129,10 @@ def _what_came(part: Part) -> str:
         return f"it failed: {part['errorText']}"
     if not is_settled(part):
         return "there is no result yet"
-    output: Any = part.get("output", part.get("result"))
-    return _text(output) if part.get("state") != "output-denied" else "the user declined it"
+    if part.get("state") == "output-denied":
+        return "the user declined it"
+    output, beside = result_apart(part)
+    return " ".join([_text(output), *(each["text"] for each in beside if each["type"] == "text")])
 
 
 def _clipped(text: str, clip: int) -> str:

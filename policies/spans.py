@@ -14,7 +14,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from perdure.policies.repair import is_tool_part, tool_name
-from perdure.policies.ui_messages import Message, Part
+from perdure.policies.ui_messages import Message, Part, result_apart
 
 Attribute = str | int | float | bool | list[str]
 
@@ -127,6 +127,6 @@ def _content(parts: Sequence[Part]) -> Iterator[dict[str, object]]:
         elif is_tool_part(part):
             call = {"id": part["toolCallId"], "name": tool_name(part)}
             yield {"type": "tool_call", **call, "arguments": part.get("input")}
-            result = part.get("output", part.get("errorText"))
+            result = result_apart(part)[0] if "output" in part else part.get("errorText")
             if result is not None:
                 yield {"type": "tool_call_response", "id": part["toolCallId"], "response": result}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Final, Literal, NotRequired, Required, TypedDict, cast
+from typing import Any, Final, Literal, NotRequired, Required, TypedDict, TypeGuard, cast
 
 from perdure.policies.json_types import Json, JsonObject
 
@@ -29,9 +29,12 @@ class OurMetadata(TypedDict, total=False):
     lostAtMs: int
     stillRunning: bool
     evidence: str
+    hasFiles: bool
+    content: list[Part]
 
 
-# Only our own section is read.
+# Only our own section is read. Of a result it says whether what looks like a part of the type `file` in the output is a file, and has the
+# parts that the model is told beside the output.
 class ProviderMetadata(TypedDict, total=False):
     perdure: OurMetadata
 
@@ -123,6 +126,25 @@ class Event(TypedDict, total=False):
     by: JsonObject
     finishReason: str
     usage: dict[str, int]
+
+
+def told_of(part: Part) -> OurMetadata:
+    """What is said of the result of a call."""
+    return (part.get("resultProviderMetadata") or {}).get("perdure") or {}
+
+
+def is_file(value: object) -> TypeGuard[Part]:
+    return isinstance(value, dict) and value.get("type") == "file" and {"url", "mediaType"} <= value.keys()
+
+
+def result_apart(part: Part) -> tuple[Any, list[Part]]:
+    """The output of a call with a name in place of each file; and the parts that are beside it: the files, and what the tool has added."""
+    about, output = told_of(part), part.get("output", part.get("result"))
+    items, files = output if isinstance(output, list) else [output], list[Part]()
+    if about.get("hasFiles") and (files := list(filter(is_file, items))):
+        named = [f"[file {each['mediaType']}]" if is_file(each) else each for each in items]
+        output = named if isinstance(output, list) else named[0]
+    return output, [*files, *about.get("content", [])]
 
 
 def without(part: Part, *names: str) -> Part:

@@ -21,12 +21,15 @@ from perdure.policies import (
     STEERED,
     JsonObject,
     Message,
+    OurMetadata,
     Part,
     Role,
     ToolState,
+    is_file,
     says_nothing,
     steered_message,
     steered_part,
+    told_of,
     without,
 )
 
@@ -167,7 +170,16 @@ def _tool_part(field: str, kind: str, part: Part) -> Part:
         checked_text(f"{field}.errorText", part.get("errorText"))
     if not isinstance(part.get("approval", {}), dict):
         raise BadRequest(f"{field}.approval", f"{part['approval']!r:.200} is not an object")
+    _check_beside(f"{field}.resultProviderMetadata", part.get("resultProviderMetadata") or {})
     return {**part, "toolName": name}
+
+
+def _check_beside(field: str, given: object) -> None:
+    # What is beside the output is told to the model.
+    ours = given.get("perdure", {}) if isinstance(given, dict) else given
+    if not isinstance(ours, dict):
+        raise BadRequest(field, f"{given!r:.200} is not an object, or what is in it of Perdure is none")
+    _parts(f"{field}.perdure.content", ours.get("content", []))
 
 
 def _refuse_repeated(field: str, name: str, values: list[str]) -> None:
@@ -221,6 +233,10 @@ def shortened_result(value: T) -> T | str:
     return _short(value, RESULT_BYTES_MAX)
 
 
+def shortened_content(parts: list[Part]) -> list[Part]:
+    return for_storage({"id": "", "role": "user", "parts": parts}, RESULT_BYTES_MAX)["parts"]
+
+
 def _without_middle(message: Message, bytes_max: int) -> Message:
     room = bytes_max - _size({**message, "parts": []}) - 1024
     if room < 0:
@@ -256,11 +272,26 @@ def _clipped(text: str, keep: int) -> str:
 def _short(value: T, keep: int) -> T | str:
     if isinstance(value, str):
         return _clipped(value, keep)
-    return value if _size(value) <= keep else _clipped(json.dumps(value, ensure_ascii=False), keep)
+    for file_keep in (keep, 0):
+        if _size(value) <= keep:
+            return value
+        value = cast("T", _without_files(value, file_keep))
+    return _short(json.dumps(value, ensure_ascii=False), keep) if _size(value) > keep else value
+
+
+def _without_files(output: object, keep: int) -> object:
+    # Half of a file is of no use to anybody.
+    if isinstance(output, list):
+        return [_without_files(each, keep) for each in output]
+    return _no_file(output, keep).get("text", output) if is_file(output) else output
 
 
 def _shorter_result(part: Part, keep: int) -> Part:
     short = {name: _short(value, keep) for name, value in part.items() if name in ("output", "result", "errorText")}
+    if "content" in (told := told_of(part)):
+        content = [_shorter_text(_no_file(each, keep), keep) for each in told["content"]]
+        about: OurMetadata = {**told, "content": content}
+        short["resultProviderMetadata"] = {"perdure": about}
     return cast("Part", {**part, **short})
 
 

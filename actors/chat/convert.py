@@ -23,7 +23,7 @@ from urllib.parse import unquote_to_bytes
 
 from perdure.actors.chat.answer_reader import free_id, speakable
 from perdure.ledger import BadRequest
-from perdure.policies import STEERED, JsonObject, Message, Part, object_input, steered_message
+from perdure.policies import STEERED, JsonObject, Message, Part, is_file, object_input, steered_message, told_of
 
 if TYPE_CHECKING:
     from pydantic_ai import messages as lib
@@ -129,12 +129,7 @@ class HistoryWriter:
                 has_begun = self._answer(step, goes_on=has_begun) or has_begun
 
     def _say(self, message: Message) -> None:
-        content: list[lib.UserContent] = []
-        for part in message["parts"]:
-            if part["type"] == "text" and part["text"].strip():
-                content.append(part["text"])
-            elif part["type"] == "file":
-                content.append(self._file(part))
+        content = user_content(message["parts"])
         texts = [each for each in content if isinstance(each, str)]
         if message["role"] == "system" and texts:
             self._add([self._lib.SystemPromptPart("\n".join(texts))])
@@ -146,6 +141,7 @@ class HistoryWriter:
         # Returns whether it was not empty. `goes_on`: it is not the first answer of its message.
         parts: list[lib.ModelResponsePart] = []
         results: list[lib.ModelRequestPart] = []
+        beside: list[lib.ModelRequestPart] = []
         for part in _with_what_it_led_to([part for part in step if _is_sendable(part)]):
             if "toolCallId" not in part:
                 parts.append(self._said(part))
@@ -157,12 +153,14 @@ class HistoryWriter:
                 content, outcome = call_result(part)
                 parts.append(self._lib.ToolCallPart(name, given, call_id, **_told(part, "callProviderMetadata", "id")))
                 results.append(self._lib.ToolReturnPart(name, content, call_id, outcome=outcome))
+                if outcome == "success" and (added := beside_result(part)):
+                    beside.append(self._lib.UserPromptPart(added))
         if not parts:
             return False
         about: dict[str, Any] = next(filter(None, (_about(part, *_METADATA) for part in step)), {})
         self._respond(parts, about.get("provider"), about.get("canonical"), goes_on=goes_on)
         if results:
-            self._add(results)
+            self._add([*results, *beside])
         return True
 
     def _respond(
@@ -212,18 +210,33 @@ class HistoryWriter:
         self._ids.add(found)
         return found
 
-    def _file(self, part: Part) -> lib.UserContent:
-        url, kind = part["url"], part["mediaType"]
-        if url.startswith("data:"):
-            try:
-                return _binary(url, kind)
-            except ValueError:
-                return f"[The file {part.get('filename') or kind} cannot be read.]"
-        if not url.startswith(("http://", "https://")):
-            return f"[The file {part.get('filename') or kind} is at {url}, which cannot be reached.]"
-        kinds = {"image": self._lib.ImageUrl, "audio": self._lib.AudioUrl, "video": self._lib.VideoUrl}
-        found: lib.UserContent = kinds.get(kind.partition("/")[0], self._lib.DocumentUrl)(url, media_type=kind)
-        return found
+
+def user_content(parts: Iterable[Part]) -> list[lib.UserContent]:
+    content: list[lib.UserContent] = []
+    for part in parts:
+        if part["type"] == "text" and part["text"].strip():
+            content.append(part["text"])
+        elif part["type"] == "file":
+            content.append(_file(part))
+    return content
+
+
+def _file(part: Part) -> lib.UserContent:
+    from pydantic_ai import messages as lib  # noqa: PLC0415 - as above
+
+    url, kind = part["url"], part["mediaType"]
+    about = _about(part, "providerMetadata")
+    more: dict[str, Any] = {"identifier": about.get("id"), "vendor_metadata": about.get("details")}
+    if url.startswith("data:"):
+        try:
+            return replace(_binary(url, kind), **more)
+        except ValueError:
+            return f"[The file {part.get('filename') or kind} cannot be read.]"
+    if not url.startswith(("http://", "https://")):
+        return f"[The file {part.get('filename') or kind} is at {url}, which cannot be reached.]"
+    kinds = {"image": lib.ImageUrl, "audio": lib.AudioUrl, "video": lib.VideoUrl}
+    found: lib.UserContent = kinds.get(kind.partition("/")[0], lib.DocumentUrl)(url, media_type=kind, **more)
+    return found
 
 
 def call_result(part: Part) -> tuple[object, Outcome]:
@@ -242,8 +255,19 @@ def call_result(part: Part) -> tuple[object, Outcome]:
     if state == "output-error":
         return "The call failed for an unknown reason.", "failed"
     if state == "output-available" or output is not None:
-        return output, "success"
+        return _with_files(output) if told_of(part).get("hasFiles") else output, "success"
     return UNANSWERED, "interrupted"
+
+
+def _with_files(output: object) -> object:
+    if isinstance(output, list):
+        return [_file(each) if is_file(each) else each for each in output]
+    return _file(output) if is_file(output) else output
+
+
+def beside_result(part: Part) -> list[lib.UserContent]:
+    # What a tool has added to its result for the model.
+    return user_content(told_of(part).get("content", ()))
 
 
 def _is_sendable(part: Part) -> bool:

@@ -20,7 +20,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from perdure.actors.chat.chat_messages import shortened_result
+from perdure.actors.chat.chat_messages import shortened_content, shortened_result
 from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.tool_run import (
     DEFERRED,
@@ -39,7 +39,7 @@ from perdure.actors.chat.tool_run import (
 from perdure.actors.chat.tool_schema import ToolContext
 from perdure.actors.chat.tools import Approval, Tool, Toolset, client_tools
 from perdure.actors.chat.toolsets import listed
-from perdure.actors.chat.transcript import aborted, died, evidence_of, told_of
+from perdure.actors.chat.transcript import aborted, died, evidence_of
 from perdure.actors.chat.turn import Turn
 from perdure.actors.code.author_call import in_words, result_of, text_of, tried
 from perdure.actors.life.activity import ACTIVITY, CALL
@@ -60,6 +60,7 @@ from perdure.policies import (
     deferred_ids,
     is_settled,
     is_tool_part,
+    told_of,
     tool_name,
     waiting_calls,
 )
@@ -378,7 +379,7 @@ class LiveTurn:
     def _settled(self, part: Part, tool: Tool, end: ToolEnd) -> None:
         call_id = part["toolCallId"]
         if end["ok"]:
-            self._returned(call_id, end.get("output"))
+            self._returned(call_id, end.get("output"), end.get("beside"))
         elif end.get("kind") == TIMED_OUT and tool.effect != "pure":
             over = "its time was over"
             words = caution(NoResult.DIED, tool.name, call_id, effect=tool.effect, ended_by=over, evidence=end["error"])
@@ -389,18 +390,20 @@ class LiveTurn:
         else:
             self._failed(call_id, end["error"])
 
-    def _returned(self, call_id: str, output: object, evidence: OurMetadata | None = None) -> None:
+    def _returned(self, call_id: str, output: object, about: OurMetadata | None = None) -> None:
         said: Event = {"type": "tool-output-available", "toolCallId": call_id, "output": shortened_result(output)}
-        self._record_end(said, evidence)
+        if about is not None and "content" in about:
+            about["content"] = shortened_content(about["content"])
+        self._record_end(said, about)
 
     def _failed(self, call_id: str, words: str, evidence: OurMetadata | None = None) -> None:
         said: Event = {"type": "tool-output-error", "toolCallId": call_id, "errorText": shortened_result(words)}
         self._record_end(said, evidence)
 
-    def _record_end(self, event: Event, evidence: OurMetadata | None) -> None:
+    def _record_end(self, event: Event, about: OurMetadata | None) -> None:
         # Durable at once, whatever happens to the connection (spec §4.11).
-        if evidence is not None:
-            event["providerMetadata"] = {"perdure": evidence}
+        if about is not None:
+            event["providerMetadata"] = {"perdure": about}
         self.stream.add(event)
         self.turn.failures = 0
         part = self._part(event["toolCallId"])

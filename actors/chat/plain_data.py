@@ -2,16 +2,25 @@
 
 Neither msgpack nor a provider takes a NUL or half of a surrogate pair. A client is told which field to change. In the output of a tool,
 which has had its effect, and of a model, which cannot repeat its words, the character is replaced.
+
+Of the library's own kinds in the output of a tool, files and what the model is told beside are parts, as those of a message are. Its
+`metadata`, which is not for the model, is not kept: a message is shown to people, too.
 """
 
 from __future__ import annotations
 
+import base64
 import math
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar, cast
 
+from pydantic_core import to_json
+
+from perdure.actors.code.author_call import tried_now
 from perdure.ledger import BadRequest, class_name
+from perdure.policies import OurMetadata, Part
 
 T = TypeVar("T")
 NESTING_MAX = 64
@@ -87,6 +96,52 @@ def _mended(value: object) -> object:
     if isinstance(value, list):
         return [_mended(each) for each in value]
     return value
+
+
+def in_parts(value: object) -> tuple[object, OurMetadata]:
+    """What a tool returned, with parts in place of the library's files, and what there is beside it for the model."""
+    lib: Any = sys.modules.get("pydantic_ai.messages")  # without its module there is nothing of the library
+    if lib is None:
+        return value, {}
+    about: OurMetadata = {}
+    if isinstance(value, lib.ToolReturn):
+        said = value.content or ()
+        items = [said] if isinstance(said, str) else said
+        if content := [part for each in items for part in _told_as(each, lib)]:
+            about["content"] = content
+        value = value.return_value
+    items = value if isinstance(value, list) else [value]  # as the library finds them
+    if any(_is_file(each, lib) for each in items):
+        about["hasFiles"] = True
+        found = [_file(each) if _is_file(each, lib) else each for each in items]
+        value = found if isinstance(value, list) else found[0]
+    return value, about
+
+
+def _is_file(value: object, lib: Any) -> bool:
+    return isinstance(value, lib.BinaryContent | lib.FileUrl)
+
+
+def _told_as(said: Any, lib: Any) -> Iterator[Part]:
+    if _is_file(said, lib):
+        yield _file(said)
+    elif isinstance(said, lib.TextContent):
+        yield {"type": "text", "text": said.content}
+    elif not isinstance(said, lib.CachePoint):
+        yield {"type": "text", "text": said if isinstance(said, str) else to_json(said, fallback=str).decode()}
+
+
+def _file(said: Any) -> Part:
+    if said.kind == "binary":
+        kind, url = said.media_type, f"data:{said.media_type};base64,{base64.b64encode(said.data).decode()}"
+    else:
+        kind, url = tried_now(lambda: said.media_type)[0] or f"{said.kind.removesuffix('-url')}/*", said.url
+    about: OurMetadata = {"id": said.identifier}
+    if said.vendor_metadata:
+        about["details"] = said.vendor_metadata
+    part: Part = {"type": "file", "mediaType": kind, "url": url}
+    part["providerMetadata"] = {"perdure": about}
+    return part
 
 
 # A provider may split a character outside the BMP between two pieces of a text.

@@ -27,7 +27,7 @@ from pydantic_core import to_jsonable_python
 
 from perdure.actors.chat.answer_stream import Finished
 from perdure.actors.chat.conversation_state import ConversationState
-from perdure.actors.chat.convert import CONTINUE, call_result, to_model
+from perdure.actors.chat.convert import CONTINUE, beside_result, call_result, to_model
 from perdure.actors.chat.history import History
 from perdure.actors.chat.live_turn import LiveTurn
 from perdure.actors.chat.model import stream_model, stream_request
@@ -443,6 +443,7 @@ class _LibraryTurn:
     async def call(self, call_id: str, at: int | None, tool: ToolsetTool[Any]) -> object:
         # The result of its run, or the same told again.
         from pydantic_ai.exceptions import ToolFailed  # noqa: PLC0415 - as above
+        from pydantic_ai.messages import ToolReturn  # noqa: PLC0415 - as above
 
         if at is not None:
             ours = library_tool(type(self._author), at, tool.tool_def, self._tenant.code_dir)
@@ -454,7 +455,8 @@ class _LibraryTurn:
         output, outcome = call_result(part)
         if outcome != "success":
             raise ToolFailed(str(output))
-        return output
+        beside = beside_result(part)
+        return ToolReturn(output, content=beside) if beside else output
 
     def _settle(self, messages: list[ModelMessage]) -> None:
         # The library has answered some calls itself: those of its output tools, and those that it refused.

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final, NotRequired, TypedDict
+from typing import Any, ClassVar, Final, Required, cast
 
 from perdure.actors.agent.agent import Agent
 from perdure.actors.chat.tool_schema import ToolContext
-from perdure.actors.chat.tools import Tool, find_tool
+from perdure.actors.chat.tools import Returned, Tool, find_tool
 from perdure.actors.chat.toolsets import ApprovalWanted, ResultLater, ToldToModel, find_library_tool, is_library_tool
 from perdure.actors.code.author_call import in_words, text_of, tried, tried_now
 from perdure.actors.life.asks import TimeLimit
@@ -31,15 +31,14 @@ END_BYTES: Final = 64
 RAISED, REFUSED, TIMED_OUT, UNAPPROVED, DEFERRED = "raised", "refused", "timed_out", "unapproved", "deferred"
 
 
-class ToolEnd(TypedDict):
-    """How a call ended: with `output`, or with the words of `error` and its kind: `raised`, `refused` (never ran), `timed_out`,
+class ToolEnd(Returned, total=False):
+    """How a call ended: with what it returned; or with the words of `error` and its kind: `raised`, `refused` (never ran), `timed_out`,
     `unapproved` (it asks for approval) or `deferred` (its result comes from elsewhere); then `descriptor` says more."""
 
-    ok: bool
-    output: NotRequired[object]
-    kind: NotRequired[str]
-    error: NotRequired[str]
-    descriptor: NotRequired[JsonObject]
+    ok: Required[bool]
+    kind: str
+    error: str
+    descriptor: JsonObject
 
 
 class ToolRun(Agent):
@@ -104,11 +103,11 @@ async def execute(life: Life, tool: Tool, given: object, context: ToolContext, t
     if isinstance(problem, ToldToModel):
         return {"ok": False, "kind": RAISED, "error": text_of(problem)}
     if problem is None:
-        value, problem = tried_now(lambda: tool.encoded(value, life.limits.output_bytes_max - END_BYTES))
+        value, problem = tried_now(lambda: tool.returned(value, life.limits.output_bytes_max - END_BYTES))
     if problem is not None:
         life.log("tool", f"call {context.call_id} of tool {tool.name}", problem, context.run_id)
         return {"ok": False, "kind": REFUSED if isinstance(problem, BadRequest) else RAISED, "error": in_words(problem)}
-    return {"ok": True, "output": value}
+    return cast("ToolEnd", {"ok": True, **cast("Returned", value)})
 
 
 # ---------------------------------------------------------------- ids of runs, and approvals

@@ -35,7 +35,7 @@ from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from perdure.actors.agent.agent import Agent
-from perdure.actors.chat.plain_data import all_mended, checked_plain
+from perdure.actors.chat.plain_data import all_mended, checked_plain, in_parts
 from perdure.actors.chat.tool_schema import (
     ToolContext,
     ToolInput,
@@ -65,7 +65,7 @@ from perdure.ledger import (
     checked,
     pack,
 )
-from perdure.policies import Json, JsonObject, Limits, duration_ms
+from perdure.policies import Json, JsonObject, Limits, OurMetadata, duration_ms
 
 Effect = Literal["once", "idempotent", "pure"]
 Kind = Literal["function", "inline", "agent", "client"]
@@ -87,6 +87,12 @@ class BadToolOutput(PerdureError):
 
     def __str__(self) -> str:
         return f"what {self.tool} returned {self.problem}; the call itself was executed"
+
+
+class Returned(TypedDict, total=False):
+    # What a tool returned, as plain data, and what is said of it for the model.
+    output: Json
+    beside: OurMetadata
 
 
 _WIDEST = Limits()
@@ -205,6 +211,13 @@ class Tool:
             raise BadToolOutput(self.name, f"cannot be encoded as plain data ({problem})") from problem
         if size > bytes_max:
             raise BadToolOutput(self.name, f"has {size} bytes encoded, and the limit is {bytes_max}")
+        return plain
+
+    def returned(self, value: object, bytes_max: int = OUTPUT_BYTES_MAX) -> Returned:
+        output, beside = in_parts(value)
+        plain: Returned = {"output": self.encoded(output, bytes_max)}
+        if beside:
+            plain["beside"] = cast("OurMetadata", self.encoded(beside, bytes_max - len(pack(plain))))
         return plain
 
     def answer(self, result: RunResult) -> Json:

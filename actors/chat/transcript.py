@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import cast
 
 from perdure.actors.chat.chat_messages import for_storage, is_current
 from perdure.actors.chat.chat_store import ChatStore
@@ -24,13 +25,11 @@ from perdure.policies import (
     RepeatGuard,
     caution,
     correction,
+    result_apart,
     stop_text,
+    told_of,
     tool_name,
 )
-
-
-def told_of(part: Part) -> OurMetadata:
-    return (part.get("resultProviderMetadata") or {}).get("perdure") or {}
 
 
 class Transcript:
@@ -231,10 +230,11 @@ async def late_results(
 
 
 def _correction(message_id: str, call_id: str, evidence: OurMetadata, told: Mapping[str, object]) -> Message:
-    output = told.get("output")
+    output, beside = told.get("output"), list[Part]()
     if isinstance(output, dict) and "ok" in output:
-        output = output.get("output") if output["ok"] else output.get("error")
+        came = {"output": output.get("output"), "resultProviderMetadata": {"perdure": output.get("beside", {})}}
+        output, beside = result_apart(cast("Part", came)) if output["ok"] else (output.get("error"), [])
     text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False, default=str)
     words = correction(evidence["tool"], call_id, text)
     metadata: JsonObject = {"source": "late-result", "runId": evidence["runId"]}
-    return {"id": message_id, "role": "user", "parts": [{"type": "text", "text": words}], "metadata": metadata}
+    return {"id": message_id, "role": "user", "parts": [{"type": "text", "text": words}, *beside], "metadata": metadata}
