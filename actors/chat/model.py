@@ -23,7 +23,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from perdure.actors.chat.answer_reader import ANSWER_BYTES_MAX, AnswerReader
-from perdure.actors.chat.answer_stream import TAIL_S, Finished, read_answer
+from perdure.actors.chat.answer_stream import TAIL_S, Finished, read_answer, reason_of_end
 from perdure.actors.chat.convert import CONTINUE, IllegalRequest, KeptHistory, assert_paired
 from perdure.actors.chat.tools import ToolSpec
 from perdure.actors.chat.turn_failures import ModelFailed, failure_of, too_long
@@ -36,9 +36,10 @@ from perdure.policies import Event, JsonObject, Message
 
 if TYPE_CHECKING:
     import httpx2
-    from pydantic_ai.messages import ModelMessage
+    from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
     from pydantic_ai.providers import Provider
+    from pydantic_ai.settings import ModelSettings
 
     _Opened = contextlib.AbstractAsyncContextManager[StreamedResponse]
 
@@ -311,18 +312,61 @@ def _send(
     settings: Mapping[str, object] | None,
     parameters: ModelRequestParameters,
 ) -> _Opened:
-    from pydantic_ai.direct import model_request_stream  # noqa: PLC0415 - as above
-    from pydantic_ai.settings import ModelSettings  # noqa: PLC0415 - as above
 
     ours: dict[str, object] = {"timeout": _LIBRARY_TIMEOUT_S, **(settings or {}), "max_retries": 0}
     known = {name: value for name, value in ours.items() if name not in model.unsupported_settings}
-    return model_request_stream(
-        model,
-        history,
-        model_settings=cast("ModelSettings", known),
-        model_request_parameters=parameters,
-        instrument=False if TRACE.get() else None,  # the turn tells of its requests itself
-    )
+    is_told = False if TRACE.get() else None  # the turn tells of its requests itself
+    return _streamed(model, history, cast("ModelSettings", known), parameters, is_told)
+
+
+@contextlib.asynccontextmanager
+async def _streamed(
+    model: Model,
+    history: list[ModelMessage],
+    settings: ModelSettings,
+    parameters: ModelRequestParameters,
+    instrument: bool | None,
+) -> AsyncGenerator[StreamedResponse]:
+    # A model that has no streams is asked for the answer as a whole.
+    from pydantic_ai.direct import model_request, model_request_stream  # noqa: PLC0415 - as above
+
+    stream: StreamedResponse | None = None
+    async with contextlib.AsyncExitStack() as stack:
+        if _has_streams(model):
+            opening = model_request_stream(
+                model, history, model_settings=settings, model_request_parameters=parameters, instrument=instrument
+            )
+            with contextlib.suppress(NotImplementedError):  # of the opening alone
+                stream = await stack.enter_async_context(opening)
+        if stream is None:
+            whole = await model_request(
+                model, history, model_settings=settings, model_request_parameters=parameters, instrument=instrument
+            )
+            stream = _whole(whole, parameters)
+        yield stream
+
+
+def _has_streams(model: Model) -> bool:
+    from pydantic_ai.models.fallback import FallbackModel  # noqa: PLC0415 - as above
+    from pydantic_ai.models.function import FunctionModel  # noqa: PLC0415 - as above
+    from pydantic_ai.models.wrapper import WrapperModel  # noqa: PLC0415 - as above
+
+    if isinstance(model, WrapperModel):
+        return _has_streams(model.wrapped)
+    if isinstance(model, FallbackModel):
+        return all(map(_has_streams, model.models))
+    return not isinstance(model, FunctionModel) or model.stream_function is not None
+
+
+def _whole(response: ModelResponse, parameters: ModelRequestParameters) -> StreamedResponse:
+    from pydantic_ai.models import CompletedStreamedResponse  # noqa: PLC0415 - as above
+
+    stream = CompletedStreamedResponse(response, model_request_parameters=parameters, replay_events=True)
+    stream.provider_details, stream.provider_response_id = response.provider_details, response.provider_response_id
+    stream.finish_reason = response.finish_reason
+    if reason_of_end(stream, is_over=True) is None:
+        stream.finish_reason = "stop"  # it is whole, whether its provider says so or not
+    return stream
 
 
 def _parameters(tools: Sequence[ToolSpec], instructions: str | None) -> ModelRequestParameters:

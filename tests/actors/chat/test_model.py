@@ -9,11 +9,16 @@ from functools import reduce
 from typing import Any
 
 import pytest
+from pydantic_ai.exceptions import ModelHTTPError
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ThinkingPart, ToolCallPart
+from pydantic_ai.models import Model
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.models.test import TestModel
+from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.providers.openai import OpenAIProvider
+from pydantic_ai.usage import RequestUsage
 
 from perdure.actors.chat.answer_stream import Finished
 from perdure.actors.chat.model import UnusableModel, close_models, load_library, resolve_model, stream_model
@@ -349,10 +354,10 @@ def test_the_responses_api_ends_with_an_event_and_not_with_the_stream(setenv: Se
 # ---------------------------------------------------------------- models
 
 
-def said_by(model: object, **options: Any) -> list[Any]:
+def said_by(model: object, messages: list[Message] = HELLO, **options: Any) -> list[Any]:
     async def ask_it() -> list[Any]:
         try:
-            return [each async for each in stream_model(model, HELLO, **options)]
+            return [each async for each in stream_model(model, messages, **options)]
         finally:
             await close_models()
 
@@ -371,6 +376,58 @@ def test_a_model_of_this_process_needs_no_reason_to_end(model: object) -> None:
     chunks = said_by(model)
     assert "".join(chunk.get("delta", "") for chunk in chunks[:-1]) == "Hello you"
     assert chunks[-1].reason == "stop"
+
+
+def whole(messages: list[ModelMessage], _info: object) -> ModelResponse:
+    """An answer in one piece: a call first, then words."""
+    if len(messages) > 1:
+        raise ModelHTTPError(503, "whole")
+    parts = [ThinkingPart("Hm."), TextPart("Hello you"), ToolCallPart("weather", ULM, "c")]
+    return ModelResponse(parts, usage=RequestUsage(output_tokens=3), provider_url="https://example.com")
+
+
+class OnlyWhole(Model):
+    """Answers requests, and has no streams."""
+
+    model_name, system = "whole", "test"
+
+    async def request(self, messages: list[ModelMessage], *_: Any) -> ModelResponse:
+        return whole(messages, None)
+
+
+class SaysSo(OnlyWhole):
+    """Says so itself."""
+
+    @contextlib.asynccontextmanager
+    async def request_stream(self, *_: Any) -> AsyncIterator[Any]:
+        raise NotImplementedError("no streams here")
+        yield
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        FunctionModel(whole),
+        OnlyWhole(),
+        SaysSo(),
+        WrapperModel(FunctionModel(whole)),
+        FallbackModel(FunctionModel(whole), TestModel()),
+        FallbackModel(SaysSo()),
+    ],
+)
+def test_a_model_without_streams_is_asked_for_the_whole_answer(model: Model) -> None:
+    chunks = said_by(model, tools=[WEATHER])
+    deltas = [chunk["delta"] for chunk in chunks[:-1] if "delta" in chunk]
+    assert deltas == ["Hm.", "Hello you"]
+    assert [chunk["input"] for chunk in chunks[:-1] if chunk["type"] == "tool-input-available"] == [{"city": "Ulm"}]
+    assert (chunks[-1].reason, chunks[-1].usage) == ("tool_call", {"output_tokens": 3})
+
+
+def test_what_a_model_without_streams_fails_with_is_judged_as_ever() -> None:
+    answer: Message = {"id": "a", "role": "assistant", "parts": [{"type": "text", "text": "Yes?"}]}
+    with pytest.raises(ModelFailed) as failed:
+        said_by(FunctionModel(whole), [*HELLO, answer, *HELLO])
+    assert failed.value.failure.is_transient
 
 
 def test_a_model_may_be_known_by_a_name_alone() -> None:
