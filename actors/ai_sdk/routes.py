@@ -83,15 +83,16 @@ CANNOT_FOLLOW: Final = "The answer cannot be followed at the moment, and goes on
 
 @dataclass(frozen=True)
 class TurnRequest:
-    """A checked request of a client."""
+    """A checked request of a client. With `is_once` a message whose id is known is that message, and other content no edit of it."""
 
     trigger: str
     messages: list[Mapping[str, object]]
     message_id: str | None
     options: dict[str, object] = field(default_factory=dict)
+    is_once: bool = False
 
     @classmethod
-    def of(cls, body: Mapping[str, object]) -> TurnRequest:
+    def of(cls, body: Mapping[str, object], *, is_once: bool = False) -> TurnRequest:
         trigger, messages, message_id = body.get("trigger", SUBMIT), body.get("messages"), body.get("messageId")
         if trigger not in (SUBMIT, REGENERATE):
             raise BadRequest("trigger", f"{trigger!r:.200} is neither {SUBMIT} nor {REGENERATE}")
@@ -105,7 +106,7 @@ class TurnRequest:
         options: dict[str, object] = {"metadata": metadata} if metadata else {}
         if body.get("clientTools") is not None:
             options["client_tools"] = body["clientTools"]
-        return cls(trigger, messages, message_id, options)
+        return cls(trigger, messages, message_id, options, is_once)
 
     @property
     def last(self) -> Mapping[str, object]:
@@ -229,11 +230,14 @@ class ClientTurns:
             known = await self.turns.known(request_id)
             if problem.field != "request_id" or known is None:
                 raise
+            if request.is_once:
+                words = f"{message_id} was asked with other content; attach to it by its id, or ask under another one"
+                raise ConflictingRequest("message_id", words) from problem
             if known["status"] in UNDER_WAY:
                 return await self._from_start(known)
             return await self._anew(request, in_place_of(request.last, message_id))
         failed = (TurnStatus.ERROR, TurnStatus.ABORTED, TurnStatus.SKIPPED)
-        if not told["accepted"] and told["status"] in failed:
+        if not told["accepted"] and told["status"] in failed and not request.is_once:
             return await self._anew(request, in_place_of(request.last, message_id))
         return Following(request_id, Translator(self._major), told)
 
@@ -442,6 +446,8 @@ def _text_of(frame: Mapping[str, object], name: str, what: str = "a text") -> st
 HEADERS: Final = {"x-vercel-ai-ui-message-stream": "v1"}
 DONE: Final = b"data: [DONE]\n\n"
 DEFAULT: Final = "/api/chat"
+ONCE: Final = "once"
+"""In the query of a program that asks: it has no edits of messages, and is told errors as data."""
 APPENDED: Final = re.compile(
     rf"(?:.*&)?ai=(?P<ai>{'|'.join(map(str, range(OLDEST, NEWEST + 1)))})/(?P<chat_id>.+)/stream"
 )
@@ -466,11 +472,13 @@ def routes(backend: Backend) -> list[BaseRoute]:
 
 
 def in_words(endpoint: Endpoint) -> Endpoint:
-    # The client shows the body of a refusal to people as it is.
+    # The client shows the body of a refusal to people as it is, unless it is a program.
     async def answered(request: Request) -> Response:
         try:
             return await endpoint(request)
         except PerdureError as problem:
+            if ONCE in request.query_params:
+                raise
             return PlainTextResponse(problem_text(problem), status_code=status_of(problem))
 
     return answered
@@ -510,7 +518,7 @@ class _Chats:
         self._backend.principal(request, Scope.CHAT)
         name = chat_class(self._backend, request.path_params.get("chat_class"))
         body = parsed_object(await body_of(request))
-        wish = TurnRequest.of(body)
+        wish = TurnRequest.of(body, is_once=ONCE in request.query_params)
         turns = await self._turns(
             request, Scope.CHAT, name, _text_of(body, "id", "the id of a chat"), major_of(request)
         )

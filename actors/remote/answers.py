@@ -30,6 +30,7 @@ NEWEST: Final = 20
 _KINDS: Final = {401: "Unauthenticated", 403: "Forbidden"}
 _LAST: Final = frozenset({"finish", "abort", "error"})
 _AI: Final = {"ai": "7"}
+_ONCE: Final = {**_AI, "once": "true"}
 
 
 class Piece(NamedTuple):
@@ -69,7 +70,7 @@ class ChatQuestion(NamedTuple):
         parts = [{"type": "text", "text": self.text}]
         message = {"id": self.message_id, "role": "user", "parts": parts}
         path = f"/chat/{quote(self.address[0], safe='')}"
-        return RemoteRequest("POST", path, {"id": self.address[1], "messages": [message]}, _AI)
+        return RemoteRequest("POST", path, {"id": self.address[1], "messages": [message]}, _ONCE)
 
     def followed(self) -> RemoteRequest[object]:
         return RemoteRequest("GET", chat_path(self.address, "stream"), query=_AI)
@@ -140,7 +141,9 @@ def reply(turn: TurnTold, messages: Sequence[dict[str, Any]]) -> AnswerEnd:
 
 
 def refusal(answer: httpx.Response) -> Exception:
-    # These refusals are in plain words. The text of the answer must have been read.
+    # Those for people are in plain words. The text of the answer must have been read.
+    if answer.headers.get("content-type", "").startswith("application/json"):
+        return remote_requests.refusal(answer)
     kind = _KINDS.get(answer.status_code, "")
     error = {"type": kind, "message": answer.text, "args": [answer.text]}
     return remote_requests.error_of(answer.status_code, {"error": error})

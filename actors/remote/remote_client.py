@@ -79,7 +79,8 @@ class AsyncRemoteChat(ChatOperations, Awaits):
         return await self.ask(text, message_id=message_id).result()
 
     def ask(self, text: str, *, message_id: str | None = None) -> AsyncRemoteAnswer:
-        """A question, which is asked when its answer is followed. The same id is the same question: it is asked once."""
+        """A question, which is asked when its answer is followed. The same id is the same question: it is asked once, and to follow it with
+        another text raises `ConflictingRequest`."""
         own_id = uuid4().hex if message_id is None else message_id
         return AsyncRemoteAnswer(self._wire, self._ask, ChatQuestion(self._address, own_id, text))
 
@@ -94,6 +95,7 @@ class AsyncRemoteAnswer(AnswerOperations, Awaits):
     def __init__(self, wire: Wire, ask: _Ask, question: ChatQuestion) -> None:
         self._wire, self._ask, self._question = wire, ask, question
         self._reply: AnswerEnd | None = None
+        self._is_asked = question.text is None
 
     @property
     def message_id(self) -> str:
@@ -110,7 +112,8 @@ class AsyncRemoteAnswer(AnswerOperations, Awaits):
     async def __aiter__(self) -> AsyncGenerator[Piece, None]:
         """Its text from the beginning, over however many connections; nothing is lost, and nothing comes twice."""
         telling = Telling()
-        while not answers.is_at_rest(turn := await self._turn()):
+        # It is sent although the id is known: the gateway compares what was asked with it.
+        while not (answers.is_at_rest(turn := await self._turn()) and self._is_asked):
             with telling.connected():
                 async for piece in self._connection(turn, telling):
                     yield piece
@@ -126,10 +129,12 @@ class AsyncRemoteAnswer(AnswerOperations, Awaits):
         return turn
 
     async def _connection(self, turn: TurnTold | None, telling: Telling) -> AsyncGenerator[Piece, None]:
-        request = self._question.sent() if turn is None else self._question.followed()
+        is_lost = turn is None or not self._is_asked
+        request = self._question.sent() if is_lost else self._question.followed()
         message_id = None if turn is None else turn["message_id"]
         async with aclosing(self._wire.texts(request, answers.AGAIN, answers.refusal)) as texts:
             async for text in texts:
+                self._is_asked = True
                 for piece in telling.take(text, message_id):
                     yield piece
                 if telling.is_over:

@@ -91,6 +91,29 @@ def test_the_same_question_is_asked_once_and_found_by_its_id(gateway: RealGatewa
         assert len(chat.messages(limit=1)) == 1
 
 
+def test_other_words_under_the_id_of_a_question_are_refused(gateway: RealGateway, gate: Path) -> None:
+    """While the answer is under way too; and the question stays as it was."""
+
+    async def talk() -> None:
+        async with perdure.connect_async(gateway.url) as remote:
+            chat = remote.chat("waiter", "other")
+            answer = chat.ask("gate", message_id="q")
+            async for _ in answer:
+                with pytest.raises(perdure.ConflictingRequest, match="q was asked with other content") as refused:
+                    await chat.send("words", message_id="q")
+                assert refused.value.field == "message_id"
+                await asyncio.to_thread(gate.touch)
+            assert (await chat.send("gate", message_id="q")) == await answer.result()
+
+    asyncio.run(talk())
+    with perdure.connect(gateway.url) as remote:
+        chat = remote.chat("waiter", "other")
+        for ask in (chat.send, chat.steer):
+            with pytest.raises(perdure.ConflictingRequest):
+                ask("words", message_id="q")
+        assert [each["parts"][0].get("text") for each in chat.messages()][:1] == ["gate"]
+
+
 def test_an_answer_can_be_cancelled_alone_and_with_all_others(gateway: RealGateway, gate: Path) -> None:
     with perdure.connect(gateway.url) as remote:
         for how in ("alone", "all"):
