@@ -469,7 +469,7 @@ MUTANTS = (
            "test_pages_of_other_origins_may_ask_only_if_they_are_named"),
     Mutant("actors.gateway.security:Security.check_host", "never", "LOOPBACK",
            "test_a_name_that_somebody_could_have_pointed_here_is_refused"),
-    Mutant("actors.gateway.security:Security.principal", "removed statement", "Unauthenticated",
+    Mutant("actors.gateway.security:Security.named", "removed statement", "Unauthenticated",
            "test_whoever_has_no_token_is_told_so_and_nothing_else"),
     Mutant("actors.gateway.security:check_exposed", "never", "authenticate",
            "test_beyond_loopback_it_does_not_start_without_a_token_or_a_hook"),

@@ -23,8 +23,10 @@ from perdure.actors.gateway.refusals import Forbidden, Unauthenticated
 from perdure.ledger import BadRequest
 from perdure.policies import Answerer
 
-PUBLIC: Final = ("/dashboard/", "/healthz", "/readyz")
+PUBLIC: Final = "/dashboard/"
 """Where files are that hold no data. Who asks for them may be nobody, who has no scope."""
+PROBES: Final = frozenset({"/healthz", "/readyz"})
+"""Nobody is asked for a name there, so that a probe depends on no hook."""
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 ANYONE: Final = "anyone"
 """The name of whoever reaches a gateway that asks for none."""
@@ -76,6 +78,8 @@ class Principal:
             raise BadRequest("who", f"{self.name} answers for nobody else; leave it out")
         return Answerer(self.name, self.groups, is_admin=Scope.ADMIN in self.scopes)
 
+
+NOBODY: Final = Principal("nobody", frozenset())
 
 Authenticate = Callable[[HTTPConnection], Principal | Awaitable[Principal | None] | None]
 """Names the principal of a request or a connection; None if it is nobody's."""
@@ -138,17 +142,21 @@ class Security:
         return "*" in self.origins or origin in self.origins or origin.partition("://")[2] == host.lower()
 
     async def principal(self, connection: HTTPConnection) -> Principal:
-        # Raises `Unauthenticated` and `Forbidden`.
+        # Who asks, or nobody at a probe. Raises `Unauthenticated` and `Forbidden`.
         host, origin = connection.headers.get("host", ""), connection.headers.get("origin")
         self.check_host(host)
         if origin is not None and not self.allows_origin(origin, host):
             raise Forbidden(f"pages of {origin:.80} may not ask this gateway; name them in `origins`")
+        return NOBODY if path_within(connection.scope) in PROBES else await self.named(connection)
+
+    async def named(self, connection: HTTPConnection) -> Principal:
+        # Raises `Unauthenticated`.
         if self.authenticate is None:
             return Principal()
         found = self.authenticate(connection)
         who = await found if isawaitable(found) else found
         if who is None and path_within(connection.scope).startswith(PUBLIC):
-            return Principal("nobody", frozenset())
+            return NOBODY
         if who is None:
             raise Unauthenticated("the request names nobody: it has no valid token")
         return who

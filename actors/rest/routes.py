@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from perdure.actors.code.author_call import tried
 from perdure.actors.gateway.backend import Backend
 from perdure.actors.gateway.plain_json import json_bytes
 from perdure.actors.gateway.problems import AGAIN_S, public
@@ -56,7 +57,9 @@ async def _ready(backend: Backend, request: Request) -> Response:
     why = await _hindrance(backend)
     if not why:
         return Response(json_bytes({"ready": True}), media_type=JSON)
-    may_know = Scope.READ in request.state.principal.scopes
+    # The hook that names people may be what is out of order.
+    who, _ = await tried(asyncio.wait_for(request.state.principal_again(), READY_S))
+    may_know = who is not None and Scope.READ in who.scopes
     told = {"ready": False, "why": why if may_know else "it cannot do its work now"}
     return Response(json_bytes(told), HTTPStatus.SERVICE_UNAVAILABLE, {"retry-after": str(AGAIN_S)}, JSON)
 

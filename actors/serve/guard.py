@@ -20,7 +20,7 @@ from starlette.websockets import WebSocketDisconnect
 from perdure.actors.gateway.problems import NOT_NOW, close_code, refusal, status_of, warn_once
 from perdure.actors.gateway.rate_limits import GatewayLimits, Rates
 from perdure.actors.gateway.refusals import GatewayStopped, TooManyRequests, TooSlow, Unauthenticated
-from perdure.actors.gateway.security import Principal, Security, path_within, without_token
+from perdure.actors.gateway.security import NOBODY, Principal, Security, path_within, without_token
 from perdure.ledger import TooLarge
 
 logger = logging.getLogger("perdure.gateway")
@@ -68,7 +68,7 @@ class Guard:
         try:
             who = await self._principal(scope)
             # Where no principal is asked for, everybody has the same name, and is told apart by the address.
-            name = who.name if who != Principal() else f"{who.name}@{_client(scope)}"
+            name = who.name if who not in (Principal(), NOBODY) else f"{who.name}@{_client(scope)}"
             with self._admitted(name):
                 line.throttle = lambda: self._rates.take(name, _now_s())
                 await self._app(scope, line.hear, line.say)
@@ -89,11 +89,11 @@ class Guard:
         state = scope.setdefault("state", {})
         asked = HTTPConnection(dict(scope))
         # A WebSocket lasts, and its token may be withdrawn meanwhile: `agents_client` asks again from time to time.
-        state["principal_again"] = partial(self._security.principal, asked)
+        state["principal_again"] = partial(self._security.named, asked)
         try:
             who = await self._security.principal(asked)
         except Unauthenticated:
-            with self._admitted(f"nobody@{_client(scope)}"):
+            with self._admitted(f"{NOBODY.name}@{_client(scope)}"):
                 raise
         finally:
             scope["query_string"] = without_token(scope.get("query_string", b""))  # in place: servers log what is here

@@ -172,6 +172,27 @@ def test_hosts_that_cannot_start_are_a_503_with_the_cause_and_not_ready() -> Non
     visit([Slow], story)
 
 
+@pytest.mark.parametrize("raises", [True, False])
+def test_a_probe_is_answered_although_the_hook_that_names_people_is_out_of_order(*, raises: bool) -> None:
+    asked: list[str] = []
+
+    async def broken(connection: Any) -> None:
+        asked.append(connection.url.path)
+        if raises:
+            raise RuntimeError("the directory of people is away")
+        await asyncio.sleep(1_000_000)
+
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        assert (await door.get("/healthz")).json() == {"alive": True}
+        assert (await door.get("/readyz")).json() == {"ready": True}
+        assert asked == []
+        broken_off(laboratory).problem = FULL
+        ready = await door.get("/readyz", headers={"authorization": "Bearer x"})
+        assert (ready.status, "disk" in ready.body.decode()) == (503, False)
+
+    visit([Slow], story, gateway_options={"authenticate": broken})
+
+
 def test_a_probe_needs_no_token_and_is_told_nothing_but_whether(caplog: pytest.LogCaptureFixture) -> None:
     async def story(door: Door, laboratory: Laboratory) -> None:
         broken_off(laboratory).problem = FULL
