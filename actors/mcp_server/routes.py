@@ -1,8 +1,9 @@
 """MCP over HTTP: `/mcp`, for both eras of the protocol. The SDK is imported with the first request.
 
 A session of the handshake era lives in one process. A call of a session that this process does not know, because the process is new or
-another one has the session, is served without it: each call names all that it needs, and the runs behind it are in the ledger. Only the
-rest of a stream that was cut can be had in the session's own process alone.
+another one has the session, is served without it: each call names all that it needs, and the runs behind it are in the ledger. So is the
+stream of no call. To end a session ends it in all processes. Only the rest of a stream that was cut can be had in the session's own process
+alone.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from starlette.types import Receive, Scope, Send
 from perdure.actors.gateway.backend import Backend
 from perdure.actors.gateway.problems import refusal as plain_refusal
 from perdure.actors.gateway.refusals import NoSuchAgent
+from perdure.actors.mcp_server.ended_sessions import EndedSessions
 from perdure.actors.mcp_server.offers import Choice, offers_of
 from perdure.ledger import BadRequest
 
@@ -59,6 +61,7 @@ class _Mcp:
 
     def __init__(self, backend: Backend, choices: tuple[Choice, ...]) -> None:
         self._backend, self._choices = backend, choices
+        self._ended = EndedSessions(backend.neighbours)
         self._served: McpOverHttp | None = None
         self._lock: asyncio.Lock | None = None
 
@@ -74,7 +77,7 @@ class _Mcp:
             if self._served is None:
                 # In a thread, since the loop serves others meanwhile.
                 serving = await asyncio.to_thread(import_module, SERVING)
-                served: McpOverHttp = serving.McpOverHttp(self._backend, self._choices)
+                served: McpOverHttp = serving.McpOverHttp(self._backend, self._choices, self._ended)
                 await served.start()
                 self._backend.at_end.append(served.stop)
                 self._served = served

@@ -1,7 +1,8 @@
 """The two ways to the MCP server: HTTP, for any number of clients, and the standard input and output of a process that its client has
 started. They need the extra `mcp`.
 
-Over HTTP there are sessions, with replay after a cut line, and calls without a session. `routes` loads this module with the first request,
+Over HTTP there are sessions, with replay after a cut line, and calls without a session. A session that its client has ended is over in
+all processes of the gateway, which tell each other. `routes` loads this module with the first request,
 because a gateway that offers nothing over MCP does without the SDK.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import sys
 import threading
 from collections import OrderedDict, deque
@@ -19,7 +21,7 @@ from itertools import count
 from math import isfinite
 from typing import Any, Final, Self, cast
 
-from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser, authorization_context
 from mcp.server.auth.provider import AccessToken
 from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http import (
@@ -32,10 +34,12 @@ from mcp.server.streamable_http import (
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.types import JSONRPCError, JSONRPCMessage, JSONRPCResponse
 from starlette.datastructures import Headers
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from perdure.actors.gateway.backend import Backend
 from perdure.actors.gateway.security import STDIO, Principal
+from perdure.actors.mcp_server.ended_sessions import EndedSessions
 from perdure.actors.mcp_server.offers import Choice
 from perdure.actors.mcp_server.server import McpServer
 from perdure.actors.tasks import awaited
@@ -48,12 +52,16 @@ SESSIONS_MAX: Final = 1_000
 STREAMS_MAX: Final = 1_000
 EVENTS_MAX: Final = 1_000
 RETRY_MS: Final = 500
+_SESSION_ID: Final = re.compile(r"[0-9a-f]{32}")  # as the SDK makes them
+_ELSEWHERE: Final = (
+    b"The rest of this stream is in another process of the gateway, or is gone. Ask again a few times.\n"
+)
 
 
 class McpOverHttp:
     """Two managers of the SDK over one server: with sessions, and without."""
 
-    def __init__(self, backend: Backend, choices: Iterable[Choice]) -> None:
+    def __init__(self, backend: Backend, choices: Iterable[Choice], ended: EndedSessions) -> None:
         server = McpServer(backend, choices).server
         self._sessions = _Sessions(
             server,
@@ -61,6 +69,7 @@ class McpOverHttp:
             max_request_body_size=BODY_BYTES_MAX,
             max_sessions=None,  # `_make_room` ends one instead, so that nobody is refused
         )
+        self._ended, ended.heard = ended, self._hear_end
         self._single = StreamableHTTPSessionManager(server, stateless=True, max_request_body_size=BODY_BYTES_MAX)
         logging.getLogger("mcp").setLevel(logging.WARNING)  # or strangers would fill the log
         self._stopped = asyncio.Event()
@@ -91,16 +100,42 @@ class McpOverHttp:
 
     async def answer(self, who: Principal, scope: Scope, receive: Receive, send: Send) -> None:
         # A session belongs to the principal who has opened it; for all others there is none.
-        scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=who.name, scopes=[]))
-        session = Headers(scope=scope).get("mcp-session-id")
+        scope["user"] = _user(who.name)
+        headers, method = Headers(scope=scope), scope["method"]
+        session = headers.get("mcp-session-id")
         known = self._sessions._server_instances  # noqa: SLF001 - the SDK has no question for it
         if session is None:
             await self._make_room(known)
-        is_elsewhere = session is not None and session not in known
-        manager = self._single if is_elsewhere and scope["method"] == "POST" else self._sessions
-        ends = known.get(session or "") if scope["method"] == "DELETE" else None
-        await manager.handle_request(scope, receive, send)
-        self._let_go(ends)
+        elif session not in known and (session, who.name) not in self._ended:
+            await self._answer_for_another(session, who, scope, receive, send)
+            return
+        ends = known.get(session or "") if method == "DELETE" else None
+        await self._sessions.handle_request(scope, receive, send)  # to a session that is over it says so
+        if ends is not None and ends.is_terminated:
+            self._let_go(ends)
+            self._ended.add(str(session), who.name)
+
+    async def _answer_for_another(
+        self, session: str, who: Principal, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        # The session is in another process, or was in one that is gone.
+        headers, method = Headers(scope=scope), scope["method"]
+        if method == "DELETE" and _SESSION_ID.fullmatch(session):
+            self._ended.add(session, who.name)
+            await Response(status_code=200)(scope, receive, send)
+        elif method == "GET" and "last-event-id" in headers:
+            await Response(_ELSEWHERE, 503, {"retry-after": "1"}, "text/plain")(scope, receive, send)
+        else:
+            # A call names all that it needs, and nothing is told on the stream of no call.
+            manager = self._sessions if method == "DELETE" else self._single
+            await manager.handle_request(scope, receive, send)
+
+    async def _hear_end(self, session: str, name: str) -> None:
+        there = self._sessions._server_instances.get(session)  # noqa: SLF001 - as above
+        owner = self._sessions._session_owners.get(session)  # noqa: SLF001 - as above
+        if there is not None and owner == authorization_context(_user(name)):
+            await there.terminate()
+            self._let_go(there)
 
     def _let_go(self, session: StreamableHTTPServerTransport | None) -> None:
         if session is not None and session.is_terminated:
@@ -115,6 +150,10 @@ class McpOverHttp:
         if oldest is not None:
             await oldest.terminate()
             self._let_go(oldest)
+
+
+def _user(name: str) -> AuthenticatedUser:
+    return AuthenticatedUser(AccessToken(token="", client_id=name, scopes=[]))
 
 
 class RecentStreams:

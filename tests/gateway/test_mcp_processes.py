@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from perdure.actors.gateway_bus import NEWS_MAX, GatewayBus
+from perdure.actors.mcp_server.ended_sessions import ENDED_MAX, EndedSessions
 from tests.actors.one_process import OneProcess, play
 from tests.gateway.door import Answer, Door
 from tests.gateway.mcp_cast import Importer, by_name
@@ -67,6 +68,59 @@ def test_a_call_is_cancelled_whichever_processes_have_it_and_its_session(call_at
             await each.backend.close()
 
     play(story)
+
+
+@pytest.mark.parametrize("end_at", [0, 1, 2])
+def test_a_session_is_ended_and_listened_to_at_any_process(end_at: int) -> None:
+    """The first one has it, the third one has had no request yet. Nobody ends the session of another one."""
+
+    async def story(world: OneProcess) -> None:
+        buses = GatewayBus(), GatewayBus(), GatewayBus()
+        options: dict[str, Any] = {"mcp_tools": [Importer], "authenticate": by_name}
+        apps = [gateway(world.client, [Importer], neighbours=each, **options) for each in buses]
+        doors = [Door(each) for each in apps]
+        session = (await said(doors[0], {"id": 1, "method": "initialize", "params": WHO})).headers["mcp-session-id"]
+        listed = {"id": 2, "method": "tools/list"}
+
+        async def ended(door: Door, name: str = "alice") -> int:
+            headers = HEADERS | {"x-name": name, "mcp-session-id": session}
+            return (await door.ask("DELETE", "/mcp", headers=headers)).status
+
+        async def carried() -> None:
+            for teller in buses:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(0.2):
+                        news = await teller.news()
+                        for hearer in (each for each in buses if each is not teller):
+                            await hearer.hear(news)
+
+        assert [(await said(door, listed, session)).status for door in doors[:2]] == [200, 200]
+        listening = HEADERS | {"x-name": "alice", "mcp-session-id": session}
+        for door in doors[:2]:
+            async with door.stream("GET", "/mcp", headers=listening) as (head, _):
+                assert (head.status, head.headers["content-type"].partition(";")[0]) == (200, "text/event-stream")
+        rest = await doors[1].get("/mcp", headers=listening | {"last-event-id": "3:2"})
+        assert (rest.status, rest.headers["retry-after"]) == (503, "1")
+        assert await ended(doors[end_at], "eve") == (200 if end_at else 404)
+        await carried()
+        assert (await said(doors[0], listed, session)).status == 200
+        assert await ended(doors[end_at]) == 200
+        await carried()
+        assert [(await said(door, listed, session)).status for door in doors] == [404] * 3
+        assert [await ended(door) for door in doors] == [404] * 3
+        assert [(await door.get("/mcp", headers=listening)).status for door in doors] == [404] * 3
+        for each in apps:
+            await each.backend.close()
+
+    play(story)
+
+
+def test_sessions_that_are_over_take_no_more_than_so_much_memory() -> None:
+    ended = EndedSessions(GatewayBus())
+    for number in range(ENDED_MAX + 5):
+        ended.add(str(number), "alice")
+    assert ("4", "alice") not in ended
+    assert ("5", "alice") in ended
 
 
 def test_what_nobody_fetches_takes_no_more_than_so_much_memory() -> None:
