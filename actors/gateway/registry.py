@@ -58,10 +58,10 @@ class Registry:
     def path(self, segments: Sequence[str]) -> tuple[list[Step], list[str]]:
         """The steps of an address, `class name [sub class name …]`, and the segments that follow. Raises `NoSuchAgent`."""
         if len(segments) < 2:  # noqa: PLR2004 - a class and a name
-            raise NoSuchAgent("an address is /agents/CLASS/NAME")
+            raise NoSuchAgent(f"{'/'.join(segments)!r:.80} is no address; {self._form}")
         root = self.roots.get(segments[0])
         if root is None:
-            raise NoSuchAgent(f"no agent is addressed as {segments[0]!r} here")
+            raise NoSuchAgent(f"no class of agents is addressed as {segments[0]!r:.80} here; {self._form}")
         steps = [Step(root, _name(segments[1]))]
         rest = list(segments[2:])
         while len(rest) >= 3 and rest[0] == RESERVED:  # noqa: PLR2004 - sub, a class and a name
@@ -70,6 +70,10 @@ class Registry:
         if rest and rest[0] == RESERVED:
             raise NoSuchAgent("a sub-agent is addressed as …/sub/CLASS/NAME")
         return steps, rest
+
+    @property
+    def _form(self) -> str:
+        return f"an address is CLASS/NAME, as in {next(iter(self.roots), 'counter')}/one"
 
     def _child(self, name: str) -> type[Agent]:
         found = {each for each in (*self.roots.values(), *_loaded(Agent)) if kebab(each.__name__) == name}

@@ -27,7 +27,7 @@ Statuses = Annotated[list[Status], BeforeValidator(_as_list), Field(max_length=1
 class OfRun(Taken):
     """The run in the path."""
 
-    run_id: Id
+    run_id: Annotated[Id, Field(description="The id of the run.")]
 
 
 class RunsChosen(Taken):
@@ -399,7 +399,7 @@ class Started(BaseModel):
 class OfAsk(Taken):
     """The question in the path."""
 
-    ask_id: Id
+    ask_id: Annotated[Id, Field(description="The id of the question, as the list of questions has it.")]
 
 
 class AsksAsked(Taken):
@@ -517,9 +517,9 @@ class Standing(BaseModel):
 
 
 class OfAgent(Taken):
-    """The agent in the path, as name@module:Class."""
+    """The agent in the path."""
 
-    agent: Id
+    agent: Annotated[Id, Field(description="The agent, as `name@module:Class`.")]
 
 
 class AgentAsked(Taken):
@@ -572,11 +572,20 @@ class WorkTold(BaseModel):
     unreadable: list[str]
 
 
-class OfMethod(Taken):
-    """An exposed method of the agent at an address: `class/name`, and `/sub/class/name` for each step to a sub-agent."""
+Place = Annotated[
+    Id,
+    Field(
+        description="`class/name` as behind `/agents/`, with the class in kebab case, and `/sub/class/name` for each step to a sub-agent.",
+        examples=["counter/one", "counter/one/sub/shard/two"],
+    ),
+]
 
-    address: Id
-    method: Id
+
+class OfMethod(Taken):
+    """An exposed method of the agent at an address."""
+
+    address: Place
+    method: Annotated[Id, Field(description="The name of a method that is exposed.")]
 
 
 class CallAsked(Taken):
@@ -589,7 +598,7 @@ class CallAsked(Taken):
 class OfChat(Taken):
     """The chat agent at an address."""
 
-    address: Id
+    address: Place
 
 
 class SteerAsked(Taken):

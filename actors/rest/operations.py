@@ -234,7 +234,9 @@ def _parameters(
     schema = known[str(schemas[model]["$ref"]).rpartition("/")[2]]
     required = schema.get("required", ())
     for name, each in schema.get("properties", {}).items():
-        yield {"name": name, "in": place, "required": place == "path" or name in required, "schema": _given(each)}
+        about = {"description": each["description"]} if "description" in each else {}
+        is_required = place == "path" or name in required
+        yield {"name": name, "in": place, **about, "required": is_required, "schema": _given(each)}
 
 
 def _given(schema: JsonSchemaValue) -> JsonSchemaValue:

@@ -417,6 +417,25 @@ def test_exposed_methods_are_called_with_checked_arguments_and_nothing_else_is()
     visit([Counter], story)
 
 
+def test_an_address_in_another_form_is_refused_with_the_one_that_it_has() -> None:
+    """The description of the operations has it too, as it says of every part of a path what it is."""
+
+    async def story(door: Door, _: Laboratory) -> None:
+        for wrong in ("agents/counter/one", "Counter/one", "counter"):
+            answer = await door.post(f"/api/agents/{wrong}/call/add", {"args": [2]})
+            told = answer.json()["error"]
+            assert (answer.status, told["type"]) == (404, "NoSuchAgent")
+            assert "an address is CLASS/NAME, as in counter/one" in told["message"]
+        paths = (await door.get("/api/openapi.json")).json()["paths"]
+        for path, operations in paths.items():
+            for parameter in (each for told in operations.values() for each in told["parameters"]):
+                assert parameter["in"] != "path" or parameter["description"], (path, parameter)
+        (address, _method) = paths["/api/agents/{address}/call/{method}"]["post"]["parameters"]
+        assert "`class/name`" in address["description"]
+
+    visit([Counter], story)
+
+
 def test_a_method_that_is_told_takes_effect_once() -> None:
     async def story(door: Door, laboratory: Laboratory) -> None:
         assert (await door.post("/api/agents/counter/one/tell/add", {"args": [2]})).status == 200
