@@ -25,6 +25,7 @@ from perdure.policies import (
     ContextOverflow,
     DeliveryOutcome,
     Limits,
+    Part,
     phases,
 )
 from perdure.scenarios import exits
@@ -206,7 +207,11 @@ def test_the_bounds_of_chats_are_those_of_the_code() -> None:
     assert f"`ContextOverflow({said}, keep_tokens={overflow.keep_tokens:_})`" in CHAT.prose
     assert (history.TRIES_MAX, "sent up to five times" in CHAT.prose) == (5, True)
     assert (chat_messages.MESSAGE_BYTES_MAX, chat_messages.RESULT_BYTES_MAX) == (1_800_000, 1_000_000)
-    assert "A message holds up to 1.8 MB, and a result of a tool 1 MB." in CHAT.prose
+    said = "In messages over 1.8 MB parts are cut to 256 KiB or less, results first; a result to 1 MB, with a note."
+    assert said in CHAT.prose
+    part: Part = {"type": "text", "text": "x" * chat_messages.MESSAGE_BYTES_MAX}
+    (kept,) = chat_messages.for_storage({"id": "m", "role": "user", "parts": [part]})["parts"]
+    assert len(kept["text"]) == pytest.approx(256 * 1024, rel=0.001)
 
 
 # ---------------------------------------------------------------- outputs
