@@ -8,9 +8,11 @@ type, with other agents; that is warned of, because it is never meant.
 
 from __future__ import annotations
 
+import ast
 import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from operator import itemgetter
 from pathlib import Path
@@ -20,6 +22,7 @@ from perdure.actors.code.carried_code import add_type
 from perdure.ledger import TYPES, BadRequest, lines_of, numbered_lines, origin_of
 
 NAMED: Final = "name:"
+SCRIPT: Final = "script:"
 log = logging.getLogger("perdure.code")
 
 _claims: dict[str, type] = {}  # the classes of this process that have a name of their own
@@ -96,18 +99,61 @@ def _digest(name: str, place: str) -> str:
 
 def places_of(name: str, code_dir: Path | None) -> list[str]:
     # The newest first; empty if the name itself says where the code is.
-    return [known.place for known in reversed(known_types(code_dir)) if known.name == name != known.place]
+    found = (known for known in reversed(known_types(code_dir)) if known.name == name != known.place)
+    return [known.place for known in found if not _is_of_script(known)]
+
+
+def _is_of_script(known: KnownType) -> bool:
+    # Of one that was run without a main block: it is named like the module that it would be with one.
+    script, _, qualname = known.place.removeprefix(SCRIPT).rpartition(":")
+    return known.place.startswith(SCRIPT) and known.name == f"{Path(script).stem}:{qualname}"
+
+
+def scripts_of(module: str, code_dir: Path | None) -> list[str]:
+    """The paths of the scripts that were run without a main block under the name of this module, the newest first."""
+    found = (known for known in reversed(known_types(code_dir)) if origin_of(known.name) == module)
+    return list(dict.fromkeys(origin_of(known.place).removeprefix(SCRIPT) for known in found if _is_of_script(known)))
+
+
+def module_of_script(origin: str, code_dir: Path) -> str:
+    """What the types of a script are named after if it is one of those; else empty."""
+    module = Path(origin.removeprefix(SCRIPT)).stem
+    return module if origin.removeprefix(SCRIPT) in scripts_of(module, code_dir) else ""
 
 
 def remember_type(name: str, place: str, code_dir: Path) -> None:
     """Write a type down that a program uses, and warn if one of the same class name is known under another."""
     known, this = known_types(code_dir), KnownType(name, place)
-    if this not in known or places_of(name, code_dir)[:1] not in ([], [place]):
+    before = scripts_of(origin_of(name), code_dir) if _is_of_script(this) else []
+    is_elsewhere = before[:1] not in ([], [origin_of(place).removeprefix(SCRIPT)])
+    if this not in known or is_elsewhere or places_of(name, code_dir)[:1] not in ([], [place]):
         add_type(code_dir, f"{name}\t{place}\t{_digest(name, place)}")
     for words in mistakable(code_dir, name):
-        if words not in _warned:
-            _warned.add(words)
-            log.warning("%s", words)
+        _warn(words)
+
+
+def warn_of_namesakes(name: str, file: Path, others: Iterable[Path]) -> None:
+    """Warn if a script of the same name, in another folder, has another class of this one's name: the two are one type."""
+    qualname = name.rpartition(":")[2]
+    for other in dict.fromkeys(others):
+        if other != file and _has_class(other, qualname) and other.read_bytes() != file.read_bytes():
+            _warn(
+                f"{qualname} of {file} and {qualname} of {other} are one agent type, {name}, with the same agents. If they are two, give "
+                "each a `name=`, or each program a data directory of its own."
+            )
+
+
+def _warn(words: str) -> None:
+    if words not in _warned:
+        _warned.add(words)
+        log.warning("%s", words)
+
+
+def _has_class(file: Path, qualname: str) -> bool:
+    with suppress(OSError, SyntaxError, ValueError):
+        nodes = ast.walk(ast.parse(file.read_bytes()))
+        return any(isinstance(node, ast.ClassDef) and node.name == qualname.rpartition(".")[2] for node in nodes)
+    return False
 
 
 def mistakable(code_dir: Path | None, name: str = "") -> Iterator[str]:

@@ -5,10 +5,10 @@
     script:/path/file.py:Name    code in a file that was run, or that is not on the import path
     cell:<digest>:Name           code of a notebook or of `python -c`; its text is kept in the code directory
 
-Nothing is pickled. A script with an `if __name__ == "__main__"` block is named as when it is imported; any other, and all in directories
-of before, by its path. Such a script is loaded under a stable module name, so its block does not run; of one without a block, only the
-classes and what they need are executed. Of a notebook, only what the class needs is kept (`program`), so its name does not depend on other
-cells.
+Nothing is pickled. A script is named as when it is imported, also without an `if __name__ == "__main__"` block, so that adding one renames
+nothing. Importing one without a block would start the program, so the place of its code is its path, which stands beside its name
+(`known_types`): it is loaded under a module name of its own, and only the classes and what they need are executed. A script that nobody
+could import goes by its path. Of a notebook, only what the class needs is kept (`program`), so its name does not depend on other cells.
 """
 
 from __future__ import annotations
@@ -28,7 +28,17 @@ from typing import cast
 from perdure.actors.code.author_call import in_words
 from perdure.actors.code.carried_code import keep_code
 from perdure.actors.code.import_path import file_of, is_importable, is_installed, refuse_archive, root_of, spec_on_path
-from perdure.actors.code.known_types import NAMED, claimant, claimed, places_of, remember_type
+from perdure.actors.code.known_types import (
+    NAMED,
+    SCRIPT,
+    claimant,
+    claimed,
+    module_of_script,
+    places_of,
+    remember_type,
+    scripts_of,
+    warn_of_namesakes,
+)
 from perdure.actors.code.packages import PinnedCode, keep_text, package_file, sources_of, unpacked
 from perdure.actors.code.permanent_names import is_ours, module_of, permanent
 from perdure.actors.code.program import SourceText
@@ -70,10 +80,20 @@ def type_name(cls: type, code_dir: Path | None = None) -> str:
 def remembered_name(cls: type, code_dir: Path | None) -> str:
     # Its type is written down in the directory once in a process.
     place = place_name(cls, code_dir)
-    name = claimed(cls) or place
+    name = claimed(cls) or _durable(place, code_dir)
     if code_dir is not None and not is_ours(cls.__module__):
         remember_type(name, place, code_dir)
+        if not claimed(cls):
+            _look_for_namesakes(name, code_dir)
     return name
+
+
+def _look_for_namesakes(name: str, code_dir: Path) -> None:
+    # A script is named without its folder, so that a moved one keeps its agents.
+    file, module = file_of(sys.modules["__main__"]), name.rpartition(":")[0]
+    if file is not None and module == file.stem:
+        others = [*map(Path, scripts_of(module, code_dir)), *(Path(root, file.name) for root in _known_roots(code_dir))]
+        warn_of_namesakes(name, file, others)
 
 
 def place_name(cls: type, code_dir: Path | None) -> str:
@@ -83,7 +103,19 @@ def place_name(cls: type, code_dir: Path | None) -> str:
 def function_name(function: FunctionType, code_dir: Path | None) -> str:
     if not isinstance(function, FunctionType):
         raise BadRequest(TOOL_FIELD, f"{function!r} is not a function")
-    return _name(function, code_dir, TOOL_FIELD)
+    return _durable(_name(function, code_dir, TOOL_FIELD), code_dir)
+
+
+def _durable(place: str, code_dir: Path | None) -> str:
+    # Of a script without a main block: what it would be called with one. Only the program itself knows that it is run as a script, and
+    # other processes have it from the directory.
+    if code_dir is None or not place.startswith(SCRIPT):
+        return place
+    origin, _, qualname = place.rpartition(":")
+    file = Path(origin.removeprefix(SCRIPT))
+    is_program = file == file_of(sys.modules["__main__"]) and is_importable(file)
+    module = file.stem if is_program else module_of_script(origin, code_dir)
+    return f"{module}:{qualname}" if module else place
 
 
 @functools.lru_cache(maxsize=4096)
@@ -110,7 +142,7 @@ def _name(thing: Named, code_dir: Path | None, field: str) -> str:
     if file is None:
         what = f"the module {module.__name__} of {thing.__qualname__}"
         raise BadRequest(field, f"{what} has no file, so no other process can import it")
-    return f"script:{file}:{thing.__qualname__}"
+    return f"{SCRIPT}{file}:{thing.__qualname__}"
 
 
 def _not_there(module: ModuleType | None, thing: Named) -> str:
@@ -134,7 +166,7 @@ def loaded_class(place: str) -> type | None:
     origin, _, qualname = place.rpartition(":")
     main = sys.modules["__main__"]
     file, spec = file_of(main), main.__spec__
-    runs_it = origin.startswith("cell:") or origin in (f"script:{file}", getattr(spec, "name", None))
+    runs_it = origin.startswith("cell:") or origin in (f"{SCRIPT}{file}", getattr(spec, "name", None))
     runs_it = runs_it or (file is not None and origin == file.stem and is_importable(file))
     names = [origin, *(name for name, known in _origins.items() if known == origin), *(["__main__"] if runs_it else [])]
     found = (_lookup(sys.modules[name], qualname) for name in names if name in sys.modules)
@@ -156,7 +188,7 @@ def _main_name(module: ModuleType, thing: Named, code_dir: Path | None, field: s
         if source.has_main_block() and is_importable(file):
             _remember_root(file.parent, code_dir)
             return f"{file.stem}:{qualname}"
-        return f"script:{file}:{qualname}"
+        return f"{SCRIPT}{file}:{qualname}"
     typed = SourceText(typed_texts())
     text = typed.excerpt(top)
     if not text:
@@ -252,7 +284,9 @@ def _load(name: str, code_dir: Path | None, unknown: Unknown) -> object:
         elif kind == "cell" and place:
             module = _cell(place, code_dir, unknown)
         elif kind and qualname and not place:
-            module = _module(module_of(kind), code_dir)
+            script = _unguarded(kind, code_dir)
+            top = qualname.partition(".")[0]
+            module = _script(script, top, unknown) if script else _module(module_of(kind), code_dir)
         else:
             what = "an agent type" if unknown.func is UnknownAgentType else "a function"
             raise unknown(f"{name!r} is not the name of {what}, such as 'package.module:{qualname or 'Name'}'")
@@ -307,14 +341,27 @@ def _module(name: str, code_dir: Path | None) -> ModuleType:
     return importlib.import_module(name)
 
 
+def _unguarded(module: str, code_dir: Path | None) -> str:
+    # The script of this name, which was run without a main block, and has none in the code that this process has.
+    for place in scripts_of(module, code_dir):
+        file = _script_file(place)
+        if file is not None:
+            return "" if SourceText([file.read_bytes()], is_script=True).has_main_block() else place
+    return ""
+
+
+def _script_file(place: str) -> Path | None:
+    copies = [folder / Path(place).name for folder in _sent]
+    return next((each for each in (*copies, Path(place)) if each.is_file()), None)
+
+
 def _script(place: str, top: str, unknown: Unknown) -> ModuleType:
     # What starts the program is not executed.
     name = f"perdure_script_{_digest(place)}"
     loaded = sys.modules.get(name)
     if loaded is not None and hasattr(loaded, top):
         return loaded
-    copies = [folder / Path(place).name for folder in _sent]
-    file = next((each for each in (*copies, Path(place)) if each.is_file()), None)
+    file = _script_file(place)
     if file is None:
         raise unknown(f"the script {place} is not there any more")
     origin = next((of(file) for of in _origin_of if file.parent in _sent), file)
@@ -326,7 +373,7 @@ def _script(place: str, top: str, unknown: Unknown) -> ModuleType:
     wanted = range(len(source)) if source.has_main_block() else source.definitions([top])
     done = _executed.setdefault(name, set()) if loaded is not None else set()
     code = compile(source.nodes(sorted({*wanted} - done)), place, "exec", dont_inherit=True)
-    module = _execute(name, f"script:{place}", origin, code)
+    module = _execute(name, f"{SCRIPT}{place}", origin, code)
     _executed[name] = {*wanted} | done
     return module
 

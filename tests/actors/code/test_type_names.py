@@ -106,6 +106,78 @@ def test_a_script_its_import_and_a_moved_copy_are_one_type(tmp_path: Path) -> No
     assert names == {"tally:Tally"}
 
 
+GUARD = 'if __name__ == "__main__":\n    print(told())'
+BARE = "with open(__file__):\n    Runtime = print\n    Runtime(told())"
+
+
+def without_guard(folder: Path, name: str = "tally.py") -> Path:
+    file = folder / name
+    file.write_text(file.read_text().replace(GUARD, BARE))
+    return folder
+
+
+def test_a_script_with_and_without_a_main_block_and_a_moved_copy_are_one_type(tmp_path: Path) -> None:
+    home, code = written(tmp_path / "home", tmp_path / "data/code"), tmp_path / "data/code"
+    guarded = named_by(home, "tally.py")
+    bare = named_by(without_guard(home), "tally.py")
+    moved = named_by(without_guard(written(tmp_path / "copy", code)), "tally.py")
+    assert guarded == bare == moved == ("tally:Tally", "")
+    assert [known.place for known in known_types(code)] == [
+        "tally:Tally",
+        f"script:{home}/tally.py:Tally",
+        f"script:{tmp_path}/copy/tally.py:Tally",
+    ]
+    assert named_by(written(tmp_path / "copy", code), "tally.py")[0] == "tally:Tally"
+
+
+LOADED = """
+import sys
+from pathlib import Path
+from perdure.actors.code.naming import load_function, load_type, function_name, type_name
+code = Path(sys.argv[1])
+cls, function = load_type("tally:Tally", code), load_function("tally:told", code)
+print(cls.__module__.rpartition("_")[0], type_name(cls, code), function_name(function, code))
+"""
+
+
+def test_of_a_script_without_a_main_block_others_execute_what_its_class_needs_until_it_gets_one(tmp_path: Path) -> None:
+    home, code = without_guard(written(tmp_path / "home", tmp_path / "data/code")), tmp_path / "data/code"
+    assert named_by(home, "tally.py")[0] == "tally:Tally"
+    assert named_by(home, "-c", LOADED, str(code)) == ("perdure_script tally:Tally tally:told", "")
+    assert named_by(tmp_path, "-c", LOADED, str(code)) == ("perdure_script tally:Tally tally:told", "")
+    written(home, code)
+    assert named_by(home, "-c", LOADED, str(code)) == ("tally:Tally tally:told", "")
+
+
+def test_a_script_that_nobody_could_import_goes_by_its_path_with_and_without_a_main_block(tmp_path: Path) -> None:
+    home = written(tmp_path / "home", tmp_path / "data/code")
+    (home / "tally.py").rename(home / "my-tally.py")
+    guarded = named_by(home, "my-tally.py")
+    without_guard(home, "my-tally.py")
+    assert named_by(home, "my-tally.py") == guarded == (f"script:{home}/my-tally.py:Tally", "")
+
+
+@pytest.mark.parametrize("is_guarded", [True, False])
+def test_two_programs_whose_scripts_have_one_name_are_told_that_they_share_a_type(
+    is_guarded: bool, tmp_path: Path
+) -> None:
+    code = tmp_path / "data/code"
+    first, second = written(tmp_path / "first", code), written(tmp_path / "second", code)
+    for folder in () if is_guarded else (first, second):
+        without_guard(folder)
+    assert named_by(first, "tally.py") == ("tally:Tally", "")
+    assert named_by(second, "tally.py") == ("tally:Tally", ""), "a copy"
+    (second / "tally.py").write_text((second / "tally.py").read_text() + "# another\n")
+    name, said = named_by(second, "tally.py")
+    assert name == "tally:Tally"
+    assert (
+        f"Tally of {second}/tally.py and Tally of {first}/tally.py are one agent type, tally:Tally, with the same"
+        in said
+    )
+    (first / "tally.py").unlink()
+    assert named_by(second, "tally.py") == ("tally:Tally", "")
+
+
 def test_a_class_that_turns_up_under_another_path_is_told_once_with_what_to_do(tmp_path: Path) -> None:
     code = tmp_path / "code"
     remember_type("shop:Till", "shop:Till", code)
