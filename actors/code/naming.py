@@ -131,7 +131,7 @@ def _name(thing: Named, code_dir: Path | None, field: str) -> str:
         return f"{_origins[module.__name__]}:{thing.__qualname__}"
     if is_ours(module.__name__):
         return f"{permanent(module.__name__)}:{thing.__qualname__}"
-    if module.__name__ == "__main__":
+    if module is sys.modules["__main__"]:  # a worker of multiprocessing has it as `__mp_main__`
         return _main_name(module, thing, code_dir, field)
     refuse_archive(module, thing.__qualname__, field)
     root = root_of(module)

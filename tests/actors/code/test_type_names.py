@@ -157,6 +157,21 @@ def test_a_script_that_nobody_could_import_goes_by_its_path_with_and_without_a_m
     assert named_by(home, "my-tally.py") == guarded == (f"script:{home}/my-tally.py:Tally", "")
 
 
+@pytest.mark.parametrize("name", ["tally.py", "my-tally.py"])
+@pytest.mark.parametrize("way", ["spawn", "forkserver", "by its name"])
+def test_a_worker_process_calls_a_class_of_the_script_as_the_script_does(way: str, name: str, tmp_path: Path) -> None:
+    home = written(tmp_path / "home", tmp_path / "data/code")
+    by_name = way == "by its name"
+    text = (home / "tally.py").read_text()
+    work = f"def work():\n    print(told(), flush=True)\n{GUARD}\n    import multiprocessing\n"
+    work += f"    worker = multiprocessing.get_context({'spawn' if by_name else way!r}).Process(target=work)\n"
+    work += "    worker.start(), worker.join()\n"
+    (home / name).write_text(text.replace(GUARD, work))
+    command = ["-m", name.removesuffix(".py")] if by_name else [name]
+    main, worker = named_by(home, *command)[0].splitlines()
+    assert main == worker
+
+
 @pytest.mark.parametrize("is_guarded", [True, False])
 def test_two_programs_whose_scripts_have_one_name_are_told_that_they_share_a_type(
     is_guarded: bool, tmp_path: Path
