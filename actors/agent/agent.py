@@ -33,7 +33,7 @@ from perdure.actors.agent.groups import (
     shown_schedule,
 )
 from perdure.actors.code.author_call import hook
-from perdure.actors.code.known_types import claim
+from perdure.actors.code.known_types import claim, note_program
 from perdure.actors.code.schema import in_short
 from perdure.actors.event_stream import Followed
 from perdure.actors.jobs.callback_rows import QueuedItem, Schedule
@@ -107,6 +107,7 @@ class Agent(Hosted):
         """
         super().__init_subclass__(**more)
         check_made(cls)
+        note_program(cls)
         if name:
             claim(cls, name)
         if version is not None:

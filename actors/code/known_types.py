@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from perdure.actors.code.carried_code import add_type
+from perdure.actors.code.import_path import file_of, is_importable
 from perdure.ledger import TYPES, BadRequest, lines_of, numbered_lines, origin_of
 
 NAMED: Final = "name:"
@@ -60,6 +61,33 @@ def claim(cls: type, name: str) -> None:
         )
     _claims[durable] = cls
     cls.__perdure_name__ = durable  # type: ignore[attr-defined]
+
+
+def note_program(cls: type) -> None:
+    """A class of `__main__` keeps of which program it is: Ray pickles it by value, and where it arrives, `__main__` is another program."""
+    if sys.modules.get(cls.__module__) is sys.modules["__main__"]:
+        cls.__perdure_program__ = this_program()  # type: ignore[attr-defined]
+
+
+class NotedProgram(NamedTuple):
+    """What was run: the name under which it is imported, if it can be, and the file; neither for what was typed."""
+
+    module: str
+    file: str
+
+
+def this_program() -> NotedProgram:
+    main = sys.modules["__main__"]
+    spec, file = main.__spec__, file_of(main)
+    if spec is not None and spec.name != "__main__":  # python -m package.module
+        return NotedProgram(spec.name, "")
+    return NotedProgram(file.stem if file and is_importable(file) else "", str(file or ""))
+
+
+def other_program_of(thing: object) -> NotedProgram | None:
+    # Of a class that came by value.
+    noted = vars(thing).get("__perdure_program__")
+    return noted if noted is not None and noted != this_program() else None
 
 
 def claimed(cls: type) -> str:

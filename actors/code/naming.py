@@ -31,12 +31,15 @@ from perdure.actors.code.import_path import file_of, is_importable, is_installed
 from perdure.actors.code.known_types import (
     NAMED,
     SCRIPT,
+    NotedProgram,
     claimant,
     claimed,
     module_of_script,
+    other_program_of,
     places_of,
     remember_type,
     scripts_of,
+    this_program,
     warn_of_namesakes,
 )
 from perdure.actors.code.packages import PinnedCode, keep_text, package_file, sources_of, unpacked
@@ -80,7 +83,7 @@ def type_name(cls: type, code_dir: Path | None = None) -> str:
 def remembered_name(cls: type, code_dir: Path | None) -> str:
     # Its type is written down in the directory once in a process.
     place = place_name(cls, code_dir)
-    name = claimed(cls) or _durable(place, code_dir)
+    name = claimed(cls) or _durable(place, code_dir, other_program_of(cls) or this_program())
     if code_dir is not None and not is_ours(cls.__module__):
         remember_type(name, place, code_dir)
         if not claimed(cls):
@@ -103,18 +106,17 @@ def place_name(cls: type, code_dir: Path | None) -> str:
 def function_name(function: FunctionType, code_dir: Path | None) -> str:
     if not isinstance(function, FunctionType):
         raise BadRequest(TOOL_FIELD, f"{function!r} is not a function")
-    return _durable(_name(function, code_dir, TOOL_FIELD), code_dir)
+    return _durable(_name(function, code_dir, TOOL_FIELD), code_dir, this_program())
 
 
-def _durable(place: str, code_dir: Path | None) -> str:
+def _durable(place: str, code_dir: Path | None, program: NotedProgram) -> str:
     # Of a script without a main block: what it would be called with one. Only the program itself knows that it is run as a script, and
     # other processes have it from the directory.
     if code_dir is None or not place.startswith(SCRIPT):
         return place
     origin, _, qualname = place.rpartition(":")
-    file = Path(origin.removeprefix(SCRIPT))
-    is_program = file == file_of(sys.modules["__main__"]) and is_importable(file)
-    module = file.stem if is_program else module_of_script(origin, code_dir)
+    is_program = program.module and program.file == origin.removeprefix(SCRIPT)
+    module = program.module if is_program else module_of_script(origin, code_dir)
     return f"{module}:{qualname}" if module else place
 
 
@@ -126,6 +128,9 @@ def _name(thing: Named, code_dir: Path | None, field: str) -> str:
         )
     module = sys.modules.get(thing.__module__)
     if module is None or _lookup(module, thing.__qualname__) is not thing:
+        program = other_program_of(thing)
+        if program is not None:
+            return _place_in(program, thing.__qualname__, code_dir, field)
         raise BadRequest(field, _not_there(module, thing))
     if module.__name__ in _origins:
         return f"{_origins[module.__name__]}:{thing.__qualname__}"
@@ -142,7 +147,29 @@ def _name(thing: Named, code_dir: Path | None, field: str) -> str:
     if file is None:
         what = f"the module {module.__name__} of {thing.__qualname__}"
         raise BadRequest(field, f"{what} has no file, so no other process can import it")
-    return f"{SCRIPT}{file}:{thing.__qualname__}"
+    return _script_place(file, SourceText([file.read_bytes()], is_script=True), thing.__qualname__, code_dir)
+
+
+def _place_in(program: NotedProgram, qualname: str, code_dir: Path | None, field: str) -> str:
+    # Of a class that came by value from another program, as Ray sends those of a driver's `__main__`.
+    file = Path(program.file)
+    if program.module and not program.file:
+        return f"{permanent(program.module)}:{qualname}"
+    if not file.is_file():
+        what = f"of the program {file}, which is not on this machine" if program.file else "of what was typed elsewhere"
+        raise BadRequest(
+            field, f"{qualname} is {what}; put the class into a module of its own, which the program imports"
+        )
+    if program.module and not is_importable(file):
+        sys.path.append(str(file.parent))
+    return _script_place(file, SourceText([file.read_bytes()], is_script=True), qualname, code_dir)
+
+
+def _script_place(file: Path, source: SourceText, qualname: str, code_dir: Path | None) -> str:
+    if source.has_main_block() and is_importable(file):
+        _remember_root(file.parent, code_dir)
+        return f"{file.stem}:{qualname}"
+    return f"{SCRIPT}{file}:{qualname}"
 
 
 def _not_there(module: ModuleType | None, thing: Named) -> str:
@@ -185,10 +212,7 @@ def _main_name(module: ModuleType, thing: Named, code_dir: Path | None, field: s
         return f"{permanent(spec.name)}:{qualname}"
     if file is not None and source is not None and source.defines(top):
         source.check(field, qualname, top, vars(module), f"{file.name},")
-        if source.has_main_block() and is_importable(file):
-            _remember_root(file.parent, code_dir)
-            return f"{file.stem}:{qualname}"
-        return f"{SCRIPT}{file}:{qualname}"
+        return _script_place(file, source, qualname, code_dir)
     typed = SourceText(typed_texts())
     text = typed.excerpt(top)
     if not text:

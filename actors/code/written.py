@@ -113,6 +113,10 @@ class Written:
             why = str(problem).strip().partition("\n")[0].partition(" Set `arbitrary_types_allowed")[0]
             what = f"values of `{_text(hint)}` in {self.label} cannot be checked and sent ({why})"
             advice = "take plain data, a dataclass, a TypedDict or a pydantic model, or no annotation"
+            if "both default and default_factory" in why:  # of every field, since what says "none" was copied with it
+                advice = (
+                    "it was pickled by value, which breaks a dataclass; put it into a module that the program imports"
+                )
             raise BadRequest(name, f"{what}; {advice}") from problem
         return found
 

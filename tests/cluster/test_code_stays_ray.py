@@ -121,3 +121,40 @@ def test_a_run_keeps_its_code_after_a_death_and_a_restart_and_a_state_goes_on_un
     assert old[:2] == ["one", "old"]
     assert new[:2] == ["two", "new"]
     assert any("Its code is version" in line for line in said)
+
+
+TASK = """
+    import json, sys
+    import ray
+    from pydantic import BaseModel
+    from perdure import Agent, Runtime, exposed
+
+    class Query(BaseModel):
+        text: str
+
+    class Reader(Agent):
+        async def run(self, query: Query) -> list[str]:
+            return query.text.split()
+
+    class Counter(Agent):
+        @exposed
+        def add(self) -> int:
+            self.state["n"] = self.state.get("n", 0) + 1
+            return self.state["n"]
+
+    def use(data: str) -> list[object]:
+        with Runtime(data=data) as runtime:
+            return [runtime.run(Reader, Query(text="a b")).output, runtime.agent(Counter, "c").add()]
+
+    GUARD:
+        ray.init(address="local")
+        print(json.dumps([ray.get(ray.remote(use).remote(sys.argv[1])), use(sys.argv[1])]))
+"""
+
+
+@pytest.mark.parametrize("guard", ['if __name__ == "__main__"', "if True"])
+def test_a_task_of_ray_uses_the_agent_classes_of_its_driver_s_own_script(guard: str, tmp_path: Path) -> None:
+    script = tmp_path / "shop.py"
+    script.write_text(dedent(TASK).replace("GUARD", guard))
+    environment = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "RAY_AUTH_MODE": "disabled"}
+    assert drive(script, tmp_path / "data", **environment) == [[["a", "b"], 1], [["a", "b"], 2]]

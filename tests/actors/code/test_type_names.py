@@ -10,8 +10,9 @@ from textwrap import dedent
 import pytest
 
 from perdure.actors import Agent, exposed
-from perdure.actors.code.known_types import TYPES, damaged_lines, known_types, mistakable, remember_type
-from perdure.actors.code.naming import load_type, type_name
+from perdure.actors.code.known_types import TYPES, NotedProgram, damaged_lines, known_types, mistakable, remember_type
+from perdure.actors.code.naming import load_type, place_name, type_name
+from perdure.actors.runtime.packing import files_for
 from perdure.ledger import BadRequest, UnknownAgentType, agent_id, parent_of, sub_agent_id, type_of
 from tests.kit import Stage, play
 from tests.tidy import IMPORT_PATH
@@ -170,6 +171,44 @@ def test_a_worker_process_calls_a_class_of_the_script_as_the_script_does(way: st
     command = ["-m", name.removesuffix(".py")] if by_name else [name]
     main, worker = named_by(home, *command)[0].splitlines()
     assert main == worker
+
+
+def by_value(noted: object) -> type:
+    """As an unpickled class of another program's `__main__` is made."""
+    made = type("Tally", (Agent,), {"__module__": "__main__"})
+    made.__perdure_program__ = noted  # type: ignore[attr-defined]
+    return made
+
+
+NOTED = "\n    print(*Tally.__perdure_program__, sep='|')"
+
+
+@pytest.mark.parametrize("name", ["tally.py", "my-tally.py"])
+@pytest.mark.parametrize("is_guarded", [True, False])
+def test_a_class_of_the_script_that_came_by_value_is_called_as_in_the_script(
+    is_guarded: bool, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, code = written(tmp_path / "home", tmp_path / "data/code"), tmp_path / "data/code"
+    text = (home / "tally.py").read_text().replace(GUARD, GUARD + NOTED)
+    (home / name).write_text(text)
+    if not is_guarded:
+        (home / name).write_text(text.replace('if __name__ == "__main__":', "with open(__file__):\n    Runtime()"))
+        (home / name).write_text((home / name).read_text().replace("class Tally", "Runtime = list\nclass Tally"))
+    there, noted = named_by(home, name)[0].splitlines()
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    here = by_value(NotedProgram(*noted.split("|")))
+    assert type_name(here, code) == type_name(here, tmp_path / "another/code") == there
+    assert list(files_for(place_name(here, code), code)) == [name]
+
+
+def test_a_class_that_came_by_value_from_a_module_that_was_run_is_called_by_the_module() -> None:
+    assert type_name(by_value(NotedProgram("house.tally", ""))) == "house.tally:Tally"
+
+
+@pytest.mark.parametrize(("file", "said"), [("/far/away/tally.py", "which is not on this machine"), ("", "was typed")])
+def test_a_class_that_came_by_value_without_its_code_is_asked_for_in_a_module(file: str, said: str) -> None:
+    with pytest.raises(BadRequest, match=rf"{said}.*put the class into a module of its own"):
+        type_name(by_value(NotedProgram("", file)))
 
 
 @pytest.mark.parametrize("is_guarded", [True, False])
