@@ -410,8 +410,9 @@ class _Reader(ast.NodeVisitor):
 
     def visit_Lambda(self, node: ast.Lambda) -> None:
         self.visit(node.args)
-        self._body(_LAMBDA, node, [node.body])
-        self._effects.calls.append(CallSite(_LAMBDA, _LAMBDA, frozenset(), frozenset()))
+        name = f"{_LAMBDA}{id(node)}"  # so that it is not taken for the lambda of another statement
+        self._body(name, node, [node.body])
+        self._effects.calls.append(CallSite(name, name, frozenset(), frozenset()))
 
     def _body(
         self, name: str, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, body: Sequence[ast.AST]

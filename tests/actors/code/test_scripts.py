@@ -329,6 +329,11 @@ IN_MAIN = {
         "self.cache",
         "    with Runtime() as runtime:\n        show('t', lambda: runtime.run(Till, 't'))\n",
     ),
+    "lambdas of both": (
+        "def twice(of):\n    return lambda: 2 * of()\nclass Base:\n    two = staticmethod(twice(lambda: 1))\nSIX = twice(lambda: 3)\n",
+        "SIX() + Base.two()",
+        "    runtime = cls = Runtime()\n    list(map(lambda base: (runtime.run(Till), cls.run(base)), [Till]))\n",
+    ),
 }
 
 
