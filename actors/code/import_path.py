@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import sys
 import sysconfig
+from collections.abc import Iterable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
+from typing import Final
 
 from perdure.ledger import BadRequest
+
+ROOTS: Final = "roots.txt"
+"""Where a code directory has the directories from which its modules were imported."""
 
 
 def spec_on_path(top: str) -> ModuleSpec | None:
@@ -30,6 +35,17 @@ def root_of(module: ModuleType) -> Path | None:
     if file is None or (spec.origin and Path(spec.origin).resolve() == file):
         return file.parent if file else Path(sysconfig.get_path("stdlib"))
     return None
+
+
+def files_of_module(name: str, roots: Iterable[str] = ()) -> list[Path]:
+    """Where a new process would find a module's text, without an import; if nowhere on the import path, then below these directories."""
+    top, *inner = name.split(".")
+    spec = spec_on_path(top)
+    if spec is not None and not inner:
+        return [Path(spec.origin)] if spec.origin else []
+    homes = [*map(Path, spec.submodule_search_locations or ())] if spec else [Path(root, top) for root in roots]
+    stems = [home.joinpath(*inner) for home in homes]
+    return [file for stem in stems for file in (stem.with_suffix(".py"), stem / "__init__.py") if file.is_file()]
 
 
 def is_installed(place: Path) -> bool:

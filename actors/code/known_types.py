@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from perdure.actors.code.carried_code import add_type
-from perdure.actors.code.import_path import file_of, is_importable
+from perdure.actors.code.import_path import ROOTS, file_of, files_of_module, is_importable
 from perdure.ledger import TYPES, BadRequest, lines_of, numbered_lines, origin_of
 
 NAMED: Final = "name:"
@@ -185,13 +185,25 @@ def _has_class(file: Path, qualname: str) -> bool:
 
 
 def mistakable(code_dir: Path | None, name: str = "") -> Iterator[str]:
-    """Types of the same class name, in a sentence each: of all pairs, or of those with this type."""
+    """Types of the same class name, of which one may be the other's, moved, in a sentence each: of all pairs, or of those with this type.
+    Where the code has the classes of both, neither was moved."""
+    roots = (
+        [] if name or code_dir is None else lines_of(code_dir / ROOTS)[::-1]
+    )  # a program has its own code on its path
     types = {known.name: known for known in known_types(code_dir) if not known.name.startswith("cell:")}
     seen: dict[str, KnownType] = {}
     for known in types.values():
         other = seen.setdefault(known.class_name, known)
-        if other is not known and name in ("", known.name, other.name):
+        is_meant = other is not known and name in ("", known.name, other.name)
+        if is_meant and not (_is_there(other, roots) and _is_there(known, roots)):
             yield _advice(other.name, known)
+
+
+def _is_there(known: KnownType, roots: Iterable[str]) -> bool:
+    origin, _, qualname = known.place.rpartition(":")
+    script = Path(origin.removeprefix(SCRIPT))
+    files = [script] if origin.startswith(SCRIPT) else files_of_module(origin, roots)
+    return any(_has_class(file, qualname) for file in files)
 
 
 def _advice(first: str, second: KnownType) -> str:

@@ -27,7 +27,15 @@ from typing import cast
 
 from perdure.actors.code.author_call import in_words
 from perdure.actors.code.carried_code import keep_code
-from perdure.actors.code.import_path import file_of, is_importable, is_installed, refuse_archive, root_of, spec_on_path
+from perdure.actors.code.import_path import (
+    ROOTS,
+    file_of,
+    is_importable,
+    is_installed,
+    refuse_archive,
+    root_of,
+    spec_on_path,
+)
 from perdure.actors.code.known_types import (
     NAMED,
     SCRIPT,
@@ -51,7 +59,6 @@ from perdure.ledger import BadRequest, UnknownAgentType, UnknownTool, add_line, 
 
 FIELD = "agent_type"
 TOOL_FIELD = "tool"
-ROOTS = "roots.txt"
 _DIGEST = 10  # bytes
 MAIN_BLOCK = 'put what starts the program under `if __name__ == "__main__":`'
 

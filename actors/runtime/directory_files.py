@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
+from perdure.actors.code.import_path import ROOTS
 from perdure.actors.code.known_types import damaged_lines, known_types, mistakable
-from perdure.actors.code.naming import ROOTS, cell_file, is_cell_whole
+from perdure.actors.code.naming import cell_file, is_cell_whole
 from perdure.actors.code.packages import digest_of, noted_places, packed_in
 from perdure.actors.ray_world.cluster_record import RECORD, record_in
 from perdure.actors.ray_world.identity import IDENTITY, identity_of

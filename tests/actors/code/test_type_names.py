@@ -242,6 +242,38 @@ def test_a_class_that_turns_up_under_another_path_is_told_once_with_what_to_do(t
     assert "write `class Till(Agent, name='shop:Till')`" in said
 
 
+@pytest.mark.parametrize(
+    "places",
+    [
+        ("billing", "mailing"),
+        ("billing", "shop.mailing"),
+        ("shop", "shop.mailing"),
+        ("billing", "script:{}/mailing.py"),
+    ],
+)
+@pytest.mark.parametrize("is_on_path", [True, False])
+def test_two_classes_that_are_both_there_are_two_and_one_that_is_gone_was_moved(
+    is_on_path: bool, places: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = tmp_path / "code"
+    for file in ("billing.py", "mailing.py", "shop/mailing.py", "shop/__init__.py"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text("class Worker: pass")
+    for place in places:
+        remember_type(*[f"{place.format(tmp_path)}:Worker"] * 2, code)
+    assert len(list(mistakable(code))) == 1, "nobody could know"
+    if is_on_path:
+        monkeypatch.syspath_prepend(tmp_path)
+    else:
+        (code / "roots.txt").write_text(f"{tmp_path}\n")
+    assert list(mistakable(code)) == []
+    if is_on_path:
+        assert list(mistakable(code, f"{places[0]}:Worker")) == []
+    moved = "from mailing import Worker"
+    (tmp_path / ("shop/__init__.py" if places[0] == "shop" else "billing.py")).write_text(moved)
+    assert len(list(mistakable(code))) == len(list(mistakable(code, f"{places[0]}:Worker"))) == 1
+
+
 def test_a_moved_class_that_keeps_its_old_name_is_found_where_it_is_now(tmp_path: Path) -> None:
     home, code = tmp_path / "home", tmp_path / "data/code"
     written(home, code, ", name='till:Tally'")
