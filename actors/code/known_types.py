@@ -157,7 +157,7 @@ def remember_type(name: str, place: str, code_dir: Path) -> None:
     if this not in known or is_elsewhere or places_of(name, code_dir)[:1] not in ([], [place]):
         add_type(code_dir, f"{name}\t{place}\t{_digest(name, place)}")
     for words in mistakable(code_dir, name):
-        _warn(words)
+        warn_once(words)
 
 
 def warn_of_namesakes(name: str, file: Path, others: Iterable[Path]) -> None:
@@ -165,13 +165,13 @@ def warn_of_namesakes(name: str, file: Path, others: Iterable[Path]) -> None:
     qualname = name.rpartition(":")[2]
     for other in dict.fromkeys(others):
         if other != file and _has_class(other, qualname) and other.read_bytes() != file.read_bytes():
-            _warn(
+            warn_once(
                 f"{qualname} of {file} and {qualname} of {other} are one agent type, {name}, with the same agents. If they are two, give "
                 "each a `name=`, or each program a data directory of its own."
             )
 
 
-def _warn(words: str) -> None:
+def warn_once(words: str) -> None:
     if words not in _warned:
         _warned.add(words)
         log.warning("%s", words)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 _Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
@@ -198,6 +199,7 @@ class Effects:
         return self.hints.union(*(body.all_hints() for body in self.bodies.values()))
 
 
+@lru_cache(maxsize=8192)
 def effects_of(node: ast.stmt) -> Effects:
     effects = Effects(binds=set(_bound_in([node])))
     _Reader(effects, []).visit(node)

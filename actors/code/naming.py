@@ -8,7 +8,8 @@
 Nothing is pickled. A script is named as when it is imported, also without an `if __name__ == "__main__"` block, so that adding one renames
 nothing. Importing one without a block would start the program, so the place of its code is its path, which stands beside its name
 (`known_types`): it is loaded under a module name of its own, and only the classes and what they need are executed. A script that nobody
-could import goes by its path. Of a notebook, only what the class needs is kept (`program`), so its name does not depend on other cells.
+could import goes by its path. Of a notebook, only what the class needs is kept (`program`), as it is when the class is asked for, so its
+name does not depend on other cells.
 """
 
 from __future__ import annotations
@@ -49,16 +50,18 @@ from perdure.actors.code.known_types import (
     scripts_of,
     this_program,
     warn_of_namesakes,
+    warn_once,
 )
 from perdure.actors.code.packages import PinnedCode, keep_text, package_file, sources_of, unpacked
 from perdure.actors.code.permanent_names import is_ours, module_of, permanent
 from perdure.actors.code.program import SourceText
-from perdure.actors.code.typed_texts import not_in_text, typed_texts
+from perdure.actors.code.typed_texts import not_in_text, typed_so_far, typed_texts
 from perdure.actors.tasks import as_failure
 from perdure.ledger import BadRequest, UnknownAgentType, UnknownTool, add_line, lines_of
 
 FIELD = "agent_type"
 TOOL_FIELD = "tool"
+CELL = "cell:"
 _DIGEST = 10  # bytes
 MAIN_BLOCK = 'put what starts the program under `if __name__ == "__main__":`'
 
@@ -66,6 +69,7 @@ Named = type | FunctionType
 Unknown = functools.partial[UnknownAgentType] | functools.partial[UnknownTool]
 
 _loading: ContextVar[bool] = ContextVar("perdure_loading", default=False)
+_typed_places: dict[tuple[Named, Path | None], tuple[int, str]] = {}  # with how much was typed then
 _origins: dict[str, str] = {}  # of modules that `load_type` made: the first parts of the names of their types
 _executed: dict[str, set[int]] = {}  # of modules of scripts: which statements were executed
 _sent: list[Path] = []  # the folders of code that was sent to this process
@@ -83,13 +87,12 @@ def type_name(cls: type, code_dir: Path | None = None) -> str:
     """Name a class. Text from a prompt is written to `code_dir`. Raises `BadRequest` if no other process could find it."""
     if not isinstance(cls, type):
         raise BadRequest(FIELD, f"{cls!r} is not a class")
-    return remembered_name(cls, code_dir)
+    return _remembered_name(cls, place_name(cls, code_dir), code_dir)
 
 
 @functools.lru_cache(maxsize=4096)
-def remembered_name(cls: type, code_dir: Path | None) -> str:
+def _remembered_name(cls: type, place: str, code_dir: Path | None) -> str:
     # Its type is written down in the directory once in a process.
-    place = place_name(cls, code_dir)
     name = claimed(cls) or _durable(place, code_dir, other_program_of(cls) or this_program())
     if code_dir is not None and not is_ours(cls.__module__):
         remember_type(name, place, code_dir)
@@ -107,13 +110,13 @@ def _look_for_namesakes(name: str, code_dir: Path) -> None:
 
 
 def place_name(cls: type, code_dir: Path | None) -> str:
-    return _name(cls, code_dir, FIELD)
+    return _place(cls, code_dir, FIELD)
 
 
 def function_name(function: FunctionType, code_dir: Path | None) -> str:
     if not isinstance(function, FunctionType):
         raise BadRequest(TOOL_FIELD, f"{function!r} is not a function")
-    return _durable(_name(function, code_dir, TOOL_FIELD), code_dir, this_program())
+    return _durable(_place(function, code_dir, TOOL_FIELD), code_dir, this_program())
 
 
 def _durable(place: str, code_dir: Path | None, program: NotedProgram) -> str:
@@ -125,6 +128,42 @@ def _durable(place: str, code_dir: Path | None, program: NotedProgram) -> str:
     is_program = program.module and program.file == origin.removeprefix(SCRIPT)
     module = program.module if is_program else module_of_script(origin, code_dir)
     return f"{module}:{qualname}" if module else place
+
+
+def _place(thing: Named, code_dir: Path | None, field: str) -> str:
+    typed, place = _typed_places.get((thing, code_dir), (0, ""))
+    if not place:
+        place = _name(thing, code_dir, field)
+        if not place.startswith(CELL) or thing.__module__ in _origins:
+            return place
+    elif typed != typed_so_far():
+        place = _place_now(thing, place, code_dir, field)
+    _typed_places[thing, code_dir] = typed_so_far(), place
+    return place
+
+
+def what_is_typed(cls: type | None) -> int:
+    """How much was typed of which a class may use something; it grows. A class of a module uses nothing of that."""
+    return typed_so_far() if cls is not None and cls.__module__ == "__main__" else 0
+
+
+def _place_now(thing: Named, before: str, code_dir: Path | None, field: str) -> str:
+    # More was typed: it may be what the class uses. A class that is another now, or could not be handed over any more, goes on as it was.
+    try:
+        place = _name.__wrapped__(thing, code_dir, field)
+    except BadRequest as problem:
+        if _lookup(sys.modules["__main__"], thing.__qualname__) is thing:
+            warn_once(f"{thing.__qualname__} goes on with the code that it had: {problem.problem}")
+        return before
+    has_agents = isinstance(thing, type) and (not hasattr(thing, "run") or getattr(thing, "stands_alone", False))
+    if place != before and code_dir is not None and has_agents and not claimed(cast("type", thing)):
+        now, then = (cell_file(each.split(":")[1], code_dir).read_text().splitlines() for each in (place, before))
+        what = next((line for line in now if line not in then), "less than before")
+        warn_once(
+            f"{thing.__qualname__} uses what was typed since ({what}), so it is another agent type now, whose agents begin anew; with a "
+            f"name of its own it keeps them: `class {thing.__qualname__}(Agent, name=…)`"
+        )
+    return place
 
 
 @functools.lru_cache(maxsize=4096)
@@ -200,7 +239,7 @@ def loaded_class(place: str) -> type | None:
     origin, _, qualname = place.rpartition(":")
     main = sys.modules["__main__"]
     file, spec = file_of(main), main.__spec__
-    runs_it = origin.startswith("cell:") or origin in (f"{SCRIPT}{file}", getattr(spec, "name", None))
+    runs_it = origin.startswith(CELL) or origin in (f"{SCRIPT}{file}", getattr(spec, "name", None))
     runs_it = runs_it or (file is not None and origin == file.stem and is_importable(file))
     names = [origin, *(name for name, known in _origins.items() if known == origin), *(["__main__"] if runs_it else [])]
     found = (_lookup(sys.modules[name], qualname) for name in names if name in sys.modules)
@@ -220,7 +259,7 @@ def _main_name(module: ModuleType, thing: Named, code_dir: Path | None, field: s
     if file is not None and source is not None and source.defines(top):
         source.check(field, qualname, top, vars(module), f"{file.name},")
         return _script_place(file, source, qualname, code_dir)
-    typed = SourceText(typed_texts())
+    typed = _typed_program(tuple(typed_texts()))
     text = typed.excerpt(top)
     if not text:
         refuse_archive(module, qualname, field)
@@ -231,7 +270,12 @@ def _main_name(module: ModuleType, thing: Named, code_dir: Path | None, field: s
     typed.check(field, qualname, top, vars(module), "what was typed,")
     digest = _digest(text)
     keep_code(cell_file(digest, code_dir), text.encode())
-    return f"cell:{digest}:{qualname}"
+    return f"{CELL}{digest}:{qualname}"
+
+
+@functools.lru_cache(maxsize=1)
+def _typed_program(texts: tuple[str, ...]) -> SourceText:
+    return SourceText(texts)
 
 
 def cell_file(digest: str, code_dir: Path) -> Path:
@@ -420,7 +464,7 @@ def _cell(digest: str, code_dir: Path | None, unknown: Unknown) -> ModuleType:
         what = f"{file} was changed or damaged: it is not the text that was typed"
         raise unknown(f"{what}. It is written anew when a program that has the class typed again uses it")
     code = compile(file.read_bytes().decode(), str(file), "exec", dont_inherit=True)
-    return _execute(f"perdure_cell_{digest}", f"cell:{digest}", file, code)
+    return _execute(f"perdure_cell_{digest}", f"{CELL}{digest}", file, code)
 
 
 def _execute(name: str, origin: str, file: Path, code: CodeType) -> ModuleType:

@@ -15,21 +15,21 @@ from __future__ import annotations
 import ast
 import builtins
 import contextlib
-import logging
 import re
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, time, timedelta, tzinfo
 from decimal import Decimal
 from enum import Enum, StrEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import PurePath
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from perdure.actors.code.known_types import warn_once
 from perdure.actors.code.name_effects import (
     ANYTHING,
     ARGUMENT,
@@ -50,8 +50,6 @@ from perdure.actors.code.name_effects import (
     surely_bound,
 )
 from perdure.ledger import BadRequest
-
-log = logging.getLogger("perdure.code")
 
 _ONLY_HERE: Final = frozenset({"sys.argv", "sys.stdin"})
 
@@ -202,7 +200,7 @@ class Program:
         self.nodes, self._parts = nodes, parts
         self.effects = [effects_of(node) for node in nodes]
         if nodes and is_text(nodes[0]):
-            self.effects[0].binds.add(DOC)
+            self.effects[0] = replace(self.effects[0], binds=self.effects[0].binds | {DOC})
         self._bound = set[str]().union(*(each.binds for each in self.effects))
         self._foreign = Foreign(dict(imports(nodes)), frozenset(imported_modules(nodes)))
         self._runtimes = {name for name, origin in imports(nodes) if self._foreign.is_runtime(origin)} | RUNTIMES
@@ -367,6 +365,9 @@ class Program:
         return name in deeds.binds or (bool(deeds.changes) and name in _reached(graph, deeds.changes))
 
     def begins_between(self, first: int, last: int) -> bool:
+        # Within the text that is executed now: what was typed before it has been executed as a whole.
+        if self._parts[last] != self._parts[-1]:
+            return False
         return any(self.deeds[at].starts and self._parts[at] == self._parts[last] for at in range(first + 1, last))
 
 
@@ -502,7 +503,7 @@ class SourceText:
     def __init__(self, texts: Sequence[str | bytes], *, is_script: bool = False) -> None:
         self._is_script = is_script
         split = _pieces if not is_script else _whole
-        self._pieces = [piece for part, text in enumerate(texts) for piece in split(text, part)]
+        self._pieces = [_Piece(node, piece, part) for part, text in enumerate(texts) for node, piece in split(text)]
         self._program = Program([piece.node for piece in self._pieces], [piece.part for piece in self._pieces])
 
     def defines(self, name: str) -> bool:
@@ -556,9 +557,7 @@ class SourceText:
         if sure:
             raise BadRequest(field, f"{wanted} cannot be handed over: {self._words(sure, where)}{advice}")
         if perhaps:
-            log.warning(
-                "%s may not find in hosts what it finds here: %s%s", wanted, self._words(perhaps, where), advice
-            )
+            warn_once(f"{wanted} may not find in hosts what it finds here: {self._words(perhaps, where)}{advice}")
 
     def _words(self, losses: list[Loss], where: str) -> str:
         said = (
@@ -588,22 +587,27 @@ def _may_come_first(piece: _Piece, meanings: Mapping[str, set[str]]) -> bool:
     return all(len(meanings[name]) == 1 for name in names)
 
 
-def _whole(text: str | bytes, part: int) -> Iterator[_Piece]:
-    yield from (_Piece(node, "", part) for node in ast.parse(text).body)
+def _whole(text: str | bytes) -> Iterable[tuple[ast.stmt, str]]:
+    return [(node, "") for node in ast.parse(text).body]
 
 
-def _pieces(text: str | bytes, part: int) -> Iterator[_Piece]:
+@lru_cache(maxsize=4096)  # the cells of a notebook are read again whenever one is added
+def _pieces(text: str | bytes) -> Iterable[tuple[ast.stmt, str]]:
+    return list(_split(text))
+
+
+def _split(text: str | bytes) -> Iterator[tuple[ast.stmt, str]]:
     # An import of several names is split, so that a class depends on needed names only.
     typed = text.decode() if isinstance(text, bytes) else text
     with contextlib.suppress(SyntaxError):
         lines = typed.splitlines(keepends=True)
         for node in _one_by_one(ast.parse(typed).body):
             if is_import(node):
-                yield _Piece(node, ast.unparse(node), part)
+                yield node, ast.unparse(node)
                 continue
             marks = [mark.lineno for mark in getattr(node, "decorator_list", [])]
             above = "".join(lines[min(marks) - 1 : node.lineno - 1]) if marks else ""
-            yield _Piece(node, above + (ast.get_source_segment(typed, node) or ""), part)
+            yield node, above + (ast.get_source_segment(typed, node) or "")
 
 
 def _one_by_one(body: list[ast.stmt]) -> Iterator[ast.stmt]:

@@ -9,6 +9,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Protocol, cast
@@ -18,11 +19,21 @@ class _Shell(Protocol):
     user_ns: Mapping[str, Sequence[str]]
 
 
-def typed_texts() -> list[str]:
-    """Everything typed so far, oldest first: the cells of a notebook, or the text of `python -c`, stdin or a prompt."""
+def typed_so_far() -> int:
+    """How many texts were typed, at little cost: it grows whenever there is more."""
+    shell = _shell()
+    return len(shell.user_ns.get("In", ()) if shell is not None else linecache.cache)
+
+
+def _shell() -> _Shell | None:
     main = sys.modules["__main__"]
     ask = getattr(main, "get_ipython", None) or getattr(builtins, "get_ipython", None)
-    shell = cast("Callable[[], _Shell | None]", ask)() if ask is not None else None
+    return cast("Callable[[], _Shell | None]", ask)() if ask is not None else None
+
+
+def typed_texts() -> list[str]:
+    """Everything typed so far, oldest first: the cells of a notebook, or the text of `python -c`, stdin or a prompt."""
+    shell = _shell()
     if shell is not None:
         transform = cast("Callable[[str], str]", getattr(shell, "transform_cell", str))
         return [_as_python(transform, cell) for cell in shell.user_ns.get("In", ())]
@@ -51,6 +62,7 @@ def not_in_text(main: ModuleType, file: Path | None) -> str:
     return "is not in the text that was typed at a prompt, or the prompt does not keep its text; put it into a file"
 
 
+@lru_cache(maxsize=4096)
 def _as_python(transform: Callable[[str], str], cell: str) -> str:
     with contextlib.suppress(SyntaxError):
         return transform(cell)

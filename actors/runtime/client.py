@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar, cast
 
 from perdure.actors.agent.agent import Agent
 from perdure.actors.code.carried_code import CarriedCode
-from perdure.actors.code.naming import type_name
+from perdure.actors.code.naming import type_name, what_is_typed
 from perdure.actors.events.observability import Callback, Channels, EventType
 from perdure.actors.life.asks import Answering
 from perdure.actors.life.class_options import check_class, class_options
@@ -107,6 +107,7 @@ class Client:
             ready=self.ready,
         )
         self._packed_for: dict[type | None, str] = {}
+        self._packed_at: dict[type | None, int] = {}  # with how much that was typed
         self._packing = asyncio.Lock()
         self._frames: dict[str, list[Callable[[Fields | None], None]]] = {}
         self._channels = Channels()
@@ -204,18 +205,22 @@ class Client:
         """Have the code packed that hosts of this class need, unless it is installed. It takes a while, the first time, and is done on a
         thread. Raises `BadRequest` for code that cannot travel. What is no class has no code, and is refused with the request."""
         packer = self._packer
-        if packer is None or not isinstance(agent_class, type | None) or agent_class in self._packed_for:
+        if packer is None or not isinstance(agent_class, type | None) or self._is_packed(agent_class):
             return
         async with self._packing:
-            if agent_class not in self._packed_for:
+            if not self._is_packed(agent_class):
                 await to_the_end(awaited(self._pack(packer, agent_class)))
 
+    def _is_packed(self, agent_class: type[Agent] | None) -> bool:
+        return self._packed_at.get(agent_class) == what_is_typed(agent_class)
+
     async def _pack(self, packer: Packer, agent_class: type[Agent] | None) -> None:
+        typed = what_is_typed(agent_class)
         package, offers = await self.world.threads.run(
             lambda: (packer.package_for(agent_class) if agent_class is not None else "", list(packer.offers()))
         )
         self._offer(offers)
-        self._packed_for[agent_class] = package
+        self._packed_for[agent_class], self._packed_at[agent_class] = package, typed
 
     def offer_code(self) -> None:
         """Tell the supervisor with which code the agents of this process go on when they wake. It comes before what is asked for next."""

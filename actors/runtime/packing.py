@@ -26,7 +26,7 @@ from typing import Final
 from perdure.actors.agent.agent import Agent
 from perdure.actors.code.carried_code import keep_code
 from perdure.actors.code.import_path import is_installed, spec_on_path
-from perdure.actors.code.naming import FIELD, cell_file, place_name, type_name
+from perdure.actors.code.naming import CELL, FIELD, cell_file, place_name, type_name
 from perdure.actors.code.packages import TOP, digest_of, package_file, packed_in, places_file
 from perdure.actors.ray_world.cluster_record import PACKAGE
 from perdure.ledger import BadRequest, origin_of
@@ -47,8 +47,8 @@ class Packer:
 
     def __init__(self, code_dir: Path, *, sources_only: bool = False) -> None:
         self._code_dir, self._sources_only = code_dir, sources_only
-        self._names: dict[type, str] = {}
-        self._packed: dict[frozenset[type], str] = {}
+        self._names: dict[tuple[type, str], str] = {}
+        self._packed: dict[tuple[frozenset[type], frozenset[str]], str] = {}
         self._offered: dict[tuple[str, ...], str] = {}
 
     def package_for(self, cls: type) -> str:
@@ -57,10 +57,10 @@ class Packer:
         The other agents of this process are packed with it, so that they can share hosts. Raises `BadRequest` if no other process could
         find the class, and if the files are too large.
         """
-        if cls not in self._names:
-            place = place_name(cls, self._code_dir)
-            self._names[cls] = self._packed_with(place) if not _comes_with_us(cls) and self._files_for(place) else ""
-        return self._names[cls]
+        key = cls, place_name(cls, self._code_dir)  # what is typed has another place when it uses other cells
+        if key not in self._names:
+            self._names[key] = self._packed_with(key[1]) if not _comes_with_us(cls) and self._files_for(key[1]) else ""
+        return self._names[key]
 
     def offers(self) -> Iterator[tuple[str, dict[str, str]]]:
         """The code of the agents of this process that was not offered before: packages, and of what each is the code (`origin_of`), with
@@ -76,11 +76,12 @@ class Packer:
                 yield package, digests
 
     # With the code of all agents of this process, so that they can share hosts. It is read anew when there is
-    # another class.
+    # another class, or one that was typed uses other cells.
     def _packed_with(self, place: str) -> str:
-        classes = frozenset(_subclasses(Agent))
+        names = {*self._loaded(), place}
+        typed = frozenset(name for name in names if name.startswith(CELL))
+        classes = frozenset(_subclasses(Agent)), typed
         if classes not in self._packed:
-            names = {*self._loaded(), place}
             everything = {path: file for each in names for path, file in self._files_for(each).items()}
             self._packed[classes] = pack_up(everything, self._code_dir)
         return self._packed[classes]

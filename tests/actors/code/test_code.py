@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from textwrap import dedent
 from types import ModuleType, SimpleNamespace
@@ -332,6 +333,68 @@ def test_other_cells_do_not_change_the_name(notebook: Notebook, tmp_path: Path) 
     notebook.run("LIMIT = 4")
     notebook.run(cell.replace("3", "5"))
     assert type_name(notebook.main.Agent, tmp_path) != first
+
+
+def test_what_a_class_uses_of_other_cells_is_taken_as_it_is_when_it_is_asked_for(
+    notebook: Notebook, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    notebook.run("RATE = 2\nclass Shop: seen = 0")
+    notebook.run("def tax(x): return x * RATE")
+    notebook.run("class Agent:\n    own = RATE\n    def work(self): return tax(10), Shop.seen")
+    taken = [type_name(notebook.main.Agent, tmp_path)]
+    for cell in ("other = 4", "RATE = 3", "def tax(x): return RATE", "Shop.seen = 1", "print(RATE)"):
+        notebook.run(cell)
+        taken.append(type_name(notebook.main.Agent, tmp_path))
+        assert load_type(taken[-1], tmp_path)().work() == notebook.main.Agent().work()
+        assert load_type(taken[-1], tmp_path).own == 2  # type: ignore[attr-defined]
+    assert [one == other for one, other in pairwise(taken)] == [True, False, False, False, True]
+    said = [record.message for record in caplog.records]
+    assert ["(RATE = 3)" in said[0], "(def tax(x): return RATE)" in said[1], "(Shop.seen = 1)" in said[2]] == [True] * 3
+    assert len(said) == 3
+    assert "another agent type now, whose agents begin anew; with a name of its own it keeps them" in said[0]
+
+
+def test_a_class_that_only_runs_takes_what_is_new_without_a_word(
+    notebook: Notebook, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    notebook.run("RATE = 2\nclass Agent:\n    def run(self): return RATE")
+    before = type_name(notebook.main.Agent, tmp_path)
+    notebook.run("RATE = 3")
+    assert load_type(type_name(notebook.main.Agent, tmp_path), tmp_path)().run() == 3
+    assert load_type(before, tmp_path)().run() == 2
+    assert not caplog.records
+
+
+def test_a_class_goes_on_as_it_was_when_another_has_its_name(notebook: Notebook, tmp_path: Path) -> None:
+    notebook.run("class Agent: at = 1")
+    old = notebook.main.Agent
+    before = type_name(old, tmp_path)
+    notebook.run("class Agent: at = 2")
+    assert type_name(old, tmp_path) == before != type_name(notebook.main.Agent, tmp_path)
+
+
+def test_a_class_whose_global_only_the_program_can_give_goes_on_as_it_was_and_says_so_once(
+    notebook: Notebook, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    notebook.run("RATE = 2\nRuntime = dict\nclass Agent:\n    def run(self): return RATE")
+    before = type_name(notebook.main.Agent, tmp_path)
+    notebook.run("RATE = len(Runtime())")
+    for _ in range(2):
+        notebook.run("2 + 2")
+        assert type_name(notebook.main.Agent, tmp_path) == before
+    (said,) = (record.message for record in caplog.records)
+    assert said.startswith("Agent goes on with the code that it had: Agent cannot be handed over: what was typed,")
+    assert "`RATE = len(Runtime())`, gives or changes RATE" in said
+
+
+def test_what_a_cell_changes_after_a_run_in_it_holds_from_the_next_cell_on(notebook: Notebook, tmp_path: Path) -> None:
+    notebook.run("RATE = 2\nRuntime = dict\nclass Agent:\n    def run(self): return RATE")
+    type_name(notebook.main.Agent, tmp_path)
+    notebook.run("class Agent:\n    def run(self): return RATE\nruntime = Runtime()\nRATE = 4")
+    with pytest.raises(BadRequest, match="`RATE = 4`, changes RATE after the program has begun its work"):
+        type_name(notebook.main.Agent, tmp_path)
+    notebook.run("2 + 2")
+    assert load_type(type_name(notebook.main.Agent, tmp_path), tmp_path)().run() == 4
 
 
 def test_a_class_does_not_change_with_imports_that_it_does_not_need(notebook: Notebook, tmp_path: Path) -> None:
