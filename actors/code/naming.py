@@ -116,17 +116,18 @@ def place_name(cls: type, code_dir: Path | None) -> str:
 def function_name(function: FunctionType, code_dir: Path | None) -> str:
     if not isinstance(function, FunctionType):
         raise BadRequest(TOOL_FIELD, f"{function!r} is not a function")
-    return _durable(_place(function, code_dir, TOOL_FIELD), code_dir, this_program())
+    return _durable(_place(function, code_dir, TOOL_FIELD), code_dir)
 
 
-def _durable(place: str, code_dir: Path | None, program: NotedProgram) -> str:
-    # Of a script without a main block: what it would be called with one. Only the program itself knows that it is run as a script, and
-    # other processes have it from the directory.
+def _durable(place: str, code_dir: Path | None, program: NotedProgram | None = None) -> str:
+    # Of a script without a main block: what it would be called with one. The program itself knows that it is run as a script; others
+    # have it from the directory, where its types are written down, and so has who names a function, which is not.
     if code_dir is None or not place.startswith(SCRIPT):
         return place
     origin, _, qualname = place.rpartition(":")
-    is_program = program.module and program.file == origin.removeprefix(SCRIPT)
-    module = program.module if is_program else module_of_script(origin, code_dir)
+    if program is not None and program.module and program.file == origin.removeprefix(SCRIPT):
+        return f"{program.module}:{qualname}"
+    module = module_of_script(origin, code_dir)
     return f"{module}:{qualname}" if module else place
 
 
