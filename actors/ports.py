@@ -6,13 +6,16 @@ virtual time, so `asyncio.sleep` and timeouts need no port.
 
 from __future__ import annotations
 
+from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 from perdure.actors.events.observability import Metrics, NoMetrics
+from perdure.actors.tasks import Pending
 from perdure.actors.telemetry.telemetry import OFF, Telemetry
 from perdure.policies import NodeDrain, Rank
 
@@ -79,7 +82,7 @@ class Dice(Protocol):
 
 
 class Threads(Protocol):
-    """Runs blocking code beside the event loop (inline, in the simulation)."""
+    """Runs blocking code beside the event loop. In the simulation one of them runs at a time, and the other stands still."""
 
     async def run(self, job: Callable[[], T], turn: object = None) -> T:
         """Run `job` on a shared thread with the caller's context variables. One that has begun cannot be stopped, only left behind."""
@@ -98,6 +101,10 @@ class Threads(Protocol):
 
     async def read(self, job: Callable[[], T]) -> T:
         """Run `job` on the one thread that reads what the ledger retains, in call order. It waits for neither of the others."""
+
+    def bridge(self, job: Pending[T], loop: AbstractEventLoop) -> Future[T]:
+        """Have the loop do what code on a thread waits for. In the simulation it is done when this returns; raises `BadRequest` there if
+        that code is none that this runs."""
 
     @property
     def writes_waiting(self) -> int:

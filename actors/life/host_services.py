@@ -322,7 +322,7 @@ class HostServices:
     def from_thread(self, job: Pending[T]) -> Future[T]:
         # The job works in the context of the thread.
         assert self._loop is not None, "authors' code runs on hosts that serve"
-        return beside().run(asyncio.run_coroutine_threadsafe, job, self._loop)
+        return beside().run(self.world.threads.bridge, job, self._loop)
 
     def on_loop(self, job: Callable[[], None]) -> None:
         if self.is_on_loop:

@@ -362,7 +362,11 @@ class Life:
         return await awaitable(self._begun(job))
 
     def _begun(self, job: Pending[T]) -> Future[T]:
-        return self.services.from_thread(self._for_thread(job))
+        try:
+            return self.services.from_thread(self._for_thread(job))
+        except BaseException:  # it never begins
+            job.close()
+            raise
 
     def bridge_stream(self, begin: Callable[[], AsyncGenerator[T, None]]) -> Followed[T]:
         # `bridge` for what is followed: in the code of a loop an async generator, in sync code something for a `for`.

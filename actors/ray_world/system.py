@@ -11,7 +11,7 @@ import signal
 import struct
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Final, TypeVar
 from perdure.actors.events.observability import Metrics, NoMetrics
 from perdure.actors.ports import BUCKET_POINTS, Faults, KillPoint, World
 from perdure.actors.ray_world.os_processes import resident_mb
+from perdure.actors.tasks import Pending
 from perdure.actors.telemetry.telemetry import OFF, Telemetry
 from perdure.actors.threads import Crew
 from perdure.ledger import BadRequest
@@ -134,6 +135,9 @@ class LoopThreads:
     @property
     def writes_waiting(self) -> int:
         return self._storage.jobs
+
+    def bridge(self, job: Pending[T], loop: asyncio.AbstractEventLoop) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(job, loop)
 
     @property
     def left_behind(self) -> int:

@@ -1,4 +1,4 @@
-"""Simulated processes: groups of asyncio tasks that live, hang and die together on one loop.
+"""Simulated processes: groups of asyncio tasks, and of threads, that live, hang and die together on one loop.
 
 A task belongs to the process in whose context it was created (a context variable, inherited like any other); the loop's
 task factory puts a `Gate` between the task and its coroutine. Through the gate a process can be stopped at any await:
@@ -14,6 +14,9 @@ next iteration: `Killed` is raised at the await, so that `finally` blocks do run
 storages, and in whoever awaits again there it is raised again. (A real `SIGKILL` would not even run those.) The one task
 that asked for the death from inside is unwound by the `Killed` that it raised, or by the next port that it touches.
 
+Blocking work, such as an author's sync code, is done in a `Strand`, on a thread that takes turns with the loop. It is unwound likewise,
+from where it waits, after the `on_death` callbacks.
+
 `SimContext` is what all processes stand on: the loop, the one die, the weather, and the chronicle of what happened.
 """
 
@@ -24,15 +27,19 @@ import contextvars
 import hashlib
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
+from contextlib import suppress
 from random import Random
-from typing import Any, NamedTuple, NoReturn, TypeVar, cast
+from threading import Lock, Thread, current_thread
+from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar, cast
 
 from perdure.actors.ports import Pulse
-from perdure.actors.sim_world.virtual_loop import VirtualLoop, unwind
+from perdure.actors.sim_world.virtual_loop import THROWS_MAX, Done, Outcome, VirtualLoop, outcome_of, unwind
 from perdure.actors.sim_world.weather import DiskFault, Span, Weather
 from perdure.actors.tasks import Killed, contained, note_task, thrown
+from perdure.actors.threads import OURS
 
 T = TypeVar("T")
+Wake: TypeAlias = Callable[[object], None]  # lets what waits go on with an answer; the loop calls it, once
 
 
 class ChronicleEntry(NamedTuple):
@@ -59,6 +66,7 @@ class SimContext:
         self.die = Random(seed)
         self.weather = weather
         self.loop = loop
+        self.threads = StrandThreads()
         self.has_files = False  # messages carry files
         self.clocks_off_ms = 0  # all wall clocks, beside what each is off
         self.trace: deque[ChronicleEntry] = deque(maxlen=trace_max)
@@ -119,6 +127,7 @@ class SimProcess:
         self.clean = False
         self.cut_until_s = 0.0
         self.gates: dict[int, Gate] = {}
+        self.strands: dict[Strand, None] = {}  # that have not ended, in order
         self._gate_count = 0
         self._on_end = on_end
         self._on_death: list[Callable[[], object]] = []
@@ -144,6 +153,13 @@ class SimProcess:
         if on_done is not None:
             task.add_done_callback(on_done)
 
+    # Blocking work, which may wait (`Strand.wait`). The dead begin nothing.
+    def begin(self, work: Callable[[], object], done: Done, is_left_behind: Callable[[], bool] = lambda: False) -> None:
+        if self.alive:
+            strand = Strand(self, work, done, is_left_behind)
+            self.strands[strand] = None
+            strand.begin()
+
     # After the ports are dead, and before any task notices.
     def on_death(self, callback: Callable[[], object]) -> None:
         self._on_death.append(callback)
@@ -160,11 +176,16 @@ class SimProcess:
                 callback()
             except (Exception, Killed) as failure:
                 self.nature.blame(self.name, "an on_death callback failed", failure)
+        self.end_strands()
         for gate in list(self.gates.values()):
             gate.cancel()
         self._parked.clear()
         self._on_end(self)
         return True
+
+    def end_strands(self) -> None:
+        for strand in list(self.strands):
+            strand.end()
 
     def is_cut(self) -> bool:
         return self.nature.loop.time() < self.cut_until_s
@@ -223,6 +244,142 @@ class SimProcess:
         if self.alive:
             self.gates[self._gate_count] = gate
         return self._gate_count
+
+
+# At most one thread runs: the loop stands still while a strand runs, and a strand stands still while the loop does. So everything happens
+# in one order, which is the same each time. A strand runs until it has ended, or until it waits: then the loop sees to what it waits for,
+# and lets it go on later.
+class Strand:
+    """One piece of blocking work of a simulated process, which waits in virtual time.
+
+    Args:
+        work: is done on a thread, in the caller's context.
+        done: is called on the loop with what came of it, unless the process died before.
+        is_left_behind: whether whoever waited for it has given it up.
+    """
+
+    def __init__(
+        self, process: SimProcess, work: Callable[[], object], done: Done, is_left_behind: Callable[[], bool]
+    ) -> None:
+        self.has_ended, self.is_left_behind = False, is_left_behind
+        self._process, self._work, self._done = process, work, done
+        self._context = contextvars.copy_context()
+        self._may_go, self._has_stopped = _closed(), _closed()
+        self._outcome: Outcome = None, None
+        self._waits_for: Callable[[Wake], None] | None = None
+        self._answer: object = None
+        self._killed: Killed | None = None
+        self._refused = 0
+
+    # On the loop: let it run until it waits, or ends.
+    def begin(self) -> None:
+        self._process.nature.threads.take().give(self)
+        self._until_it_stops()
+
+    # On its thread.
+    def perform(self, rest: Callable[[], None]) -> None:
+        self._outcome = self._context.run(outcome_of, self._work)
+        self.has_ended = True
+        rest()
+        self._has_stopped.release()
+
+    # On its thread: wait for what the loop sees to. Raises `Killed` when the process dies meanwhile, or is dead.
+    def wait(self, see_to: Callable[[Wake], None]) -> Any:
+        if self._killed is None:
+            self._waits_for = see_to
+            self._has_stopped.release()
+            self._may_go.acquire()
+        if self._killed is not None:
+            self.refuse()
+        return self._answer
+
+    # On its thread: the process is dead.
+    def refuse(self) -> NoReturn:
+        self._refused += 1
+        if self._refused > THROWS_MAX:
+            self._process.nature.blame(self._process.name, "sync code goes on after its death", None)
+            self._has_stopped.release()
+            self._may_go.acquire()  # for ever: a thread cannot be ended from outside
+        raise Killed(self._process.cause)
+
+    # The process is dead: the work is unwound from where it stands, and no caller is told what came of it.
+    def end(self) -> None:
+        if self.has_ended or self._killed is not None:
+            return
+        self._killed = Killed(self._process.cause)
+        if self is not current_strand():
+            self._may_go.release()
+            self._has_stopped.acquire()
+
+    def _go_on(self, answer: object) -> None:
+        if not self.has_ended and self._killed is None:
+            self._answer = answer
+            self._may_go.release()
+            self._until_it_stops()
+
+    def _until_it_stops(self) -> None:
+        try:
+            self._has_stopped.acquire()
+        except BaseException as enough:  # a person's, who waits no longer for code that does not end
+            self._killed = Killed(f"given up: {type(enough).__name__}")
+            raise
+        if self.has_ended:
+            self._process.strands.pop(self, None)
+            self._done(*self._outcome)
+        elif self._waits_for is not None and self._refused <= THROWS_MAX:
+            with suppress(Killed):  # a request may be the last thing that the process does
+                self._waits_for(self._go_on)
+
+
+def _closed() -> Lock:
+    lock = Lock()
+    lock.acquire()
+    return lock
+
+
+def current_strand() -> Strand | None:
+    thread = current_thread()
+    return thread.strand if isinstance(thread, _StrandThread) else None
+
+
+class _StrandThread(Thread):
+    def __init__(self, resting: list[_StrandThread]) -> None:
+        super().__init__(daemon=True, name=f"{OURS}-simulated")
+        self.strand: Strand | None = None
+        self._resting, self._may_go = resting, _closed()
+
+    # The next piece of work, or None for the end.
+    def give(self, strand: Strand | None) -> None:
+        self.strand = strand
+        self._may_go.release()
+
+    def run(self) -> None:
+        while self._may_go.acquire() and self.strand is not None:
+            self.strand.perform(self._rest)
+
+    def _rest(self) -> None:
+        self.strand = None
+        self._resting.append(self)
+
+
+class StrandThreads:
+    """The threads of a simulation. One that has ended a strand takes the next."""
+
+    def __init__(self) -> None:
+        self._resting: list[_StrandThread] = []
+
+    def take(self) -> _StrandThread:
+        if self._resting:
+            return self._resting.pop()
+        thread = _StrandThread(self._resting)
+        thread.start()
+        return thread
+
+    def close(self) -> None:
+        while self._resting:
+            thread = self._resting.pop()
+            thread.give(None)
+            thread.join()
 
 
 class Gate(Coroutine[object, object, object]):
@@ -302,6 +459,14 @@ class Gate(Coroutine[object, object, object]):
 # None for the world itself.
 def current_process() -> SimProcess | None:
     return _current.get()
+
+
+def begin_beside(work: Callable[[], object], done: Done) -> None:
+    process = _current.get()
+    if process is None:
+        done(*outcome_of(work))
+    else:
+        process.begin(work, done)
 
 
 def owner_of(task: object) -> str:

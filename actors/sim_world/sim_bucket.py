@@ -22,8 +22,9 @@ from functools import partial
 from typing import Final, NamedTuple, TypeVar, cast
 
 from perdure.actors.ports import KillPoint, World
-from perdure.actors.sim_world.process import current_process
-from perdure.actors.sim_world.sim_ports import Outcome, SimThreads, Wake, current_strand
+from perdure.actors.sim_world.process import Wake, current_process, current_strand
+from perdure.actors.sim_world.sim_ports import SimThreads
+from perdure.actors.sim_world.virtual_loop import Outcome
 from perdure.actors.sim_world.weather import Span, Weather
 from perdure.actors.tasks import Killed
 from perdure.ledger.slots import ROOTS, Answer, Create, Delete, Get, Names, Newest, NoReply, Request
@@ -104,7 +105,7 @@ class SimBucket(CalmBucket):
         self._process, self._nature, self._faults = process, process.nature, world.faults
         self._outage: Outage | None = None
         process.nature.has_files = True
-        self._begin = world.threads.begin_strand
+        self._begin = process.begin
         world.threads.wait_in_strands()
         super().__init__(objects, self._sleep, process.nature.loop.time)
 

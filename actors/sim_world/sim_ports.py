@@ -3,7 +3,8 @@
 Threads are the interesting ones. A job takes virtual time, and takes effect somewhere in the middle of it: a process
 that is killed meanwhile has done it or not, and a task that is cancelled meanwhile does not stop it (a real thread
 would not stop either). The ledger's thread does its jobs one after the other in call order; by the weather it is
-slow, or the disk refuses, before or after the effect. Jobs that wait for something in the middle are done in strands.
+slow, or the disk refuses, before or after the effect. Jobs that may wait for something in the middle are done in strands: an author's
+code, and what waits for a bucket.
 """
 
 from __future__ import annotations
@@ -12,24 +13,28 @@ import asyncio
 import contextvars
 from collections import Counter, deque
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
-from contextvars import copy_context
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
-from threading import Semaphore, Thread, current_thread
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from perdure.actors.ports import KillPoint, World
-from perdure.actors.sim_world.process import SimProcess
+from perdure.actors.sim_world.process import SimProcess, Wake, current_strand
+from perdure.actors.sim_world.virtual_loop import outcome_of
 from perdure.actors.sim_world.weather import DiskFault
-from perdure.actors.tasks import Killed, as_failure, to_the_end
+from perdure.actors.tasks import Pending, as_failure, to_the_end
+from perdure.actors.threads import has_loop
+from perdure.ledger import BadRequest
 from perdure.policies import Rank, RankedQueue
 
 T = TypeVar("T")
-Wake: TypeAlias = Callable[[object], None]  # lets what waits go on with an answer; the loop calls it, once
-Outcome: TypeAlias = tuple[object, BaseException | None]  # what some code has returned, or raised
 
 EPOCH_MS: Final = 1_750_000_000_000  # wall time at the start of every simulation
 TOKEN_BITS: Final = 80
+NOT_IN_TURN: Final = (
+    "in a Laboratory a thread or an event loop that code starts by itself cannot wait for Perdure, whose loop stands still until that code "
+    "goes on; wait in the method itself, or test this on Ray"
+)
 
 KillRule = Callable[[str, KillPoint, str], bool]
 
@@ -124,86 +129,11 @@ class SimClock:
         return int(self._process.nature.now_ms())
 
 
-def outcome_of(work: Callable[[], object]) -> Outcome:
-    try:
-        return work(), None
-    except BaseException as raised:
-        return None, raised
-
-
-# At most one thread runs: the loop stands still while a strand runs, and a strand stands still while the loop does. So everything happens
-# in one order, which is the same each time. A strand runs until it has ended, or until it waits: then the loop sees to what it waits for,
-# and lets it go on later.
-class Strand(Thread):
-    """One piece of blocking work of a simulated process, which waits in virtual time.
-
-    Args:
-        work: is done on this thread, in the caller's context.
-        done: is called on the loop with what came of it, unless the process died before.
-    """
-
-    def __init__(self, work: Callable[[], object], done: Callable[[object, BaseException | None], None]) -> None:
-        super().__init__(daemon=True)
-        self.has_ended = False
-        self._work, self._done, self._context = work, done, copy_context()
-        self._may_go, self._has_stopped = Semaphore(0), Semaphore(0)
-        self._outcome: Outcome = None, None
-        self._waits_for: Callable[[Wake], None] | None = None
-        self._answer: object = None
-        self._killed: Killed | None = None
-
-    def run(self) -> None:
-        self._outcome = self._context.run(outcome_of, self._work)
-        self.has_ended = True
-        self._has_stopped.release()
-
-    # On the loop: let it run until it waits, or ends.
-    def begin(self) -> None:
-        self.start()
-        self._until_it_stops()
-
-    # On this thread: wait for what the loop sees to. Raises `Killed` when the process dies meanwhile.
-    def wait(self, see_to: Callable[[Wake], None]) -> Any:
-        if self._killed is None:
-            self._waits_for = see_to
-            self._has_stopped.release()
-            self._may_go.acquire()
-        if self._killed is not None:
-            raise self._killed
-        return self._answer
-
-    # The process is dead: the work is unwound from where it stands, and no caller is told what came of it.
-    def end(self, cause: str) -> None:
-        if self.has_ended or self is current_thread():
-            return
-        self._killed = Killed(cause)
-        self._may_go.release()
-        self._has_stopped.acquire()
-
-    def _go_on(self, answer: object) -> None:
-        if not self.has_ended:
-            self._answer = answer
-            self._may_go.release()
-            self._until_it_stops()
-
-    def _until_it_stops(self) -> None:
-        self._has_stopped.acquire()
-        if self.has_ended:
-            self._done(*self._outcome)
-        elif self._waits_for is not None:
-            with suppress(Killed):  # a request may be the last thing that the process does
-                self._waits_for(self._go_on)
-
-
-def current_strand() -> Strand | None:
-    thread = current_thread()
-    return thread if isinstance(thread, Strand) else None
-
-
 class _Job(NamedTuple):
     work: Callable[[], object]
     answer: asyncio.Future[Any]
     context: contextvars.Context
+    may_wait: bool = False
 
 
 class _Line(deque[_Job]):
@@ -221,31 +151,19 @@ class SimThreads:
         self._process = process
         self._nature = process.nature
         self._ledger, self._archive, self._reads, self._writes = _Line(), _Line(), _Line(), _Writes()
-        self._strands: list[Strand] | None = None  # that have not ended; None if no job waits in the middle
+        self._all_may_wait = False
 
-    # From now on jobs may wait (`Strand.wait`).
+    # From now on jobs of every kind may wait (`Strand.wait`).
     def wait_in_strands(self) -> None:
-        self._strands = []
-        self._process.on_death(self._unwind)
+        self._all_may_wait = True
+        self._process.on_death(self._process.end_strands)
 
-    # The work may wait. The dead begin nothing.
-    def begin_strand(self, work: Callable[[], object], done: Callable[[object, BaseException | None], None]) -> None:
-        if not self._process.alive:
-            return
-        strand = Strand(work, done)
-        self._strands = [*(each for each in self._strands or () if not each.has_ended), strand]
-        strand.begin()
-
-    def _unwind(self) -> None:
-        for strand in self._strands or ():
-            strand.end(self._process.cause)
-
-    # A job is done in one piece here, and waits for nothing.
+    # Sync code has the turn until it waits, and to lend it then is all that it could do.
     def turn(self, owner: object) -> AbstractAsyncContextManager[object]:
         return nullcontext(owner)
 
     async def run(self, job: Callable[[], T], turn: object = None) -> T:
-        entry = self._entry(job)
+        entry = self._entry(job)._replace(may_wait=True)
         self._spread(entry, self._nature.draw_ms(self._nature.weather.thread_ms), None, lambda: None)
         answer: T = await entry.answer
         return answer
@@ -282,8 +200,23 @@ class SimThreads:
 
     @property
     def left_behind(self) -> int:
-        # a job is over the moment that it takes effect
-        return 0
+        return sum(strand.is_left_behind() for strand in self._process.strands)
+
+    def bridge(self, job: Pending[T], loop: asyncio.AbstractEventLoop) -> Future[T]:
+        strand = current_strand()
+        if strand is None or has_loop():
+            job.close()
+            raise BadRequest("call", NOT_IN_TURN)
+        if not self._process.alive:
+            job.close()
+            strand.refuse()
+        done = asyncio.run_coroutine_threadsafe(job, loop)
+
+        def see_to(wake: Wake) -> None:
+            done.add_done_callback(lambda heard: loop.call_soon_threadsafe(wake, heard))
+
+        strand.wait(see_to)
+        return done
 
     def _entry(self, job: Callable[[], object]) -> _Job:
         self._process.check()
@@ -327,10 +260,10 @@ class SimThreads:
         done = partial(self._performed, job, rest_ms, fault, then)
         if job.answer.cancelled() or (fault is not None and not fault.took_effect):
             done(None, None)
-        elif self._strands is None:
-            done(*outcome_of(job.work))
+        elif job.may_wait or self._all_may_wait:
+            self._process.begin(job.work, done, job.answer.cancelled)
         else:
-            self.begin_strand(job.work, done)
+            done(*outcome_of(job.work))
 
     def _performed(
         self,

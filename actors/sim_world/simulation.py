@@ -11,7 +11,8 @@ the process is alive.
     Supervisor ── Fleet.spawn, kill, death, survivors ──► Ray's part, played by `sim_cluster`: it starts hosts, notices
                   deaths, restarts a supervisor that died (but no host, and no supervisor whose `serve` returned)
 
-A process whose ledger is in a bucket has threads that wait (`strands`), and `sim_bucket` is what they wait for.
+Sync code of authors, and all threads of a process whose ledger is in a bucket, may wait in the middle (`Strand`): for the loop, or for
+what `sim_bucket` answers.
 
 A process ends in one of four ways: its `serve` returns, its `serve` raises, somebody kills it, or it is killed at a
 kill point that it visits. All four are the same moment (`SimProcess.end`): dead ports, then `on_death` callbacks, then
@@ -31,9 +32,8 @@ disk with the agents' storages. A factory runs inside the new process, so that i
         simulation.run(converge, timeout_ms=600_000)   # liveness
     simulation.raise_errors()
 
-The same seed gives the same `digest()`. Everything random comes from one die, everything happens on one thread in
-asyncio's order, and no set, `id()` or `hash()` decides anything. The garbage collector is off inside `run` (see
-`virtual_loop`).
+The same seed gives the same `digest()`. Everything random comes from one die, one thing happens at a time in asyncio's order, and no
+set, `id()` or `hash()` decides anything. The garbage collector is off inside `run` (see `virtual_loop`).
 
 Not simulated: signals, memory, `sys.exit`, orders of callbacks inside one process other than asyncio's. Plain
 `call_later` callbacks of a process that hangs or is dead do run, but find its ports dead, and so touch nothing but
@@ -56,6 +56,7 @@ from perdure.actors.sim_world.process import (
     SimContext,
     SimFailure,
     SimProcess,
+    begin_beside,
     current_process,
     gated_task,
     on_death,
@@ -337,6 +338,7 @@ class Simulation:
         self.loop = VirtualLoop(steps_max)
         self.loop.after_step = after_step
         self.loop.step_stride = step_stride
+        self.loop.begin = begin_beside
         self.loop.set_task_factory(gated_task)
         self.loop.set_exception_handler(self._unhandled)
         self._nature = SimContext(seed, weather, self.loop, trace_max)
@@ -509,6 +511,7 @@ class Simulation:
                 break
             self.loop.turn()
         self.loop.close()
+        self._nature.threads.close()
         gc.collect(1)  # what failed without being heard reports itself when it is collected
 
     def __enter__(self) -> Self:

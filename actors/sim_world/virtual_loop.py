@@ -3,8 +3,8 @@
 `asyncio`'s own loop is kept (`BaseEventLoop`: its ready queue, its heap of timers, its tasks). Only the selector is
 another one. Where a real selector would sleep until the next timer, `_Jump` moves the clock there; where it would sleep
 for ever, because no timer is set and nothing can ever become ready, it raises `Deadlock` and says who waits for what.
-There are no sockets, signals, subprocesses or threads: `run_in_executor` (and so `asyncio.to_thread`) runs its function
-inline and lets the caller go on in the next iteration.
+There are no sockets, signals or subprocesses. A thread has the turn while the loop stands still: `run_in_executor` (and so
+`asyncio.to_thread`) lets its function run until it ends or waits, and the caller goes on in an iteration after its end.
 
 Order is asyncio's: callbacks run in the order in which they were scheduled, timers in the order in which they are
 due. So two runs that schedule the same things do the same things. The cyclic garbage collector could disturb that,
@@ -17,11 +17,14 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from typing import NoReturn, TypeVar, TypeVarTuple
+from functools import partial
+from typing import NoReturn, TypeAlias, TypeVar, TypeVarTuple, cast
 
 T = TypeVar("T")
 V = TypeVar("V")
 Ts = TypeVarTuple("Ts")
+Outcome: TypeAlias = tuple[object, BaseException | None]  # what some code has returned, or raised
+Done: TypeAlias = Callable[[object, BaseException | None], None]  # is told the outcome
 
 STEPS_MAX = 5_000_000
 COLLECT_STRIDE = 1 << 14  # steps between two collections of garbage, while the automatic one is off
@@ -69,10 +72,18 @@ def unwind(coroutine: Coroutine[object, None, object], error: BaseException) -> 
     return False
 
 
+def outcome_of(work: Callable[[], object]) -> Outcome:
+    try:
+        return work(), None
+    except BaseException as raised:
+        return None, raised
+
+
 class VirtualLoop(asyncio.BaseEventLoop):
     """The loop. `time()` starts at 0 and moves only from timer to timer.
 
-    `after_step` is called between iterations, each `step_stride`-th time; what it raises ends the run.
+    `after_step` is called between iterations, each `step_stride`-th time; what it raises ends the run. `begin` lets blocking work run until
+    it ends or waits.
     """
 
     def __init__(self, steps_max: int = STEPS_MAX) -> None:
@@ -82,6 +93,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.deadline_s: float | None = None
         self.after_step: Callable[[], None] | None = None
         self.step_stride = 1
+        self.begin: Callable[[Callable[[], object], Done], None] = lambda work, done: done(*outcome_of(work))
         self._now_s = 0.0
         self._clock_resolution = TIMER_RESOLUTION_S
         self._selector = _Jump(self)
@@ -116,17 +128,24 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.run_forever()
 
     def run_in_executor(self, executor: object, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
-        """Run `func` now, in the caller's stack; the future is done in the next iteration, as a thread's may be.
+        """Run `func` now, until it ends or waits; the future is done in the next iteration after its end, as a thread's may be.
 
         What is not an `Exception` (a simulated kill, say) goes straight up the caller's stack.
         """
         future: asyncio.Future[T] = self.create_future()
-        try:
-            result = func(*args)
-        except Exception as error:
-            self.call_soon(_settle, future, future.set_exception, error)
-        else:
-            self.call_soon(_settle, future, future.set_result, result)
+        killed: list[BaseException] = []
+
+        def done(result: object, raised: BaseException | None) -> None:
+            if raised is None:
+                self.call_soon(_settle, future, future.set_result, cast("T", result))
+            elif isinstance(raised, Exception):
+                self.call_soon(_settle, future, future.set_exception, raised)
+            else:
+                killed.append(raised)
+
+        self.begin(partial(func, *args), done)
+        if killed:
+            raise killed[0]
         return future
 
     # Asyncio would close a generator in a task; this one is closed now, and waits for nothing.

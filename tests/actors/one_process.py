@@ -1,6 +1,6 @@
 """The real thing on one real event loop: a supervisor, its hosts and a client, with true threads, and nothing between them.
 
-The simulated world has no threads, and Ray's is slow to come up. What is about threads is told here.
+In the simulated world one thread runs at a time, and Ray's is slow to come up. What is about threads is told here.
 """
 
 from __future__ import annotations
