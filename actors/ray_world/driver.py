@@ -55,6 +55,7 @@ from perdure.actors.ray_world.ray_connection import (
     begin,
     canonical,
     connection,
+    sigterm_kept,
     start,
 )
 from perdure.actors.ray_world.ray_internals import (
@@ -161,7 +162,8 @@ class Driver:
         entered = self._submit(functools.partial(self._enter, member, address, start_with))
         try:
             if wait([entered], SILENT_S).not_done:
-                sys.stderr.write(f"perdure: opening {given_as(member.data)}; a Ray takes a while on a busy machine\n")
+                what = "opening" if member.may_start else "looking for what serves"
+                sys.stderr.write(f"perdure: {what} {given_as(member.data)}; a Ray takes a while on a busy machine\n")
             return entered.result()
         except BaseException:
             if not entered.done():  # Ctrl-C, for example: nothing else would leave what is entered meanwhile
@@ -278,7 +280,8 @@ class Driver:
                 gcs = life.vital.get("GCS")  # without it `ray.shutdown` takes longer
                 kill(each for each in family if each != gcs)
             if connection() is not None:  # otherwise another thread is about it, or has done it
-                shut_down()
+                with sigterm_kept():
+                    shut_down()
             kill(family)
             wait_until_gone(family, DEATH_S)
 

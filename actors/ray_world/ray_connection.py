@@ -145,7 +145,7 @@ def _init(**options: Any) -> None:
         raise SupervisorUnreachable(f"no Ray runs on this machine{which}; run this on a machine of that cluster")
     try:
         lean = only_what_we_use() if is_own else contextlib.nullcontext()
-        with _sigterm_kept(), ray_environment({} if is_own else JOINED), lean:
+        with sigterm_kept(), ray_environment({} if is_own else JOINED), lean:
             read_settings()
             ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **options)
     except Exception as error:  # that very class is among what Ray raises
@@ -182,7 +182,7 @@ def exit_on_sigterm() -> None:
 
 # `ray.init` replaces the handler of `SIGTERM` by one that prints a stack and aborts.
 @contextlib.contextmanager
-def _sigterm_kept() -> Iterator[None]:
+def sigterm_kept() -> Iterator[None]:
     libc, kept = ctypes.CDLL(None), ctypes.create_string_buffer(SIGACTION_BYTES)
     libc.sigaction(signal.SIGTERM, None, kept)
     try:

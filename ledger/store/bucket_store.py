@@ -89,7 +89,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-FORMAT: Final = 4
+FORMAT: Final = 5
 PIECE: Final = 1 << 18
 """Bytes of a piece of the database's file."""
 _LOOKS: Final = 3  # tries, for what can be done without

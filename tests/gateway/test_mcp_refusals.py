@@ -146,12 +146,13 @@ def test_sessions_that_nobody_ends_make_room_for_others_and_are_served_neverthel
             opened = [await asked(door, rpc("initialize", **who)) for _ in range(8)]
             assert {each.status for each in opened} == {200}
             sessions = [each.headers["mcp-session-id"] for each in opened]
-            deleted = [
-                await door.ask("DELETE", "/mcp", headers=HANDSHAKE | {"mcp-session-id": each}) for each in sessions
-            ]
-            assert [each.status for each in deleted] == [404] * 5 + [200] * 3
+            of_each = [HANDSHAKE | {"mcp-session-id": each} for each in sessions]
+            rests = [await door.get("/mcp", headers=each | {"last-event-id": "0:x"}) for each in of_each]
+            assert [each.status for each in rests] == [503] * 5 + [200] * 3
             listed = await asked(door, rpc("tools/list"), sessions[0])
             assert b"counter_add" in listed.body
+            assert {(await door.ask("DELETE", "/mcp", headers=each)).status for each in of_each} == {200}
+            assert (await asked(door, rpc("tools/list"), sessions[0])).status == 404
         finally:
             await app.backend.close()
 
