@@ -58,6 +58,7 @@ from perdure.actors.link.wire import error_to_plain
 from perdure.actors.log_files import folder_key, read_logs
 from perdure.actors.ports import Transport, World
 from perdure.actors.tasks import Tasks, self_cancelled
+from perdure.actors.upkeep import upkeep_pause, upkeep_s
 from perdure.ledger import Ended, Released, StorageError, Unstarted, Waiting, agent_id, pack, unpack
 from perdure.ledger.storage.agent_storages import AgentStorages
 from perdure.policies import LEAP_MS, Limits, Rank
@@ -90,7 +91,7 @@ class DirectEndpoint:
     async def look(self, frame: bytes) -> bytes:
         # The call is held until there is an answer to any of the asker's questions, or it calls again.
         name, call, questions = DirectFrame(*unpack(frame))
-        now_s = asyncio.get_running_loop().time()
+        now_s = upkeep_s()
         asker = self._askers.setdefault(name, _Asker())
         if call in asker.calls:
             return pack([])
@@ -430,11 +431,11 @@ class Host:
         loop, pause_s = asyncio.get_running_loop(), min(self.limits.idle_ms, self.limits.heartbeat_ms) / 1000
         off_ms = self._wall_off_ms()
         while True:
-            due_s = loop.time() + pause_s
-            await asyncio.sleep(pause_s)
+            due_s = upkeep_s() + pause_s
+            await upkeep_pause(pause_s)
             off_ms = self._notice_clock(off_ms)
             # code that holds the loop makes the sleep late; agents that wait for a turn of it are late, too
-            late_ms = max(int((loop.time() - due_s) * 1000), self.world.turns.waited_ms)
+            late_ms = max(int((upkeep_s() - due_s) * 1000), self.world.turns.waited_ms)
             if self.peer.is_clear or len(self._left) > LEFT_KEPT:  # then every command for these lives has arrived
                 self._left.clear()
             now = loop.time()

@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Final, Generic, TypeVar
 
+from perdure.actors.upkeep import upkeep_later
+
 M = TypeVar("M")  # what goes out
 N = TypeVar("N")  # what comes in
 
@@ -131,7 +133,7 @@ class Held:
         """Hold this call until it is released, a newer one takes its place, or `HOLD_S` is over."""
         self.release()
         waiting = self._waiting = asyncio.get_running_loop().create_future()
-        timer = asyncio.get_running_loop().call_later(HOLD_S, self.release)
+        timer = upkeep_later(HOLD_S, self.release)
         try:
             await waiting
         finally:

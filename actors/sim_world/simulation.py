@@ -44,6 +44,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -303,6 +304,8 @@ __all__ = [
 T = TypeVar("T")
 
 TRACE_MAX: Final = 20_000
+CALM: Final = Weather.calm()
+BUSY_MAX_S: Final = 3 * 3_600.0
 SHUTDOWN_TURNS_MAX: Final = 200
 ERRORS_SHOWN_MAX: Final = 5
 
@@ -365,6 +368,12 @@ class Simulation:
         return self._nature.weather
 
     @property
+    def is_calm(self) -> bool:
+        # Nothing goes wrong now, so that nobody has to notice it.
+        all_well = all(process.running and not process.is_cut() for process in self._processes())
+        return all_well and self._nature.weather == CALM and not self._cluster.draining
+
+    @property
     def trace(self) -> list[ChronicleEntry]:
         return list(self._nature.trace)
 
@@ -385,10 +394,11 @@ class Simulation:
             told = [failure.error or RuntimeError(failure.cause) for failure in self.errors]
             raise BaseExceptionGroup("\n".join([f"seed {self.seed}", *map(str, self.errors)]), told)
 
-    def run(self, main: Callable[[World, Transport], Awaitable[T]], timeout_ms: float = 600_000) -> T:
+    def run(self, main: Callable[[World, Transport], Awaitable[T]], timeout_ms: float | None = 600_000) -> T:
         """Run a client to its end and return its result; the cluster stays as it then is, for the next `run`.
 
-        Raises what the client raises, `Killed` if it was killed, and `Deadlock`, `Overdue` or `Runaway` if it cannot end.
+        Raises what the client raises, `Killed` if it was killed, and `Deadlock`, `Overdue` or `Runaway` if it cannot end. Without a time
+        limit it has `BUSY_MAX_S`, in which no leap counts.
         """
         client = SimProcess(self._nature, CLIENT, CLIENT, lambda _: None)
         self._client = client
@@ -396,7 +406,11 @@ class Simulation:
         client.on_death(partial(_refuse, answer, client))
         client.start(self._live_client(client, main, answer))
         self._cluster.start()
-        self.loop.deadline_s = self.loop.time() + timeout_ms / 1000
+        self.loop.deadline_s = self.loop.busy_until_s = math.inf
+        if timeout_ms is None:
+            self.loop.busy_until_s = self.loop.time() - self.loop.leapt_s + BUSY_MAX_S
+        else:
+            self.loop.deadline_s = self.loop.time() + timeout_ms / 1000
         was_enabled = gc.isenabled()
         gc.disable()
         try:
@@ -486,6 +500,7 @@ class Simulation:
         """Set the wall clocks of all processes forward, or back: as a machine does that slept, or that asks for the time."""
         self._nature.note("world", f"clocks are set by {by_ms} ms")
         self._nature.clocks_off_ms += by_ms
+        self.loop.put_off_leap()
 
     def partition(self, name: str, ms: float) -> None:
         for process in self._named(name):
@@ -503,7 +518,8 @@ class Simulation:
         if self.loop.is_closed():
             return
         self._nature.sealed = True
-        self.loop.deadline_s, self.loop.after_step, self.loop.steps_max = None, None, self.loop.steps + STEPS_MAX
+        self.loop.deadline_s = self.loop.busy_until_s = math.inf
+        self.loop.after_step, self.loop.steps_max = None, self.loop.steps + STEPS_MAX
         for process in self._processes():
             process.end("the simulation is over", clean=True)
         for _ in range(SHUTDOWN_TURNS_MAX):

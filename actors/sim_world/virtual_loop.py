@@ -16,9 +16,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import heapq
+import math
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from functools import partial
-from typing import NoReturn, TypeAlias, TypeVar, TypeVarTuple, cast
+from typing import Any, NoReturn, TypeAlias, TypeVar, TypeVarTuple, cast
+
+from perdure.actors.upkeep import LeapingLoop
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -31,17 +35,22 @@ COLLECT_STRIDE = 1 << 14  # steps between two collections of garbage, while the 
 TIMER_RESOLUTION_S = 1e-6  # timers this close fire together, so that no float remainder can make the clock stand still
 PENDING_SHOWN_MAX = 40
 THROWS_MAX = 1_000
+UPKEEP_S = 12.0  # in which all upkeep has its turn: a call is held open for ten seconds
 
 
 class Stuck(Exception):
-    """The simulation cannot go on usefully. `pending` says, one line each, which tasks wait and where."""
+    """The simulation cannot go on usefully. `pending` says, one line each, which tasks wait and where, and `instead` what is told instead
+    of that, if anything."""
 
     def __init__(self, problem: str, pending: list[str]) -> None:
         super().__init__(problem, pending)
         self.problem = problem
         self.pending = pending
+        self.instead: list[str] = []
 
     def __str__(self) -> str:
+        if self.instead:
+            return "\n  ".join([self.problem, *self.instead])
         shown = self.pending[:PENDING_SHOWN_MAX]
         hidden = len(self.pending) - len(shown)
         more = [f"… and {hidden} more"] if hidden else []
@@ -57,7 +66,7 @@ class Runaway(Stuck):
 
 
 class Overdue(Stuck):
-    """The next timer lies beyond the deadline."""
+    """The next timer lies beyond the deadline, or there was something to do for too long."""
 
 
 def unwind(coroutine: Coroutine[object, None, object], error: BaseException) -> bool:
@@ -79,21 +88,27 @@ def outcome_of(work: Callable[[], object]) -> Outcome:
         return None, raised
 
 
-class VirtualLoop(asyncio.BaseEventLoop):
+class VirtualLoop(asyncio.BaseEventLoop, LeapingLoop):
     """The loop. `time()` starts at 0 and moves only from timer to timer.
 
     `after_step` is called between iterations, each `step_stride`-th time; what it raises ends the run. `begin` lets blocking work run until
-    it ends or waits.
+    it ends or waits. `lull_s` says for how long nothing has happened and nothing but upkeep will; over most of that time leaps.
     """
+
+    _scheduled: list[Any]  # asyncio's heap of its timers
 
     def __init__(self, steps_max: int = STEPS_MAX) -> None:
         super().__init__()
         self.steps = 0
         self.steps_max = steps_max
-        self.deadline_s: float | None = None
+        self.deadline_s = self.busy_until_s = math.inf  # the other one is in seconds of upkeep
         self.after_step: Callable[[], None] | None = None
         self.step_stride = 1
         self.begin: Callable[[Callable[[], object], Done], None] = lambda work, done: done(*outcome_of(work))
+        self.lull_s: Callable[[], float] | None = None
+        self.leapt_s = 0.0
+        self._upkeep: dict[int, Any] = {}  # their hash changes with their time
+        self._next_leap_s = 0.0
         self._now_s = 0.0
         self._clock_resolution = TIMER_RESOLUTION_S
         self._selector = _Jump(self)
@@ -114,9 +129,45 @@ class VirtualLoop(asyncio.BaseEventLoop):
             raise Deadlock(f"deadlock at {self._now_s:.3f} s: nothing is ready and no timer is set", self.pending())
         if wait_s <= 0:
             return
-        if self.deadline_s is not None and self._now_s + wait_s > self.deadline_s:
+        if self._now_s + wait_s > self.deadline_s:
             raise Overdue(f"not finished at the deadline of {self.deadline_s:.3f} s", self.pending())
+        if self._now_s + wait_s - self.leapt_s > self.busy_until_s:
+            raise Overdue(f"not finished, and at work for too long, at {self._now_s:.3f} s", self.pending())
+        if self.lull_s is not None and self._now_s >= self._next_leap_s and self._leap(self.lull_s()):
+            return
         self._now_s += wait_s
+
+    def upkeep_later(self, delay_s: float, callback: Callable[..., object], *args: object) -> asyncio.TimerHandle:
+        handle = self.call_later(delay_s, callback, *args)
+        if self.lull_s is not None:
+            self._upkeep = {key: each for key, each in self._upkeep.items() if each._scheduled}  # noqa: SLF001
+            self._upkeep[id(handle)] = handle
+        return handle
+
+    # First all upkeep has its turn.
+    def put_off_leap(self) -> None:
+        self._next_leap_s = self._now_s + UPKEEP_S
+
+    # What upkeep waits for comes later by as much, and so it finds nothing late. Each has its turn between two leaps.
+    def _leap(self, lull_s: float) -> bool:
+        self.put_off_leap()
+        if lull_s < UPKEEP_S:
+            return False
+        due_s = min((each.when() for each in self._scheduled if not self._is_upkeep(each)), default=math.inf)
+        by_s = min(lull_s, min(due_s, self.deadline_s) - self._now_s - UPKEEP_S)
+        if by_s < UPKEEP_S:
+            self._next_leap_s = min(self._next_leap_s, due_s)  # it may be no more than mail that is on its way
+            return False
+        for each in self._upkeep.values():
+            each._when += by_s  # noqa: SLF001
+        heapq.heapify(self._scheduled)
+        self._now_s += by_s
+        self.put_off_leap()
+        self.leapt_s += by_s
+        return True
+
+    def _is_upkeep(self, handle: asyncio.TimerHandle) -> bool:
+        return handle.cancelled() or id(handle) in self._upkeep
 
     # Sorted by text, because asyncio keeps its tasks in a set.
     def pending(self) -> list[str]:

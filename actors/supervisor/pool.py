@@ -19,6 +19,7 @@ from perdure.actors.ports import Clock, Fleet, PoolSpec, Pulse, World
 from perdure.actors.supervisor.publisher import Publisher
 from perdure.actors.supervisor.sessions import Sessions
 from perdure.actors.tasks import Pending, Tasks
+from perdure.actors.upkeep import upkeep_pause, upkeep_s
 from perdure.ledger import (
     HostLost,
     HostUnavailable,
@@ -93,12 +94,11 @@ class Heartbeat:
         self._due_s = math.inf  # when the loop must have come round again
 
     async def serve(self) -> None:
-        loop = asyncio.get_running_loop()
         period_s = self._limits.heartbeat_ms / 1000
         while True:
-            looked_s = loop.time()
+            looked_s = upkeep_s()
             self._due_s = looked_s + period_s
-            await asyncio.sleep(period_s)
+            await upkeep_pause(period_s)
             self.notice_lateness()
             for session in self._sessions.by_peer.values():
                 if session.is_host:
@@ -107,7 +107,7 @@ class Heartbeat:
             await self._look(looked_s)
 
     def notice_lateness(self) -> None:
-        now_s = asyncio.get_running_loop().time()
+        now_s = upkeep_s()
         late_ms = (now_s - self._due_s) * 1000
         if self.lost(late_ms):
             self._due_s = now_s
@@ -131,7 +131,7 @@ class Heartbeat:
             else:
                 silent.append(host)
         forgiven, period_s = self._forgiven, self._limits.heartbeat_ms / 1000
-        self._due_s = asyncio.get_running_loop().time() + period_s
+        self._due_s = upkeep_s() + period_s
         pulses = await asyncio.gather(*(self._pulse(host, period_s) for host in silent))
         self.notice_lateness()
         if self._forgiven == forgiven:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from perdure.actors.link.link import Held, Link
 from perdure.actors.link.messages import FromSupervisor, Message, Passivate, Reply, RunEnded, RunsEnded
 from perdure.actors.link.wire import SupervisorFrame, body_of, decode_all, error_to_plain, frame_of, peer_frame
+from perdure.actors.upkeep import upkeep_s
 from perdure.ledger import Activation, BadRequest, Run, pack
 
 log = logging.getLogger("perdure.link")
@@ -111,7 +112,7 @@ class Sessions:
         link = session.link
         if said.session < link.session:
             return pack(SupervisorFrame(self.epoch, link.session, 0, 0, [], missed=False, seq=0))
-        session.seen_s = asyncio.get_running_loop().time()
+        session.seen_s = upkeep_s()
         link.acknowledge(said.ack)
         if said.rewind:
             link.rewind()

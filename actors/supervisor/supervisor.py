@@ -50,6 +50,7 @@ from perdure.actors.supervisor.snapshot_loader import SnapshotLoader
 from perdure.actors.supervisor.storage_carrier import StorageCarrier
 from perdure.actors.tasks import Tasks, awaited
 from perdure.actors.telemetry.run_spans import RunSpans
+from perdure.actors.upkeep import upkeep_later, upkeep_pause, upkeep_s
 from perdure.ledger import (
     ATTEND_S,
     BATCH_MIN,
@@ -517,11 +518,11 @@ class Supervisor:
                 await self._sooner.wait()
                 continue
             self._looks_at_ms = min(next_at_ms, now_ms + LOOK_MS)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(
-                    (self._looks_at_ms - now_ms) / 1000
-                ):  # `wait_for` may lose a cancellation (3.11)
-                    await self._sooner.wait()
+            timer = upkeep_later((self._looks_at_ms - now_ms) / 1000, self._sooner.set)
+            try:
+                await self._sooner.wait()
+            finally:
+                timer.cancel()
 
     async def _attend(self, carrier: StorageCarrier) -> None:
         while True:
@@ -531,7 +532,7 @@ class Supervisor:
     async def _sweeps(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(min(self.limits.sweep_ms, self.limits.checkpoint_idle_ms) / 1000)
+            await upkeep_pause(min(self.limits.sweep_ms, self.limits.checkpoint_idle_ms) / 1000)
             now = loop.time()
             for key in self.sweep_queue.next_keys():
                 self.view.touched[key] = None
@@ -540,11 +541,12 @@ class Supervisor:
             self.pool.retire_worn()
             self.node_drains.look()
             self.checkpoints.sweep(now)
-            self._forget_silent_clients(now)
+            self._forget_silent_clients()
             await self.expiry.sweep()
             self.publisher.measure(self.world.metrics)
 
-    def _forget_silent_clients(self, now_s: float) -> None:
+    def _forget_silent_clients(self) -> None:
+        now_s = upkeep_s()
         for session in list(self.sessions.by_peer.values()):
             if not session.is_host and now_s - session.seen_s > self.limits.orphan_ms / 1000:
                 self.sessions.drop(session.peer_id)

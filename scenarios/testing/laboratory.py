@@ -41,7 +41,9 @@ from perdure.actors import (
     World,
 )
 from perdure.actors.sim_world.simulation import Simulation, Stuck, Weather, on_death
-from perdure.ledger import BadRequest
+from perdure.actors.upkeep import upkeep_pause
+from perdure.ledger import BadRequest, explain
+from perdure.ledger.run import Run
 from perdure.ledger.storage.agent_storages import AgentStorages, Disk, MemoryDisk
 from perdure.policies import Limits
 from perdure.scenarios.testing.checks import (
@@ -70,6 +72,9 @@ Story = Callable[[Client], Awaitable[Any]]
 
 QUICK = Limits(hosts_max=3, hosts_warm=1, idle_ms=2_000, orphan_ms=20_000, turn_max=8)
 LOOK_STRIDE = 7
+LULL_AFTER_S = 30.0  # agents that are done sleep by then
+LEAP_MAX_S = 86_400.0
+RUNS_TOLD_MAX = 5
 BUCKET_LEDGER = "perdure.scenarios.testing.bucket_ledger"  # what it needs may not be installed
 
 
@@ -110,7 +115,9 @@ class Laboratory:
         self._seen = 0
         simulation.setdefault("after_step", self.look if checked else None)
         simulation.setdefault("step_stride", LOOK_STRIDE)
+        self._lulled_at, self._lull_since_s = -1, 0.0
         self.simulation = Simulation(seed, weather or Weather.calm(), self._supervisor, self._host, **simulation)
+        self.simulation.loop.lull_s = self._lull_s
 
     def _supervisor(self, world: World, fleet: Fleet) -> Wiretap:
         agent_storages = AgentStorages(self.disk)
@@ -133,6 +140,17 @@ class Laboratory:
         on_death(lambda: self.hosts.pop(host_id).relay.want(False))
         return host
 
+    # The longer nothing becomes durable, the further time may leap: so what upkeep does after a while is done no more than as late again.
+    def _lull_s(self) -> float:
+        now_s = self.simulation.loop.time()
+        if self._lulled_at != self.store.facts_count or not self.supervisors or not self.simulation.is_calm:
+            self._lulled_at, self._lull_since_s = self.store.facts_count, now_s
+        quiet_s = now_s - self._lull_since_s
+        if quiet_s < LULL_AFTER_S:
+            return 0.0
+        clock = self.supervisors[-1].clock
+        return min(quiet_s, LEAP_MAX_S, (clock.due_ms() - clock.now_ms()) / 1000)
+
     def look(self) -> None:
         """Check what must always hold. Raises `Violation`."""
         if self.store.violations:
@@ -150,9 +168,14 @@ class Laboratory:
             strangers(self.hosts.values(), self.store.shadow),
         )
 
-    def play(self, story: Callable[[Client], Awaitable[T]], timeout_ms: float = 600_000) -> T:
-        """Play a story: a coroutine that is given a client. One that cannot end raises `Deadlock`, `Overdue` or `Runaway`, with a note of
-        each turn that waits for a person."""
+    def play(self, story: Callable[[Client], Awaitable[T]], timeout_ms: float | None = None) -> T:
+        """Play a story: a coroutine that is given a client. One that cannot end raises `Deadlock`, `Overdue` or `Runaway`, which say what
+        runs wait for, with a note of each turn that waits for a person.
+
+        Args:
+            timeout_ms: most milliseconds of virtual time. Without it they are three hours, in which those do not count where nothing
+                happens: in fine weather time leaps over them, to the next thing that is to happen, be it days ahead.
+        """
 
         async def main(world: World, transport: Transport) -> T:
             client = self._client = Client(world, transport, self.limits)
@@ -165,6 +188,7 @@ class Laboratory:
         try:
             return self.simulation.run(main, timeout_ms=timeout_ms)
         except Stuck as stuck:
+            stuck.instead = list(self._waits(timeout_ms))
             awake = [tenant.agent for host in self.hosts.values() for tenant in host.tenants.values()]
             for agent in [each for each in awake if isinstance(each, ChatAgent)]:
                 for words in agent._perdure_conversation.turns.answers.words():
@@ -173,11 +197,33 @@ class Laboratory:
         finally:
             self._client = None
 
-    def run(self, agent_class: type[Agent], input: object = None, *, run_id: str | None = None) -> Any:
-        """Run an agent, as a runtime does. Within a story this gives an awaitable; outside of one it plays until there is a result."""
+    # What a person is told of a play that does not end. Without a run that has begun, it is where the tasks stand.
+    def _waits(self, timeout_ms: float | None) -> Iterator[str]:
+        live: list[Run] = []
+        for supervisor in self.supervisors[-1:]:
+            live += [run for run in supervisor.view.runs.values() if run.is_live]
+            for run in live[:RUNS_TOLD_MAX]:
+                what, _, *more = explain(supervisor.view, run, supervisor.clock.now_ms(), self.limits)
+                yield " ".join([what, *more])
+        if len(live) > RUNS_TOLD_MAX:
+            yield f"… and {len(live) - RUNS_TOLD_MAX} more runs have not ended"
+        if live:
+            had = "three hours of work" if timeout_ms is None else f"{timeout_ms / 1000:g} s"
+            yield f"It had {had}, of virtual time. `timeout_ms=` gives another limit."
+
+    def run(
+        self,
+        agent_class: type[Agent],
+        input: object = None,
+        *,
+        run_id: str | None = None,
+        timeout_ms: float | None = None,
+    ) -> Any:
+        """Run an agent, as a runtime does. Within a story this gives an awaitable; outside of one it plays until there is a result, for
+        `timeout_ms` at most, as `play` says."""
         if self._client is not None:
             return self._client.run(agent_class, input, run_id=run_id)
-        return self.play(lambda client: client.run(agent_class, input, run_id=run_id))
+        return self.play(lambda client: client.run(agent_class, input, run_id=run_id), timeout_ms)
 
     def agent(self, agent_class: type[A], name: str) -> type[A]:
         """A typed handle, as a runtime's. Within a story a call gives an awaitable; outside of one it plays until there is an answer."""
@@ -217,12 +263,12 @@ class Laboratory:
         """From now on nothing goes wrong."""
         self.simulation.heal()
 
-    def rest(self, timeout_ms: float = 600_000) -> None:
+    def rest(self, timeout_ms: float | None = None) -> None:
         """Let time pass until nothing is left to do. Raises `Overdue`, with a note of what is left."""
 
         async def quiet(_client: Client) -> None:
-            while not self.is_quiet:  # noqa: ASYNC110 - nobody tells of quiet
-                await asyncio.sleep(0.5)
+            while not self.is_quiet:
+                await upkeep_pause(0.5)
 
         try:
             self.play(quiet, timeout_ms)
@@ -231,7 +277,7 @@ class Laboratory:
             problem.add_note("left to do: " + "; ".join(left[:10]))
             raise
 
-    def settle(self, timeout_ms: float = 600_000) -> None:
+    def settle(self, timeout_ms: float | None = None) -> None:
         """Come to rest, then check everything. Raises `Violation`, or `Overdue`."""
         self.rest(timeout_ms)
         self.verify()

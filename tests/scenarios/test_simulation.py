@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from random import Random
+from typing import Any
+
 import pytest
 
-from perdure.actors import Agent, Client, Detached, RunInfo, RunResult, exposed
+from perdure.actors import Agent, Client, Detached, RunContext, RunInfo, RunResult, exposed
 from perdure.actors.sim_world.simulation import Overdue
 from perdure.ledger import OutcomeUnknown, UnknownRun
 from perdure.ledger.storage.agent_storages import Transaction
 from perdure.scenarios.swarm.explorer import explore
 from perdure.scenarios.swarm.runner import play, swarm
 from perdure.scenarios.testing.checks import unlike_the_inboxes
-from perdure.scenarios.testing.laboratory import Laboratory, Violation
+from perdure.scenarios.testing.laboratory import Laboratory, Violation, Weather
 from tests.actors.cast import Sleeper
 
 
@@ -37,6 +41,29 @@ class Adder(Agent):
     @exposed
     def fragile(self) -> int:
         return 1
+
+
+class Calendar(Agent):
+    """Rings every six hours, and counts."""
+
+    @exposed
+    async def plan(self) -> None:
+        self.schedule("0 */6 * * *", "ring")
+
+    async def ring(self, *_: object) -> None:
+        self.state["rings"] = self.state.get("rings", 0) + 1
+
+    @exposed
+    async def rings(self) -> int:
+        return int(self.state.get("rings", 0))
+
+
+class Patient(Agent):
+    """Sleeps for so many seconds, with its place or without it."""
+
+    async def run(self, input: float, run: RunContext) -> str:
+        await (asyncio.sleep(input) if self.name.startswith("awake") else run.sleep(input))
+        return "rested"
 
 
 async def add_five(client: Client) -> None:
@@ -146,3 +173,74 @@ async def calls_what_may_not_be_repeated(client: Client) -> None:
 def test_a_story_may_expect_interrupted_calls() -> None:
     report = swarm(3, story=calls_what_may_not_be_repeated)
     assert report.ok, report.failures
+
+
+DAY_S = 86_400.0
+
+
+@pytest.mark.parametrize("run_id", ["asleep", "awake"])
+def test_a_day_in_which_nothing_happens_costs_as_little_as_a_minute(run_id: str) -> None:
+    with Laboratory(1) as laboratory:
+        assert laboratory.run(Patient, DAY_S, run_id=run_id).output == "rested"
+        assert 0 <= laboratory.simulation.now_ms() / 1000 - DAY_S < 10
+        assert laboratory.simulation.loop.steps < 8_000
+        assert not laboratory.simulation.crashes
+        laboratory.settle()
+
+
+def test_schedules_ring_in_time_for_days(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(client: Client) -> list[int]:
+        counts = []
+        for _ in range(3):
+            await asyncio.sleep(DAY_S)
+            counts.append(await client.agent(Calendar, "c").rings())
+        return counts
+
+    with Laboratory(1) as laboratory:
+        laboratory.agent(Calendar, "c").plan()
+        assert laboratory.play(story) == [4, 8, 12]
+        assert not laboratory.simulation.crashes
+        laboratory.settle()
+    assert "late" not in caplog.text
+
+
+def test_a_death_and_a_host_that_hangs_are_noticed_in_the_midst_of_a_long_sleep() -> None:
+    async def story(client: Client) -> float:
+        begun = await client.start(Patient, DAY_S, run_id="awake")
+        for strike in (laboratory.simulation.kill, lambda name: laboratory.simulation.stop(name, DAY_S * 1000)):
+            await asyncio.sleep(DAY_S / 4)
+            strike(next(name for name, host in laboratory.hosts.items() if host.tenants))
+        assert (await begun.result()).output == "rested"
+        return asyncio.get_running_loop().time()
+
+    with Laboratory(1) as laboratory:
+        assert DAY_S * 1.5 < laboratory.play(story) < DAY_S * 1.5 + 30
+        assert laboratory.simulation.loop.leapt_s > DAY_S
+        laboratory.settle()
+
+
+def test_no_time_is_leapt_over_in_weather_that_may_strike_in_it() -> None:
+    with Laboratory(1, Weather.drawn(Random(3))) as laboratory:
+        laboratory.play(lambda _: asyncio.sleep(600))
+        assert laboratory.simulation.loop.leapt_s == 0
+        laboratory.heal()
+        laboratory.play(lambda _: asyncio.sleep(600))
+        assert laboratory.simulation.loop.leapt_s > 300
+
+
+def test_a_run_that_does_not_end_in_time_is_told_of_with_what_it_waits_for_and_how_to_give_it_more() -> None:
+    with Laboratory(1) as laboratory, pytest.raises(Overdue) as overdue:
+        laboratory.run(Patient, DAY_S, run_id="asleep", timeout_ms=3_600_000)
+    words = str(overdue.value)
+    assert "Run asleep of tests.scenarios.test_simulation:Patient is running. It waits until its time comes" in words
+    assert "It had 3600 s, of virtual time. `timeout_ms=` gives another limit." in words
+    assert "tasks pending" not in words
+
+
+def test_a_play_without_a_limit_ends_when_it_was_at_work_for_hours() -> None:
+    async def story(_: Client) -> Any:
+        while True:
+            await asyncio.sleep(10)
+
+    with Laboratory(1) as laboratory, pytest.raises(Overdue, match="at work for too long"):
+        laboratory.play(story)
