@@ -121,6 +121,7 @@ if TYPE_CHECKING:
     from perdure.actors.supervisor.supervisor import Supervisor
     from perdure.actors.tasks import Killed
     from perdure.actors.telemetry.telemetry import Telemetry
+    from perdure.actors.upkeep import upkeep_pause
     from perdure.policies import ChatRecovery, EndOf, FiberResult, FiberRetry, MilestoneOf, Retries
 
 __getattr__, __dir__ = lazy_names(globals())

@@ -105,12 +105,14 @@ BROAD_EXCEPTS = {
         1,
         "a story may raise whatever it likes: that is a finding, with the seed that shows it",
     ),
-    "actors/sim_world/sim_ports.py": (1, "the edge of a simulated thread: its caller gets the error"),
     "actors/sim_world/process.py": (
         3,
         "one storage that will not close must not save another; what the dead say is nobody's business",
     ),
-    "actors/sim_world/virtual_loop.py": (1, "nobody hears what a killed coroutine raises"),
+    "actors/sim_world/virtual_loop.py": (
+        2,
+        "nobody hears what a killed coroutine raises; a simulated thread's caller gets its error",
+    ),
     "actors/sim_world/simulation.py": (1, "the boundary of a simulated process: it may die of anything"),
 }
 

@@ -87,11 +87,11 @@ def type_name(cls: type, code_dir: Path | None = None) -> str:
     """Name a class. Text from a prompt is written to `code_dir`. Raises `BadRequest` if no other process could find it."""
     if not isinstance(cls, type):
         raise BadRequest(FIELD, f"{cls!r} is not a class")
-    return _remembered_name(cls, place_name(cls, code_dir), code_dir)
+    return remembered_name(cls, place_name(cls, code_dir), code_dir)
 
 
 @functools.lru_cache(maxsize=4096)
-def _remembered_name(cls: type, place: str, code_dir: Path | None) -> str:
+def remembered_name(cls: type, place: str, code_dir: Path | None) -> str:
     # Its type is written down in the directory once in a process.
     name = claimed(cls) or _durable(place, code_dir, other_program_of(cls) or this_program())
     if code_dir is not None and not is_ours(cls.__module__):

@@ -6,6 +6,9 @@ for ever, because no timer is set and nothing can ever become ready, it raises `
 There are no sockets, signals or subprocesses. A thread has the turn while the loop stands still: `run_in_executor` (and so
 `asyncio.to_thread`) lets its function run until it ends or waits, and the caller goes on in an iteration after its end.
 
+If it is told that nothing happens but upkeep (`lull_s`), time leaps to shortly before the next timer of anything else: heartbeats and
+sweeps over days would cost a minute.
+
 Order is asyncio's: callbacks run in the order in which they were scheduled, timers in the order in which they are
 due. So two runs that schedule the same things do the same things. The cyclic garbage collector could disturb that,
 since it runs finalizers (of asynchronous generators, say) at moments of its own choosing: a repeatable run

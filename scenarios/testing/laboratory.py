@@ -39,11 +39,10 @@ from perdure.actors import (
     Telemetry,
     Transport,
     World,
+    upkeep_pause,
 )
 from perdure.actors.sim_world.simulation import Simulation, Stuck, Weather, on_death
-from perdure.actors.upkeep import upkeep_pause
-from perdure.ledger import BadRequest, explain
-from perdure.ledger.run import Run
+from perdure.ledger import BadRequest, Run, explain
 from perdure.ledger.storage.agent_storages import AgentStorages, Disk, MemoryDisk
 from perdure.policies import Limits
 from perdure.scenarios.testing.checks import (

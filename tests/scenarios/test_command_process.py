@@ -137,8 +137,8 @@ def test_a_command_without_standard_files_asks_nobody_and_says_what_it_can(data:
 
 @pytest.fixture
 def own_signals() -> Iterator[None]:
-    """What the command does with signals is undone."""
-    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)}
+    """What the command does with signals is undone. No `nohup` of this process is in its way."""
+    before = {each: signal.signal(each, signal.SIG_DFL) for each in (signal.SIGTERM, signal.SIGHUP)}
     yield
     for each, handler in before.items():
         signal.signal(each, handler)

@@ -206,7 +206,10 @@ def test_a_class_that_came_by_value_from_a_module_that_was_run_is_called_by_the_
 
 
 @pytest.mark.parametrize(("file", "said"), [("/far/away/tally.py", "which is not on this machine"), ("", "was typed")])
-def test_a_class_that_came_by_value_without_its_code_is_asked_for_in_a_module(file: str, said: str) -> None:
+def test_a_class_that_came_by_value_without_its_code_is_asked_for_in_a_module(
+    file: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)
     with pytest.raises(BadRequest, match=rf"{said}.*put the class into a module of its own"):
         type_name(by_value(NotedProgram("", file)))
 
