@@ -46,6 +46,7 @@ class Crew:
     def __init__(self, slots: int, name: str) -> None:
         self._slots, self._name = slots, name
         self._lock = threading.Lock()  # guards what follows, and the slots of the jobs
+        self._over: SimpleQueue[_Slot] = SimpleQueue()  # whose turn is over
         self._running = 0
         self.left_behind = 0
         self._line: RankedQueue[_Job] = RankedQueue()
@@ -77,7 +78,7 @@ class Crew:
     async def turn(self, owner: object) -> AsyncIterator[object]:
         """A block that one at a time enters, in the order in which they come. It gives what one job, run with it, lends while it waits."""
         slot, is_there = _Slot(self, owner), None
-        with self._lock:
+        with self._locked():
             if not self._takes_turn(slot):
                 is_there = Future[None]()
                 self._in_turn[owner].new.append((slot, is_there))
@@ -86,16 +87,35 @@ class Crew:
                 await asyncio.wrap_future(is_there)
             yield slot
         finally:
+            # Not with the lock: this may be done by a collection of garbage, in whichever thread, while the lock is held.
+            self._over.put(slot)
+            self._end_turns()
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        try:
             with self._lock:
-                slot.is_over = True
-                self._pass_on(slot)
+                yield
+        finally:
+            self._end_turns()
+
+    # By whoever has the lock, or lets it go.
+    def _end_turns(self) -> None:
+        while not self._over.empty() and self._lock.acquire(blocking=False):
+            try:
+                while not self._over.empty():
+                    slot = self._over.get()
+                    slot.is_over = True
+                    self._pass_on(slot)
                 self._go_on()
+            finally:
+                self._lock.release()
 
     def _line_up(self, work: Callable[[], object], rank: Rank, slot: _Slot) -> _Job:
         context = copy_context()
         context.run(_SLOT.set, slot)
         job = _Job(slot, Future(), partial(context.run, work))
-        with self._lock:
+        with self._locked():
             self._line.add(job, rank)
             self._go_on()
         return job
@@ -103,7 +123,7 @@ class Crew:
     @contextmanager
     def lent(self, slot: _Slot) -> Iterator[None]:
         """Inside, one of the threads and loops of this job waits, and another job may have its slot, and its turn."""
-        with self._lock:
+        with self._locked():
             slot.waits += 1
             self._take(slot)
             self._pass_on(slot)
@@ -115,7 +135,7 @@ class Crew:
 
     def _take_back(self, slot: _Slot) -> None:
         back = threading.Event()
-        with self._lock:
+        with self._locked():
             slot.waits -= 1
             if slot.waits or slot.is_over:
                 return
@@ -191,7 +211,7 @@ class Crew:
     # without it
 
     def _leave_behind(self, job: _Job) -> None:
-        with self._lock:
+        with self._locked():
             if not job.future.done():
                 job.slot.is_left_behind = job.slot.is_over = True
                 self.left_behind += 1
@@ -201,7 +221,7 @@ class Crew:
     def _work(self, jobs: SimpleQueue[_Job | None]) -> None:
         while (job := jobs.get()) is not None:
             job.perform()
-            with self._lock:
+            with self._locked():
                 job.slot.is_over = True
                 self.left_behind -= job.slot.is_left_behind
                 self._take(job.slot)
@@ -312,6 +332,8 @@ def inherit_contexts() -> None:
     """From now on threads that code of this process starts, and what it gives to a pool of threads, have the context of that code: they
     work for the same agent and run, and in the same transaction. Python itself does that for `asyncio.to_thread` alone."""
     start, submit = threading.Thread.start, ThreadPoolExecutor.submit
+    if start.__module__ == __name__:  # it is so already
+        return
 
     def started(self: threading.Thread) -> None:
         if not (self.name.startswith(OURS) or getattr(self, "_context", None)):  # from 3.14 on one may be given

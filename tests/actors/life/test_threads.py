@@ -63,6 +63,21 @@ def test_one_thread_is_enough_for_sync_parents_that_wait_one_by_one_and_in_handl
     assert play(story, threads_max=1) == [[1, 1, 1], ["completed"] * 3]
 
 
+def test_a_turn_that_a_collection_of_garbage_ends_while_the_crew_is_at_work_is_passed_on() -> None:
+    crew = Crew(1, "crew")
+
+    async def works() -> str:
+        async with crew.turn("owner"):
+            await asyncio.sleep(0)
+        return "done"
+
+    left = works()
+    left.send(None)
+    with crew._locked():  # noqa: SLF001 - a collection may come at any place, in any thread
+        left.close()
+    assert asyncio.run(works()) == "done"
+
+
 def test_no_more_jobs_run_at_once_than_there_are_slots_however_many_wait() -> None:
     meter, waiting, gate = Meter(), Meter(), Future[None]()
 
