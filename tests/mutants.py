@@ -43,7 +43,7 @@ MUTANTS = (
            "test_many_agents_that_commit_a_little_each_make_ten_commits_a_second"),
     Mutant("actors.threads:Crew.lent", "removed call", "_pass_on",
            "test_who_waits_for_the_runtime_lends_the_turn_too_and_goes_on_before_who_never_began"),
-    Mutant("actors.threads:Crew.turn", "removed call", "_pass_on",
+    Mutant("actors.threads:Crew._end_turns", "removed call", "_pass_on",
            "test_the_turn_of_a_job_that_is_left_behind_is_the_next_one_s"),
     Mutant("actors.chat.tool_run:execute", "never", "in_turn",
            "test_tools_that_are_sync_methods_lose_no_update_and_their_time_begins_with_their_turn"),
