@@ -47,12 +47,18 @@ class Hub:
 
     def __init__(self) -> None:
         self.closed = 0
-        self._loop = asyncio.new_event_loop()
         self._over = asyncio.Event()
-        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),))
+        self._thread = threading.Thread(target=self._run)
         self._begun = threading.Event()
         self._thread.start()
         self._begun.wait()
+
+    def _run(self) -> None:
+        with (
+            asyncio.Runner() as runner
+        ):  # what is under way is cancelled at the end, and not left to a collection of garbage
+            self._loop = runner.get_loop()
+            runner.run(self._serve())
 
     async def _serve(self) -> None:
         async def story(stage: OneProcess) -> None:
@@ -65,7 +71,6 @@ class Hub:
     def end(self) -> None:
         self._loop.call_soon_threadsafe(self._over.set)
         self._thread.join()
-        self._loop.close()
 
     def cluster(self) -> RayCluster:
         deployment = SimpleNamespace(code_dir=None)
