@@ -20,9 +20,11 @@ class _Shell(Protocol):
 
 
 def typed_so_far() -> int:
-    """How many texts were typed, at little cost: it grows whenever there is more."""
+    """How many texts were typed, at little cost: it grows whenever there is more, and of a program that is a file it stays 0."""
     shell = _shell()
-    return len(shell.user_ns.get("In", ()) if shell is not None else linecache.cache)
+    if shell is not None:
+        return len(shell.user_ns.get("In", ()))
+    return 0 if getattr(sys.modules["__main__"], "__file__", None) else len(linecache.cache)
 
 
 def _shell() -> _Shell | None:

@@ -26,8 +26,9 @@ from typing import Final
 from perdure.actors.agent.agent import Agent
 from perdure.actors.code.carried_code import keep_code
 from perdure.actors.code.import_path import is_installed, spec_on_path
-from perdure.actors.code.naming import CELL, FIELD, cell_file, place_name, type_name
+from perdure.actors.code.naming import FIELD, cell_file, place_name, type_name
 from perdure.actors.code.packages import TOP, digest_of, package_file, packed_in, places_file
+from perdure.actors.code.typed_texts import typed_so_far
 from perdure.actors.ray_world.cluster_record import PACKAGE
 from perdure.ledger import BadRequest, origin_of
 
@@ -48,7 +49,7 @@ class Packer:
     def __init__(self, code_dir: Path, *, sources_only: bool = False) -> None:
         self._code_dir, self._sources_only = code_dir, sources_only
         self._names: dict[tuple[type, str], str] = {}
-        self._packed: dict[tuple[frozenset[type], frozenset[str]], str] = {}
+        self._packed: dict[tuple[frozenset[type], int], str] = {}
         self._offered: dict[tuple[str, ...], str] = {}
 
     def package_for(self, cls: type) -> str:
@@ -76,12 +77,11 @@ class Packer:
                 yield package, digests
 
     # With the code of all agents of this process, so that they can share hosts. It is read anew when there is
-    # another class, or one that was typed uses other cells.
+    # another class, or more was typed.
     def _packed_with(self, place: str) -> str:
-        names = {*self._loaded(), place}
-        typed = frozenset(name for name in names if name.startswith(CELL))
-        classes = frozenset(_subclasses(Agent)), typed
+        classes = frozenset(_subclasses(Agent)), typed_so_far()
         if classes not in self._packed:
+            names = {*self._loaded(), place}
             everything = {path: file for each in names for path, file in self._files_for(each).items()}
             self._packed[classes] = pack_up(everything, self._code_dir)
         return self._packed[classes]

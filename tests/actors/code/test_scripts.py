@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import logging
 import sys
 import zipfile
@@ -13,7 +14,7 @@ from typing import Any, Self
 import pytest
 
 import perdure
-from perdure.actors.code.naming import load_type, type_name
+from perdure.actors.code.naming import load_type, type_name, what_is_typed
 from perdure.ledger import BadRequest
 
 START = """
@@ -431,6 +432,20 @@ def test_another_type_of_a_script_is_found_after_the_first(script: Script) -> No
     main = script.run("Other = type('Other', (), {'n': 3})\nclass Till: pass\n")
     assert load_type(type_name(main.Till)).__name__ == "Till"
     assert load_type(type_name(main.Other)).n == 3
+
+
+def test_nothing_is_typed_in_a_script_whatever_tracebacks_have_read(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or its code would be packed anew after each of them."""
+    main = script.run(TILL)
+    before = what_is_typed(main.Till)
+    monkeypatch.setitem(linecache.cache, "elsewhere.py", (1, None, ["1"], "elsewhere.py"))
+    assert what_is_typed(main.Till) == before
+    del main.__file__  # as in `python -c`, and at a prompt
+    read = what_is_typed(main.Till)
+    monkeypatch.setitem(linecache.cache, "<python-input-1>", (1, None, ["1"], "<python-input-1>"))
+    assert what_is_typed(main.Till) > read
 
 
 @pytest.mark.parametrize("name", ["__main__.py", "in_archive.py"])
