@@ -184,6 +184,12 @@ def read_record(data: Path) -> ClusterRecord | None:
     return None
 
 
+def is_started_here(data: Path, address: str) -> bool:
+    """Whether a program of this machine has started the Ray at this address for the directory. It ends with that program."""
+    record = _written(data)
+    return record is not None and record.starter > 0 and record.address == address
+
+
 def ray_of(data: Path) -> ClusterRecord | None:
     return next(rays_of(data), None)
 

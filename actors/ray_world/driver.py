@@ -34,6 +34,7 @@ from typing import Final, NamedTuple, TypeVar
 from perdure.actors.ray_world.cluster_record import (
     answers,
     forget_record,
+    is_started_here,
     ray_environment,
     read_record,
     startup_lock,
@@ -193,9 +194,8 @@ class Driver:
     # The process ends without `leave`. The next program that opens its directories goes on from what is durable.
     def _at_exit(self) -> None:
         self._members.clear()
-        with contextlib.suppress(
-            TimeoutError, SystemExit, KeyboardInterrupt
-        ):  # who asks for the end twice does not wait for it
+        # Who asks for the end once more does not wait for it.
+        with contextlib.suppress(TimeoutError, SystemExit, KeyboardInterrupt):
             self._submit(functools.partial(self._end, "its process ended")).result(EXIT_S)
 
     # on the driver's own thread
@@ -219,7 +219,7 @@ class Driver:
             if self._life is not None:
                 _refuse_another(address, self._life.address)
             elif connection() is not None:
-                self._life, self._again, self.owns = _life(borrowed=True), None, False
+                self._life, self._again, self.owns = _life(member.data, borrowed=True), None, False
             else:
                 self._begin(member.data, functools.partial(begin, address, start_with))
             if self._again is not None and not any(each.may_start for each in self._members):
@@ -236,8 +236,7 @@ class Driver:
     def _begin(self, data: Path, again: Callable[[Path], bool]) -> None:
         with ray_environment():
             self.owns, self._again = again(data), again
-            record = None if self.owns else read_record(data)
-            self._life = _life(own=self.owns, started_here=record is not None and record.starter > 0)
+            self._life = _life(data, own=self.owns)
 
     # The caller has the startup lock, for which other processes that open the directory wait.
     def _serve(self, member: OpenDirectory) -> RayLife:
@@ -335,13 +334,12 @@ def _locked(member: OpenDirectory) -> contextlib.AbstractContextManager[None]:
     return startup_lock(member.data) if member.may_start else contextlib.nullcontext()
 
 
-# `started_here`: another program of this machine has started that Ray, which ends with it.
-def _life(*, own: bool = False, borrowed: bool = False, started_here: bool = False) -> RayLife:
+def _life(data: Path, *, own: bool = False, borrowed: bool = False) -> RayLife:
     here = connection()
     assert here is not None, "a life begins when this process is connected"
     marks = {"GCS": GCS, "raylet": RAYLET} if own else {}
     found = {name: children(this_process(), here.session, mark) for name, mark in marks.items()}
-    if started_here:
+    if not (own or borrowed) and is_started_here(data, here.address):
         found = {"GCS": with_command(GCS, here.session)}
     vital = {name: processes[0] for name, processes in found.items() if processes}
     return RayLife(*here, vital, own=own, borrowed=borrowed)

@@ -226,6 +226,7 @@ def find_served(deployment: Deployment) -> Handle:
         raise no_longer_served(deployment) from problem
 
 
-def no_longer_served(deployment: Deployment, shut_down: str = "") -> NoLongerServed:
-    advice = "open it anew: what was under way goes on then" if shut_down else "look again"
-    return NoLongerServed(str(deployment.data), shut_down or "what served it has ended", advice)
+# `why` is given where no other Ray takes the place of the one that this process was in.
+def no_longer_served(deployment: Deployment, why: str = "") -> NoLongerServed:
+    advice = "open it anew: what was under way goes on then" if why else "look again"
+    return NoLongerServed(str(deployment.data), why or "what served it has ended", advice)

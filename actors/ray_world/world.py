@@ -14,9 +14,9 @@ from typing import Final, Self, TypeVar
 from ray.exceptions import RayError
 
 from perdure.actors.code.naming import refuse_while_loading
-from perdure.actors.ray_world.cluster_record import read_record
+from perdure.actors.ray_world.cluster_record import is_started_here
 from perdure.actors.ray_world.deployment import Deployment, Implementations
-from perdure.actors.ray_world.driver import DRIVER, SHUT_DOWN, OpenDirectory, RayLife
+from perdure.actors.ray_world.driver import DRIVER, OpenDirectory, RayLife
 from perdure.actors.ray_world.lifetime import on_own_thread
 from perdure.actors.ray_world.named_actors import (
     SUPERVISOR,
@@ -67,8 +67,7 @@ class RayCluster:
     # This program, or the one whose Ray it has joined, has started that Ray for this directory, on this machine.
     @property
     def is_local(self) -> bool:
-        record = read_record(self.deployment.data)
-        return self.own or (record is not None and record.starter > 0 and record.address == self.address)
+        return self.own or is_started_here(self.deployment.data, self.address)
 
     @classmethod
     def start(
@@ -136,7 +135,7 @@ class RayCluster:
         except SupervisorUnreachable as problem:
             if self._member.may_start and not DRIVER.is_over:
                 raise
-            raise no_longer_served(self.deployment, SHUT_DOWN if DRIVER.is_over else "") from problem
+            raise no_longer_served(self.deployment, str(problem) if DRIVER.is_over else "") from problem
 
     def processes(self, timeout_s: float = 1.0) -> dict[str, ProcessInfo]:
         return _within_life(lambda: infos(processes_of(self.deployment), timeout_s))

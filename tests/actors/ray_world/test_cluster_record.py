@@ -21,6 +21,7 @@ from perdure.actors.ray_world.cluster_record import (
     ClusterRecord,
     explain_refusal,
     forget_record,
+    is_started_here,
     mark_stopped,
     nothing_serves,
     ray_of,
@@ -81,6 +82,15 @@ def test_who_forgets_a_ray_that_has_ended_forgets_its_record_and_not_that_of_its
     write_record(tmp_path, "127.0.0.1:2")
     forget_record(tmp_path, "127.0.0.1:1")
     assert '"127.0.0.1:2"' in (tmp_path / RECORD).read_text("utf-8")
+
+
+def test_a_ray_ends_with_a_program_of_this_machine_if_that_very_one_is_on_record_as_its_own(tmp_path: Path) -> None:
+    assert not is_started_here(tmp_path, "127.0.0.1:1")
+    write_record(tmp_path, "127.0.0.1:1", os.getpid())
+    assert is_started_here(tmp_path, "127.0.0.1:1")
+    assert not is_started_here(tmp_path, "127.0.0.1:2"), "a cluster that was joined since"
+    write_record(tmp_path, "127.0.0.1:1")
+    assert not is_started_here(tmp_path, "127.0.0.1:1")
 
 
 @pytest.mark.parametrize(
