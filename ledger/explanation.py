@@ -119,9 +119,8 @@ def _what(case: Case) -> Iterator[str]:
     stands = "has failed (error)" if run.status is Status.ERROR else f"is {run.status}"
     yield f"Run {run.run_id} of {run.agent_type} {stands}."
     waits = "waits" if run.is_live else "waited"
-    awaited = (
-        f"and {waits} for its result" if run.parent else "to be awaited"
-    )  # whether a client still waits is not known
+    # Whether a client still waits is not known.
+    awaited = f"and {waits} for its result" if run.parent else "to be awaited"
     how = awaited if run.is_awaited else "as a detached run, whose end is told by mail"
     who = f"Its parent {run.parent}" if run.parent else "A client"
     yield f"{who} requested it {case.ago(run.requested_at_ms)}, {how}."

@@ -312,7 +312,6 @@ def _send(
     settings: Mapping[str, object] | None,
     parameters: ModelRequestParameters,
 ) -> _Opened:
-
     ours: dict[str, object] = {"timeout": _LIBRARY_TIMEOUT_S, **(settings or {}), "max_retries": 0}
     known = {name: value for name, value in ours.items() if name not in model.unsupported_settings}
     is_told = False if TRACE.get() else None  # the turn tells of its requests itself

@@ -157,7 +157,7 @@ def remember_type(name: str, place: str, code_dir: Path) -> None:
     if this not in known or is_elsewhere or places_of(name, code_dir)[:1] not in ([], [place]):
         add_type(code_dir, f"{name}\t{place}\t{_digest(name, place)}")
     for words in mistakable(code_dir, name):
-        warn_once(words)
+        warn_first_time(words)
 
 
 def warn_of_namesakes(name: str, file: Path, others: Iterable[Path]) -> None:
@@ -165,13 +165,13 @@ def warn_of_namesakes(name: str, file: Path, others: Iterable[Path]) -> None:
     qualname = name.rpartition(":")[2]
     for other in dict.fromkeys(others):
         if other != file and _has_class(other, qualname) and other.read_bytes() != file.read_bytes():
-            warn_once(
+            warn_first_time(
                 f"{qualname} of {file} and {qualname} of {other} are one agent type, {name}, with the same agents. If they are two, give "
                 "each a `name=`, or each program a data directory of its own."
             )
 
 
-def warn_once(words: str) -> None:
+def warn_first_time(words: str) -> None:
     if words not in _warned:
         _warned.add(words)
         log.warning("%s", words)
@@ -187,9 +187,8 @@ def _has_class(file: Path, qualname: str) -> bool:
 def mistakable(code_dir: Path | None, name: str = "") -> Iterator[str]:
     """Types of the same class name, of which one may be the other's, moved, in a sentence each: of all pairs, or of those with this type.
     Where the code has the classes of both, neither was moved."""
-    roots = (
-        [] if name or code_dir is None else lines_of(code_dir / ROOTS)[::-1]
-    )  # a program has its own code on its path
+    # A program has its own code on its path.
+    roots = [] if name or code_dir is None else lines_of(code_dir / ROOTS)[::-1]
     types = {known.name: known for known in known_types(code_dir) if not known.name.startswith("cell:")}
     seen: dict[str, KnownType] = {}
     for known in types.values():

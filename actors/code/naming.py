@@ -49,8 +49,8 @@ from perdure.actors.code.known_types import (
     remember_type,
     scripts_of,
     this_program,
+    warn_first_time,
     warn_of_namesakes,
-    warn_once,
 )
 from perdure.actors.code.packages import PinnedCode, keep_text, package_file, sources_of, unpacked
 from perdure.actors.code.permanent_names import is_ours, module_of, permanent
@@ -154,13 +154,13 @@ def _place_now(thing: Named, before: str, code_dir: Path | None, field: str) -> 
         place = _name.__wrapped__(thing, code_dir, field)
     except BadRequest as problem:
         if _lookup(sys.modules["__main__"], thing.__qualname__) is thing:
-            warn_once(f"{thing.__qualname__} goes on with the code that it had: {problem.problem}")
+            warn_first_time(f"{thing.__qualname__} goes on with the code that it had: {problem.problem}")
         return before
     has_agents = isinstance(thing, type) and (not hasattr(thing, "run") or getattr(thing, "stands_alone", False))
     if place != before and code_dir is not None and has_agents and not claimed(cast("type", thing)):
         now, then = (cell_file(each.split(":")[1], code_dir).read_text().splitlines() for each in (place, before))
         what = next((line for line in now if line not in then), "less than before")
-        warn_once(
+        warn_first_time(
             f"{thing.__qualname__} uses what was typed since ({what}), so it is another agent type now, whose agents begin anew; with a "
             f"name of its own it keeps them: `class {thing.__qualname__}(Agent, name=…)`"
         )

@@ -29,7 +29,7 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from perdure.actors.code.known_types import warn_once
+from perdure.actors.code.known_types import warn_first_time
 from perdure.actors.code.name_effects import (
     ANYTHING,
     ARGUMENT,
@@ -557,7 +557,7 @@ class SourceText:
         if sure:
             raise BadRequest(field, f"{wanted} cannot be handed over: {self._words(sure, where)}{advice}")
         if perhaps:
-            warn_once(f"{wanted} may not find in hosts what it finds here: {self._words(perhaps, where)}{advice}")
+            warn_first_time(f"{wanted} may not find in hosts what it finds here: {self._words(perhaps, where)}{advice}")
 
     def _words(self, losses: list[Loss], where: str) -> str:
         said = (

@@ -104,7 +104,7 @@ class _Open:
         return {"values": found, "is_over": self._is_closed}
 
     async def _next(self) -> bytes | None:
-        generator, value = self._generator, _OVER
+        generator = self._generator
         if isinstance(generator, Generator):
             async with self._life.threads.turn(self._life) as turn:
                 value = await self._life.threads.run(lambda: next(generator, _OVER), turn)

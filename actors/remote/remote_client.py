@@ -129,8 +129,8 @@ class AsyncRemoteAnswer(AnswerOperations, Awaits):
         return turn
 
     async def _connection(self, turn: TurnTold | None, telling: Telling) -> AsyncGenerator[Piece, None]:
-        is_lost = turn is None or not self._is_asked
-        request = self._question.sent() if is_lost else self._question.followed()
+        must_ask = turn is None or not self._is_asked
+        request = self._question.sent() if must_ask else self._question.followed()
         message_id = None if turn is None else turn["message_id"]
         async with aclosing(self._wire.texts(request, answers.AGAIN, answers.refusal)) as texts:
             async for text in texts:

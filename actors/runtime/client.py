@@ -313,9 +313,8 @@ class Client:
 
     async def _end(self, agent_class: type, request: Request, *, is_named: bool) -> RunResult:
         result = result_of(agent_class, request.run_id, await self.supervisor.begin(request))
-        if (
-            is_named and result.status == "error" and result.reason != UNREADABLE
-        ):  # perhaps long ago, before the code was mended
+        # Perhaps it ended long ago, before the code was mended.
+        if is_named and result.status == "error" and result.reason != UNREADABLE:
             result.add_note(_KEPT.format(request.run_id, shlex.quote(request.run_id)))
         return result
 
