@@ -454,7 +454,8 @@ class Needs:
 
 def _can_differ(loss: Loss, values: Mapping[str, object]) -> bool:
     binds = loss.how is not How.UNSEEN and loss.is_sure
-    return binds or loss.name not in values or can_change(values[loss.name])
+    known = values if loss.name in values else vars(builtins)
+    return binds or loss.name not in known or can_change(known[loss.name])
 
 
 # ---------------------------------------------------------------- graphs

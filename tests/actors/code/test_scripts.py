@@ -335,6 +335,21 @@ IN_MAIN = {
         "SIX() + Base.two()",
         "    runtime = cls = Runtime()\n    list(map(lambda base: (runtime.run(Till), cls.run(base)), [Till]))\n",
     ),
+    "functions, classes and builtins of both": (
+        """
+def clean(text):
+    return text.strip()
+def words(text, least=1):
+    return [each for each in map(clean, text.split()) if len(each) >= least]
+class Item:
+    def __init__(self, n):
+        self.n = n
+    def twice(self):
+        return Item(self.n * 2)
+""",
+        "[*map(len, words('a b')), Item(1).twice().n]",
+        "    print(words('c'), list(map(len, words('d'))), list(filter(clean, 'e')), Item(2).twice().n)\n    Runtime().run(Till)\n",
+    ),
 }
 
 
