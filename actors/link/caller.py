@@ -21,7 +21,7 @@ from perdure.actors.link.questions import ShowAgent
 from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.ports import Dice, Threads
 from perdure.actors.telemetry.telemetry import carried, carried_text
-from perdure.ledger import BadRequest, PerdureError, Standalone, Tell, agent_id, pack
+from perdure.ledger import BadRequest, OutcomeUnknown, PerdureError, Standalone, Tell, agent_id, pack
 from perdure.policies import Limits
 
 THROUGH: Final = "\0through"
@@ -109,14 +109,19 @@ class AgentCaller:
 
     async def _given(self, to: Address, method: str, body: bytes, given: Shape) -> AsyncGenerator[object, None]:
         # It goes on only when it is asked, and is closed when nothing more is wanted.
-        stream_id = await self.call(to, "_perdure_begin_stream", (method, body), {})
-        is_over = False
+        stream_id: object = None
+        is_over = True
         try:
+            stream_id = await self.call(to, "_perdure_begin_stream", (method, body), {})
+            is_over = False
             while not is_over:
                 page = cast("Mapping[str, Any]", await self.call(to, "_perdure_next_of_stream", (stream_id,), {}))
                 for value in page["values"]:
                     yield given.decode("yield", value)
                 is_over = page["is_over"]
+        except OutcomeUnknown as problem:
+            is_over = True
+            raise OutcomeUnknown(problem.agent_id, method, problem.cause) from None  # that is what its author calls it
         except PerdureError:
             is_over = True
             raise

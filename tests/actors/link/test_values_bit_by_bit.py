@@ -12,10 +12,10 @@ from pydantic import BaseModel
 from perdure.actors import Agent, exposed, tell
 from perdure.actors.life.call_streams import PAGE_BYTES
 from perdure.actors.link.wire import RemoteError
-from perdure.ledger import BadRequest, TooLarge
+from perdure.ledger import BadRequest, OutcomeUnknown, TooLarge
 from tests.actors import one_process
 from tests.actors.one_process import OneProcess
-from tests.kit import Stage, play
+from tests.kit import Stage, address, play
 
 
 class Point(BaseModel):
@@ -95,6 +95,19 @@ def test_what_a_generator_raises_comes_after_its_values() -> None:
         with pytest.raises(RemoteError, match="no more numbers"):
             heard.extend([heard.append(each) async for each in source.numbers(2, fails=True)])
         assert heard == [None, 1]
+
+    play(story)
+
+
+def test_whoever_follows_a_generator_whose_host_dies_is_told_its_name() -> None:
+    async def story(stage: Stage) -> None:
+        source: Any = stage.client.agent(Source, "s")
+        values = source.numbers(10_000)
+        assert await anext(values) is None
+        stage.kill_host_of(address(Source, "s"))
+        with pytest.raises(OutcomeUnknown, match=r"may have died during numbers\(\)"):
+            async for _ in values:
+                pass
 
     play(story)
 
