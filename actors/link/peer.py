@@ -51,6 +51,9 @@ IN_FLIGHT_MAX = 2
 MOMENT_S = 0.15  # an exchange costs one or two milliseconds of processor time
 LATER_S = 0.02  # what an agent does first when it has woken is done by then
 ANSWER_S = 0.001  # an instant child has ended by then, and its parent has asked for the next one
+# Between two tries to reach the supervisor, in ms. One that was killed is back within seconds, so that it is asked for often meanwhile.
+PAUSE_MS, SOON_MS, LATER_MS = 20, 160, 1_000
+BACK_S = 10.0
 
 
 class Peer:
@@ -287,7 +290,8 @@ class Peer:
         now = asyncio.get_running_loop().time()
         self.failing_since = now if self.failing_since is None else self.failing_since
         self._failures += 1
-        pause = backoff_ms(self._failures, 20, 1_000)
+        longest_ms = SOON_MS if now < self.failing_since + BACK_S else LATER_MS
+        pause = backoff_ms(self._failures, PAUSE_MS, longest_ms)
         await asyncio.sleep(jittered_ms(pause, self._world.dice.roll()) / 1000)
 
     def _answered(self, session: int, answer: SupervisorFrame) -> None:

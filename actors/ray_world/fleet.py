@@ -35,6 +35,9 @@ DRAINS_S: Final = 2.0  # between two looks at those that drain
 SURVIVED_S: Final = (
     0.2  # after a life was taken over, until the next one's process is started: its first answers come before
 )
+QUIET_S: Final = (
+    1.0  # as above, until the nodes are asked whether they see the directory: each begins a process for its answer
+)
 SPARE_S: Final = (
     1.0  # after a host has begun, until an idle process is started: not while more of them are being created
 )
@@ -157,10 +160,10 @@ class ActorFleet(Generic[H]):
         self._in_vain: dict[PoolSpec, str] = {}  # told of the hosts that are tried next, too
         self._verdicts = Tasks("what an autoscaler says", lambda _problem: None)  # the host waits on
         self._looks = Tasks("the look at the nodes", lambda _problem: None)  # the next one comes in a while
-        self._looks.start(self._look_around())
         self._looks.start(self._look_for_drains())
 
-    async def _look_around(self) -> None:
+    async def _look_around(self, pause_s: float) -> None:
+        await asyncio.sleep(pause_s)
         while True:
             _, problem = await tried(asyncio.to_thread(self._actors.look_around))
             if problem is not None:
@@ -221,6 +224,7 @@ class ActorFleet(Generic[H]):
                 self._hosts[host_id] = _Watched(self._actors, handle, host_id, spec)
                 found[host_id] = spec
         self._replenish(SURVIVED_S if found else SPARE_S)
+        self._looks.start(self._look_around(QUIET_S if found else 0.0))
         return found
 
     async def death(self, host_id: str) -> str:

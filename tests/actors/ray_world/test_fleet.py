@@ -129,6 +129,7 @@ def test_the_nodes_are_looked_at_again_and_again_whatever_goes_wrong(monkeypatch
     async def story() -> None:
         actors = FakeActors()
         fleet = await fleet_with(actors)
+        assert await fleet.survivors() == {}
         while actors.looks < 3:
             await asyncio.sleep(0.01)
         assert fleet.elsewhere == {"far": "no such directory"}
@@ -303,6 +304,26 @@ def test_what_was_used_up_is_replaced_once_the_rush_is_over() -> None:
         assert actors.spares == 1
         await asyncio.sleep(0.05)
         assert actors.spares == 2, "a life that took over has used the last one's"
+
+    asyncio.run(story())
+
+
+def test_where_hosts_have_survived_the_first_answers_come_before_the_nodes_are_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("perdure.actors.ray_world.fleet.QUIET_S", 60.0)
+
+    async def story() -> None:
+        actors = FakeActors()
+        first = await fleet_with(actors, "a")
+        assert await first.survivors()
+        assert await (await fleet_with(actors)).survivors()
+        await asyncio.sleep(0.05)
+        assert actors.looks == 0
+        fresh = FakeActors()
+        await (await fleet_with(fresh)).survivors()
+        while not fresh.looks:
+            await asyncio.sleep(0.01)
 
     asyncio.run(story())
 
