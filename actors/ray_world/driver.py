@@ -4,9 +4,10 @@ Ray connects a process to one cluster at a time, so everything that the process 
 a Ray, the last one leaves it, and ends it if it is our own.
 
 All that is done by one thread that never ends, because the kernel kills the processes of a Ray when the *thread* that started them ends.
-The thread also watches: when the GCS or the raylet of a Ray that a program of this machine has started is gone, or a cluster has not
-answered for 30 s, that life is over. Callers that wait for an answer get an error, what is left of a Ray of our own is killed, and the
-next life begins; work goes on when its supervisor is found. Without this Ray would end the process 60 s after its GCS has died.
+The thread also watches: when the raylet of this machine is gone, or the GCS of a Ray that a program of this machine has started, or a
+cluster has not answered for 30 s, that life is over. Callers that wait for an answer get an error, what is left of a Ray of our own is
+killed, and the next life begins; work goes on when its supervisor is found. Without this Ray would end the process 60 s after its GCS has
+died.
 
 The next life is found as the first one was: another Ray is started where none serves the directory, and a cluster that was named is
 waited for. So a Ray that ends with the program that started it is replaced by one of those that had joined it, whom the others join.
@@ -339,10 +340,11 @@ def _life(data: Path, *, own: bool = False, borrowed: bool = False) -> RayLife:
     assert here is not None, "a life begins when this process is connected"
     marks = {"GCS": GCS, "raylet": RAYLET} if own else {}
     found = {name: children(this_process(), here.session, mark) for name, mark in marks.items()}
-    if not (own or borrowed) and is_started_here(data, here.address):
-        found = {"GCS": with_command(GCS, here.session)}
+    if not (own or borrowed):
+        is_known = is_started_here(data, here.address)
+        found = {"GCS": with_command(GCS, here.session) if is_known else [], "raylet": with_command(RAYLET, here.node)}
     vital = {name: processes[0] for name, processes in found.items() if processes}
-    return RayLife(*here, vital, own=own, borrowed=borrowed)
+    return RayLife(here.address, here.session, vital, own=own, borrowed=borrowed)
 
 
 # A raylet that died has left its workers behind, as children of another process.

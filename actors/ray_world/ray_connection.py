@@ -52,17 +52,19 @@ _MARGIN: Final = " |+-"  # of a group of errors in a traceback
 STOPPED: Final = 143  # the exit code of a process that SIGTERM ended
 
 
-# The address of its GCS, and its session, which stands in the command lines of its processes.
+# The address of its GCS; its session, which stands in the command lines of its processes; and the node of this process, which stands in
+# that of its raylet.
 class RayConnection(NamedTuple):
     address: str
     session: str
+    node: str
 
 
 def connection() -> RayConnection | None:
     if not ray.is_initialized():
         return None
     context = ray.get_runtime_context()
-    return RayConnection(context.gcs_address, context.get_session_name())
+    return RayConnection(context.gcs_address, context.get_session_name(), context.get_node_id())
 
 
 # Start a Ray of our own, for a second time if Ray gives its own processes up as too slow. Returns True: it is our own.

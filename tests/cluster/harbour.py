@@ -43,10 +43,21 @@ def python_without_us(folder: Path) -> Path:
 @contextmanager
 def harbour(folder: Path, environment: Mapping[str, str]) -> Iterator[str]:
     """Start it with this environment; yields its address, and ends it with all that runs in it."""
-    python, log = python_without_us(folder), folder / "ray.log"
+    address = free_address()
+    with head(python_without_us(folder), address, folder, environment):
+        yield address
+
+
+def free_address() -> str:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+@contextmanager
+def head(python: Path, address: str, folder: Path, environment: Mapping[str, str]) -> Iterator[None]:
+    """A Ray at this address, which is started by this Python."""
+    log = folder / "ray.log"
     where = ["--node-ip-address=127.0.0.1", f"--port={address.rpartition(':')[2]}"]
     command = [python, "-m", "ray.scripts.scripts", *START.split(), *where]
     with log.open("w") as said:
@@ -61,7 +72,7 @@ def harbour(folder: Path, environment: Mapping[str, str]) -> Iterator[str]:
             if time.monotonic() > end_s or ray.poll() is not None:
                 pytest.fail(log.read_text())
             time.sleep(0.1)
-        yield address
+        yield
     finally:
         family = [process, *descendants(process)]
         kill(family)

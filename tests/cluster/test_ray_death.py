@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -24,6 +25,7 @@ from perdure.actors.ray_world.os_processes import ProcessId, descendants, is_ali
 from perdure.actors.ray_world.ray_internals import workers_of
 from perdure.ledger import BadRequest, NoLongerServed, RuntimeClosed
 from perdure.policies import Limits
+from tests.cluster.harbour import free_address, head
 from tests.tidy import IMPORT_PATH
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,6 +98,21 @@ def test_who_has_joined_the_ray_of_a_script_goes_on_in_another_one_when_that_scr
         ray.shutdown()
         with pytest.raises(NoLongerServed, match="this process has shut Ray down — open it anew"):
             runtime.ps()
+
+
+def test_a_cluster_that_was_named_is_waited_for_and_work_goes_on_when_it_is_started_anew(tmp_path: Path) -> None:
+    """Also one that is back before anybody has missed its answers: its raylet is another one."""
+    address, python = free_address(), Path(sys.executable)
+    environment = {"HOME": str(tmp_path), "RAY_AUTH_MODE": "disabled", "PYTHONPATH": IMPORT_PATH}
+    with contextlib.ExitStack() as first:
+        first.enter_context(head(python, address, tmp_path, environment))
+        with Runtime(tmp_path / "data", address=address, limits=ONE_HOST) as runtime:
+            handle = runtime.start(Napper, NAP_S, run_id="nap")
+            assert runtime.run(Napper, 0.0).output == 1
+            first.close()
+            with head(python, address, tmp_path, environment):
+                assert handle.result().output == 2
+                assert not runtime.cluster.own
 
 
 def test_what_answers_where_a_ray_was_on_record_but_is_none_any_more_holds_nobody_up_for_long(tmp_path: Path) -> None:
