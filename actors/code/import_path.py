@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import sysconfig
 from collections.abc import Iterable
@@ -50,8 +51,12 @@ def files_of_module(name: str, roots: Iterable[str] = ()) -> list[Path]:
 
 def is_installed(place: Path) -> bool:
     # What is installed for this Python is on every machine of a cluster.
-    homes = (sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
-    return any(place.is_relative_to(Path(home).resolve()) for home in homes)
+    return any(place.is_relative_to(home) for home in _homes())
+
+
+@functools.cache
+def _homes() -> list[Path]:
+    return [Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
 
 
 def refuse_archive(module: ModuleType, qualname: str, field: str) -> None:

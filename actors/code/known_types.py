@@ -9,6 +9,7 @@ type, with other agents; that is warned of, because it is never meant.
 from __future__ import annotations
 
 import ast
+import functools
 import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -114,6 +115,7 @@ def damaged_lines(code_dir: Path) -> list[int]:
     return [number for number, line in lines.items() if line is None or (line and _known(line) is None)]
 
 
+@functools.lru_cache(maxsize=4096)  # all lines are read again for each class that is added
 def _known(line: str) -> KnownType | None:
     match line.split("\t"):
         case [name, place, digest] if digest == _digest(name, place):
