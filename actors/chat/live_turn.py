@@ -345,7 +345,7 @@ class LiveTurn:
         CALL.set(self.run_id(call_id))
         activity = ACTIVITY.get()
         if activity is not None:  # what it asks for is told apart from what other calls ask for meanwhile
-            ACTIVITY.set(replace(activity, origin=self.run_id(call_id), within=activity.origin, asked={}))
+            ACTIVITY.set(replace(activity, origin=self.run_id(call_id), within=activity.origin, step="", asked={}))
         known, spans = self._state.store.calls(self.turn.request_id).get(call_id), self._state.spans
         if known is not None:
             spans.lost_tool(self.turn, part, known["attempt"], known["at_ms"])

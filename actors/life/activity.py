@@ -1,38 +1,35 @@
 """What the current code is doing, and for whom: a context variable that follows tasks and worker threads.
 
-A run that is requested without an id gets one derived from here: of the origin (a run, a mail, a call), the request, and how often it was
-made. So code that is entered again after a death requests the same runs.
+A run that is requested without an id gets one derived from here: of the origin (a run, a mail, a call), the step, the request, and how
+often it was made. So code that is entered again after a death requests the same runs.
 """
 
 from __future__ import annotations
 
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from itertools import count
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple, cast
 
 from perdure.actors.life.run_context import RunContext
+from perdure.actors.life.steps import WORK, Work
 from perdure.actors.life.waits import RemembersWaits, Waits
 from perdure.actors.tasks import OWNER
 from perdure.ledger import derived_run_id
 
 
 @dataclass(slots=True)
-class Activity:
+class Activity(Work):
     """One piece of an agent's work. `run` is set inside a run: what is reported is reported of it. With `is_repeated`, the
     runtime may break it off, and enters it again then. `began_by` names the person who has it done, where that is known, for the runs that
     it requests. `within` is the origin of the work that this is a part of, and `fiber` whose body it is. Without any activity, code does
     (`on_start`)."""
 
-    origin: str
     run_id: str = ""
     run: RunContext | None = None
     is_repeated: bool = False
     began_by: str = ""
     within: str = ""
     fiber: RemembersWaits[Waits] | None = None
-    # several threads may ask: each step of a count is taken once
-    asked: dict[str, count[int]] = field(default_factory=dict)
 
     @property
     def own_run(self) -> RunContext | None:
@@ -40,15 +37,15 @@ class Activity:
         return self.run if self.run is not None and self.origin == self.run_id else None
 
     def derive(self, agent_type: str, digest: str) -> str:
-        key = f"{agent_type}|{digest}"
-        occurrences = self.asked.get(key) or self.asked.setdefault(key, count())
-        return derived_run_id(self.origin, agent_type, digest, next(occurrences))
+        nth = self.occurrence(f"{agent_type}|{digest}")
+        origin = f"{self.origin}\0{self.step}" if self.step else self.origin
+        return derived_run_id(origin, agent_type, digest, nth)
 
 
 CALL: ContextVar[str] = ContextVar("perdure_call", default="")
 """The call of a tool that is executed in its agent's own process; its milestones are counted apart."""
 
-ACTIVITY: ContextVar[Activity | None] = ContextVar("perdure_activity", default=None)
+ACTIVITY = cast("ContextVar[Activity | None]", WORK)  # steps know no more of it than `Work`
 
 
 class Whose(NamedTuple):

@@ -173,14 +173,26 @@ class Dispatch:
         return self._life.bridge_stream(partial(self._as_completed, asked))
 
     async def _as_completed(self, asked: list[RequestedRun]) -> AsyncGenerator[RunResult, None]:
-        futures = await self._ask_for(asked)
-        finished: asyncio.Queue[tuple[RequestedRun, asyncio.Future[Plain]]] = asyncio.Queue()
-        for entry, future in zip(asked, futures, strict=True):
-            future.add_done_callback(partial(_note, finished, entry))
-        for _ in asked:
+        # A run or a fiber that is entered again is given them in the order of before: what it does with each has that order, too.
+        futures, activity = await self._ask_for(asked), ACTIVITY.get()
+        keeper = None if activity is None else activity.own_run or activity.fiber
+        order = None if keeper is None else keeper.order()
+        finished = asyncio.Queue[int]()
+        for at, future in enumerate(futures):
+            future.add_done_callback(partial(_note, finished, at))
+        left = dict.fromkeys(range(len(asked)))
+        while left:
+            known = None if order is None else order.next_known()
+            at = next((at for at in left if asked[at].request.run_id == known), -1)
             with self._waiting(asked):
-                entry, future = await finished.get()
-            yield cast("RunResult", await self._end(entry, future))
+                if at >= 0:
+                    await asyncio.wait([futures[at]])
+                while at not in left:
+                    at = await finished.get()
+            del left[at]
+            if order is not None and known is None:
+                await self._life.written(partial(order.add, asked[at].request.run_id))
+            yield cast("RunResult", await self._end(asked[at], futures[at]))
 
     def first_ok(self, n: int, requests: Sequence[Wanted]) -> Pending[list[RunResult]]:
         asked = self._requests.many(requests, detached=False)
@@ -270,12 +282,8 @@ def _has_result(future: asyncio.Future[Plain]) -> bool:
     return future.done() and not future.cancelled() and future.exception() is None
 
 
-def _note(
-    finished: asyncio.Queue[tuple[RequestedRun, asyncio.Future[Plain]]],
-    entry: RequestedRun,
-    future: asyncio.Future[Plain],
-) -> None:
-    finished.put_nowait((entry, future))
+def _note(finished: asyncio.Queue[int], at: int, _future: asyncio.Future[Plain]) -> None:
+    finished.put_nowait(at)
 
 
 def result_of(agent_class: type | None, run_id: str, outcome: RunOutcome) -> RunResult:

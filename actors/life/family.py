@@ -256,11 +256,12 @@ class Family:
         await self._life.services.supervisor.ask_when_free(sent)
 
     def _mail_id(self, what: str, body: bytes) -> tuple[str, bool]:
-        # Tells besides whether the id is certainly new. A run that is entered again gets the same id.
+        # Tells besides whether the id is certainly new. A run or a fiber that is entered again gets the same id.
         activity = ACTIVITY.get()
-        if activity is None or activity.run is None:
+        entered = None if activity is None else activity.run or activity.fiber
+        if activity is None or entered is None:
             return self._life.dice.token(), True
-        return activity.derive(what, digest_of(body)), activity.run.attempt == 1
+        return activity.derive(what, digest_of(body)), entered.attempt == 1
 
     async def _tell_now(self, mail_id: str, letter: TellContent, sender: str, *, is_new: bool) -> None:
         await self._enter(letter.recipient)

@@ -20,7 +20,7 @@ from perdure.actors.life.asks import (
 )
 from perdure.actors.life.life import Life
 from perdure.actors.life.results import MAIL, run_result
-from perdure.actors.life.steps import RECORD
+from perdure.actors.life.steps import RECORD, slot_of, told_apart
 from perdure.actors.life.waits import (
     EVENT_TAKEN,
     NEVER,
@@ -367,10 +367,10 @@ class RunContext(RemembersWaits[AttemptWaits]):
         self._life.faults.at(KillPoint.MID_RUN, "progress")
         if milestone is not None:
             self._boundary()
-            check_id("milestone", milestone, self._life.limits.id_max)
+            place = source, slot_of(check_id("milestone", milestone, self._life.limits.id_max))
             with self._lock:
-                nth = self._occurrences[source, milestone] = self._occurrences.get((source, milestone), 0) + 1
-            return self._life.bridge(self._milestone(milestone, nth, signal, source))
+                nth = self._occurrences[place] = self._occurrences.get(place, 0) + 1
+            return self._life.bridge(self._milestone(milestone, told_apart(nth), signal, source))
         self._life.on_loop(lambda: self._progress(signal, urgent=fraction is not None and fraction >= 1))
         return self._life.done()
 

@@ -4,6 +4,9 @@ A step is found again by its name and its occurrence: the first call under a nam
 calls. A call that came to nothing, and is made again with the same job, is the same occurrence. So a loop that tries again after a failure
 meets the same values in the next attempt, and so does one that goes on with the next job.
 
+Whatever is found again by its occurrence (runs, messages, waits, milestones, steps) is counted apart within the job of each step, since the
+next attempt leaves out the jobs of those that are done. Each remembered try of a step counts anew.
+
 A step may ask for more than to be remembered: `retry`, `timeout`, `undo`, `probe`. For that a record is kept beside its value
 (`policies.step_tries`), and `_plan` says what happens, one `_Deed` after the other. Sync code does them on its thread, async code awaits
 them.
@@ -16,11 +19,14 @@ import dis
 import inspect
 import math
 from collections.abc import Awaitable, Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import Enum
 from functools import lru_cache, partial
-from itertools import chain, pairwise
+from hashlib import blake2b
+from itertools import chain, count, pairwise
 from threading import Lock
 from types import CodeType, FrameType, FunctionType
 from typing import Final, NamedTuple, TypeAlias, TypeVar, overload
@@ -53,6 +59,38 @@ from perdure.policies import Retries, StepRecord, StepVerdict, default_retries, 
 
 T = TypeVar("T")
 
+
+@dataclass(slots=True)
+class Work:
+    """A piece of an agent's work. `origin` names it, also when it is done again; `step` is the key of the step whose job it is."""
+
+    origin: str
+    step: str = ""
+    # how often each thing was asked for; several threads may ask, and each number is taken once
+    asked: dict[tuple[str, str], count[int]] = field(default_factory=dict)
+
+    def occurrence(self, what: str) -> int:
+        """How often this was asked for before, in this step."""
+        key = self.step, what
+        return next(self.asked.get(key) or self.asked.setdefault(key, count()))
+
+
+WORK: ContextVar[Work | None] = ContextVar("perdure_work", default=None)
+
+
+@contextmanager
+def in_step(key: str) -> Iterator[None]:
+    """What is asked for meanwhile is counted as this step's. Without a key nothing changes."""
+    work = WORK.get()
+    token = None if work is None or not key else WORK.set(replace(work, step=key))
+    try:
+        yield
+    finally:
+        if token is not None:
+            with suppress(ValueError):  # a coroutine that is thrown away ends in another context
+                WORK.reset(token)
+
+
 _COMPARED: Final = (bool, bytes, float, int, str)  # as values; whatever else is compared by identity
 
 
@@ -60,6 +98,7 @@ _COMPARED: Final = (bool, bytes, float, int, str)  # as values; whatever else is
 class _Called(NamedTuple):
     key: str
     job: tuple[object, ...]
+    slot: str  # in which its name is counted
 
     def repeats(self, job: tuple[object, ...]) -> bool:
         return len(job) == len(self.job) and all(map(_is_same, job, self.job))
@@ -74,10 +113,11 @@ class _Care(NamedTuple):
     kept_probe: list[object] | None
 
 
-# Something to be done for a step; what it gives is awaited if it can be, until `until_ms` at the latest.
+# Something to be done for a step; what it gives is awaited if it can be, until `until_ms` at the latest. `step` is set for its job.
 class _Deed(NamedTuple):
     do: Callable[[], object]
     until_ms: int = 0
+    step: str = ""
 
 
 class _Ended(NamedTuple):
@@ -86,7 +126,27 @@ class _Ended(NamedTuple):
 
 Outcome: TypeAlias = tuple[object, Exception | None]
 _Plan: TypeAlias = Generator[_Deed, Outcome, object]
+ORDER: Final = "\0order"  # before the number of an `Order`
 RECORD: Final = "\0record\0"  # before the key of a step: what is remembered beside its value
+
+
+class Order:
+    """What has come at one place, one after the other. It is remembered before whatever is done with it, so it need not be waited for."""
+
+    def __init__(
+        self, key: str, remembered: Callable[[str], bytes | None], note_down: Callable[[str, bytes], None]
+    ) -> None:
+        self._key, self._remembered, self._note_down, self._at = key, remembered, note_down, 0
+
+    def next_known(self) -> str | None:
+        """What came next when the work was entered before; None from where that ended."""
+        body = self._remembered(f"{self._key}\0{self._at}")
+        self._at += body is not None
+        return None if body is None else str(unpack(body))
+
+    def add(self, what: str) -> None:
+        self._note_down(f"{self._key}\0{self._at}", pack(what))
+        self._at += 1
 
 
 class _Answer(Enum):
@@ -199,8 +259,9 @@ class RemembersSteps:
         if care is not None:
             plan = self._plan(name, called, job, care)
             return self._awaited(plan) if has_loop() else self._at_once(plan)
-        with self._noted(name, called):
-            outcome = job()
+        with self._noted(called):
+            with in_step(called.key):
+                outcome = job()
             if inspect.isawaitable(outcome):
                 return self._finish_step(name, called, outcome)
             self._finish(name, called, pack([False, Kept(pack_value(f"step {name!r}", outcome))]))
@@ -267,7 +328,7 @@ class RemembersSteps:
 
     def _plan(self, name: str, called: _Called, job: Callable[[], object], care: _Care) -> _Plan:
         """What is done for a step, until it has a value or raises."""
-        with self._noted(name, called):
+        with self._noted(called):
             record = self._record_of(called.key)
             deadline_ms = record.deadline_ms or self._life.now_ms() + (care.timeout_ms or 0)
             record = record._replace(deadline_ms=0 if care.timeout_ms is None else deadline_ms)
@@ -279,7 +340,8 @@ class RemembersSteps:
                     continue
                 if verdict is StepVerdict.BEGIN:
                     record = yield from self._begin(name, called.key, record, care)
-                    value, problem = yield _Deed(job, record.deadline_ms)
+                    tried_before = f"\0try {record.round} {record.failures}" if record.failures else ""
+                    value, problem = yield _Deed(job, record.deadline_ms, called.key + tried_before)
                     self._life.faults.at(KillPoint.MID_RUN, f"step {name} done")
                 else:
                     value, problem = yield from self._probed(name, record, care)
@@ -350,7 +412,8 @@ class RemembersSteps:
         try:
             deed = _next(plan)
             while isinstance(deed, _Deed):
-                outcome = tried_now(deed.do)
+                with in_step(deed.step):
+                    outcome = tried_now(deed.do)
                 if inspect.isawaitable(outcome[0]):
                     return self._awaited(plan, deed._replace(do=partial(_itself, outcome[0])))
                 deed = _next(plan, outcome)
@@ -363,21 +426,21 @@ class RemembersSteps:
         try:
             deed = first or _next(plan)
             while isinstance(deed, _Deed):
-                outcome = tried_now(deed.do)
+                with in_step(deed.step):
+                    outcome = tried_now(deed.do)
                 if inspect.isawaitable(outcome[0]):
-                    outcome = await self._in_time(outcome[0], deed.until_ms)
+                    outcome = await self._in_time(outcome[0], deed)
                 deed = _next(plan, outcome)
             return deed.value
         finally:
             plan.close()
 
-    async def _in_time(self, pending: Awaitable[object], until_ms: int) -> Outcome:
-        if not until_ms:
-            return await tried(pending)
-        bound = asyncio.timeout(max(0, until_ms - self._life.now_ms()) / 1000)
+    async def _in_time(self, pending: Awaitable[object], deed: _Deed) -> Outcome:
+        left_s = max(0, deed.until_ms - self._life.now_ms()) / 1000
         try:
-            async with bound:
-                return await tried(pending)
+            with in_step(deed.step):
+                async with asyncio.timeout(left_s if deed.until_ms else None):
+                    return await tried(pending)
         except TimeoutError:  # what the job raises is in its outcome
             return None, _LimitOver()
 
@@ -425,28 +488,29 @@ class RemembersSteps:
         return value
 
     async def _finish_step(self, name: str, called: _Called, pending: Awaitable[T]) -> T:
-        with self._noted(name, called):
-            value = await pending
+        with self._noted(called):
+            with in_step(called.key):
+                value = await pending
             body = pack([True, Kept(pack_value(f"step {name!r}", value))])
             await self._life.written(partial(self._finish, name, called, body))
         return await self._given_durably(value)
 
     def _call(self, name: str, job: Callable[[], object]) -> _Called:
-        made_of = _made_of(job)
+        made_of, slot = _made_of(job), slot_of(name)
         with self._lock:
-            undone = self._undone.get(name, {})
+            undone = self._undone.get(slot, {})
             for each in undone.values():
                 if each.repeats(made_of) and self._remembered(each.key) is None:
                     return undone.pop(each.key)
-            nth = self._called[name] = self._called.get(name, 0) + 1
-        return _Called(name if nth == 1 else f"{name}\0{nth}", made_of)  # an author's name has no NUL
+            nth = self._called[slot] = self._called.get(slot, 0) + 1
+        return _Called(name if slot == name and nth == 1 else f"{slot}\0{nth}", made_of, slot)
 
     @contextmanager
-    def _noted(self, name: str, called: _Called) -> Iterator[None]:
+    def _noted(self, called: _Called) -> Iterator[None]:
         try:
             yield
         except BaseException:
-            self._note(name, called)
+            self._note(called)
             raise
 
     def _finish(self, name: str, called: _Called, body: bytes) -> None:
@@ -455,21 +519,26 @@ class RemembersSteps:
         self.last_step = name
         transaction = self._life.transaction
         if transaction is not None:
-            self._note(name, called)
-            transaction.then(partial(self._done, name, called))
+            self._note(called)
+            transaction.then(partial(self._done, called))
 
-    def _done(self, name: str, called: _Called) -> None:
-        self._undone[name].pop(called.key, None)
+    def _done(self, called: _Called) -> None:
+        self._undone[called.slot].pop(called.key, None)
 
-    def _note(self, name: str, called: _Called) -> None:
+    def _note(self, called: _Called) -> None:
         with self._lock:
-            self._undone.setdefault(name, {})[called.key] = called
+            self._undone.setdefault(called.slot, {})[called.key] = called
 
     def _occurrence(self, name: str) -> str:
-        """The key of the next call under a name of ours."""
+        """The key of the next call under a name of ours. It ends with a number, which no other call under that name has."""
+        slot = slot_of(name)
         with self._lock:
-            nth = self._called[name] = self._called.get(name, 0) + 1
-        return f"{name}\0{nth}"
+            nth = self._called[slot] = self._called.get(slot, 0) + 1
+        return f"{slot}\0{told_apart(nth)}"
+
+    def order(self) -> Order:
+        """The order in which what was begun at this place has come."""
+        return Order(self._occurrence(ORDER), self._remembered, self._note_down)
 
     def _boundary(self) -> None:
         """A place at which the work may be left, to be entered again later."""
@@ -486,6 +555,22 @@ class RemembersSteps:
 
 
 _FINAL: Final = (BadRequest, StaleIncarnation, FiberStopped)  # another try would meet the same
+
+
+# An author's name has no NUL. Of what a step does, the step's key stands behind the name.
+def slot_of(name: str) -> str:
+    work = WORK.get()
+    return name if work is None or not work.step else f"{name}\0\0{work.step}"
+
+
+def told_apart(nth: int) -> int:
+    """A number for the nth of something, which is another one in each step."""
+    work = WORK.get()
+    if work is None or not work.step:
+        return nth
+    return (
+        int.from_bytes(blake2b(work.step.encode(), digest_size=5).digest()) << 10
+    ) + nth  # below 2^53, as questions are numbered
 
 
 def step_name(key: str) -> str:

@@ -362,6 +362,8 @@ class Hearing(NamedTuple):
 class RemembersWaits(RemembersSteps, Generic[W_co]):
     """One attempt whose code may wait. A subclass says where events lie, and what is worth to be remembered."""
 
+    attempt: int
+
     def __init__(self) -> None:
         super().__init__()
         self._main: asyncio.Task[object] | None = None

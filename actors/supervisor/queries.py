@@ -50,6 +50,7 @@ from perdure.ledger.maintenance.cut import STAGE, read_known, stage_cut
 from perdure.ledger.storage.agent_storages import stored_below
 
 CHANGED_MAX: Final = 20_000  # changed runs that are remembered
+GREETED_S: Final = 2.0  # after this life has begun, until the hosts that live have greeted it
 WITHIN_S: Final = 5.0  # for the hosts of a machine together, besides what they may wait themselves
 HOSTS_ASKED: Final = 2
 WISH_S: Final = 5.0  # for so long the wish to wind down holds
@@ -233,6 +234,7 @@ class MachineLogs:
     def __init__(self, world: World, sessions: Sessions, fleet: Fleet) -> None:
         self._world, self._sessions, self._fleet = world, sessions, fleet
         self._open: dict[str, asyncio.Future[LogsRead]] = {}
+        self._greeted_s = asyncio.get_running_loop().time() + GREETED_S
 
     def _hosts(self, key: str = "") -> list[PeerSession]:
         # Whoever was heard last is most likely to answer.
@@ -256,14 +258,19 @@ class MachineLogs:
 
     # A page of a machine's logs, or why it is missing.
     async def read(self, asked: LogsOf) -> dict[str, object]:
+        folder = self._world.logs
+        is_own = folder is not None and asked.machine == folder_key(folder)
+        greets_s = self._greeted_s - asyncio.get_running_loop().time()
+        if greets_s > 0 and not is_own and not self._hosts(asked.machine):
+            await asyncio.sleep(greets_s)
         hosts = self._hosts(asked.machine)[:HOSTS_ASKED]
-        said, folder = await self._read_by(hosts, asked), self._world.logs
+        said = await self._read_by(hosts, asked)
         if said is not None and said.problem:
             return {"missing": f"those that {hosts[0].node} cannot read: {said.problem}"}
         if said is not None:
             return {"page": said.page}
         asked = asked._replace(hold_ms=0) if hosts else asked
-        if folder is not None and asked.machine == folder_key(folder):
+        if folder is not None and is_own:
             return {"page": await read_logs(folder, asked, self._world.threads.run)}
         page = await self._fleet.read_logs(hosts[0].peer_id if hosts else asked.machine, list(asked))
         return {"missing": "those of a machine on which nothing answers"} if page is None else {"page": page}

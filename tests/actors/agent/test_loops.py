@@ -235,6 +235,7 @@ def test_every_verb_is_tried_here() -> None:
         "note_task",
         "hear",
         "hearing",
+        "order",
         "has_heard",
         "counted",
         "records",
