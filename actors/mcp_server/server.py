@@ -78,7 +78,8 @@ class McpRuns:
         input = offer.tool.agent_input(dict(given))
         handle = await self._handle(who, offer, given, key)
         client = await self._backend.client()
-        await client.start(offer.agent_class, input, run_id=run_id_of(who, handle), began_by=who.began_by)
+        kind: type[Any] = offer.agent_class
+        await client.start(kind, input, run_id=run_id_of(who, handle), began_by=who.began_by)
         return handle
 
     async def _handle(self, who: Principal, offer: Offer, given: Mapping[str, object], key: str) -> str:

@@ -7,7 +7,7 @@ import asyncio
 import time
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, Field
 
@@ -58,7 +58,7 @@ class SteeringHandlers(Handlers):
         wanted: models.StartAsked = asked.body
         served = self._backend.registry.roots.items()
         known = (each for address, each in served if wanted.type in (address, type_name(each, client.code_dir)))
-        kind = next(known, None)
+        kind: type[Any] | None = next(known, None)
         if kind is None:
             raise UnknownAgentType("type", f"{wanted.type!r:.200} is no class that this gateway serves")
         after = None if wanted.after is None else wanted.after.condition(client.limits.id_max)

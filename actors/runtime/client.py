@@ -10,13 +10,14 @@ import math
 import shlex
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar, Unpack, cast, overload
 
 from perdure.actors.agent.agent import Agent
 from perdure.actors.code.carried_code import CarriedCode
 from perdure.actors.code.naming import type_name, what_is_typed
 from perdure.actors.events.observability import Callback, Channels, EventType
 from perdure.actors.life.asks import Answering
+from perdure.actors.life.child_types import AsyncChild, AsyncInputless, Child, ClientOptions, Inputless
 from perdure.actors.life.class_options import check_class, class_options
 from perdure.actors.life.conditions import After, condition_options
 from perdure.actors.life.dispatch import result_of
@@ -65,10 +66,20 @@ from perdure.ledger import (
 from perdure.policies import Answerer, Limits
 
 A = TypeVar("A", bound=Agent)
+Input = TypeVar("Input")
+Output = TypeVar("Output")
 _KEPT: Final = (
     "This end is kept, and the same run_id gives it again. `runtime.retry({0!r})` or `perdure retry {1}` tries the run again, with the "
     "newest code; another run_id begins another run."
 )
+
+
+Settle: TypeAlias = "Callable[[Callable[[Client], Pending[Any]]], object]"
+
+
+class StartOptions(ClientOptions, total=False):
+    settle: Settle | None
+    began_by: str
 
 
 class Client:
@@ -263,6 +274,23 @@ class Client:
             wait,
         )
 
+    @overload
+    async def run(
+        self, agent_class: AsyncInputless[Output], input: None = None, **options: Unpack[ClientOptions]
+    ) -> RunResult[Output]: ...
+    @overload
+    async def run(
+        self, agent_class: Inputless[Output], input: None = None, **options: Unpack[ClientOptions]
+    ) -> RunResult[Output]: ...
+    @overload
+    async def run(
+        self, agent_class: AsyncChild[Input, Output], input: Input, **options: Unpack[ClientOptions]
+    ) -> RunResult[Output]: ...
+    @overload
+    async def run(
+        self, agent_class: Child[Input, Output], input: Input, **options: Unpack[ClientOptions]
+    ) -> RunResult[Output]: ...
+
     async def run(
         self,
         agent_class: type,
@@ -277,6 +305,15 @@ class Client:
         request = self.request(agent_class, input, run_id, wait=True, after=after, losers=losers)
         return await self._end(agent_class, request, is_named=run_id is not None)
 
+    @overload
+    async def start(
+        self, agent_class: Inputless[object], input: None = None, **options: Unpack[StartOptions]
+    ) -> RunHandle: ...
+    @overload
+    async def start(
+        self, agent_class: Child[Input, object], input: Input, **options: Unpack[StartOptions]
+    ) -> RunHandle: ...
+
     async def start(
         self,
         agent_class: type,
@@ -285,7 +322,7 @@ class Client:
         run_id: str | None = None,
         after: After | None = None,
         losers: str = "leave",
-        settle: Callable[[Callable[[Client], Pending[Any]]], object] | None = None,
+        settle: Settle | None = None,
         began_by: str = "",
     ) -> RunHandle:
         """Begin a run and come back as soon as it is durable. `settle` makes of the end what the handle's `result()` returns: it is given

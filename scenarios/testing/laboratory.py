@@ -24,17 +24,22 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypedDict, TypeVar, Unpack, cast, overload
 
 from perdure.actors import (
     Address,
     Agent,
+    AsyncChild,
+    AsyncInputless,
     ChatAgent,
+    Child,
     Client,
     Fleet,
     Handle,
     Host,
+    Inputless,
     KillPoint,
+    RunResult,
     Supervisor,
     Telemetry,
     Transport,
@@ -65,6 +70,8 @@ __all__ = ["QUICK", "Laboratory", "Story", "Violation", "Weather"]
 
 A = TypeVar("A", bound=Agent)
 T = TypeVar("T")
+Input = TypeVar("Input")
+Output = TypeVar("Output")
 
 Story = Callable[[Client], Awaitable[Any]]
 """What a client does. To be played twice in one world it must ask for its work under ids of its own."""
@@ -75,6 +82,11 @@ LULL_AFTER_S = 30.0  # agents that are done sleep by then
 LEAP_MAX_S = 86_400.0
 RUNS_TOLD_MAX = 5
 BUCKET_LEDGER = "perdure.scenarios.testing.bucket_ledger"  # what it needs may not be installed
+
+
+class PlayOptions(TypedDict, total=False):
+    run_id: str | None
+    timeout_ms: float | None
 
 
 class Laboratory:
@@ -210,16 +222,33 @@ class Laboratory:
             had = "three hours of work" if timeout_ms is None else f"{timeout_ms / 1000:g} s"
             yield f"It had {had}, of virtual time. `timeout_ms=` gives another limit."
 
+    @overload
+    def run(
+        self, agent_class: AsyncInputless[Output], input: None = None, **options: Unpack[PlayOptions]
+    ) -> RunResult[Output]: ...
+    @overload
+    def run(
+        self, agent_class: Inputless[Output], input: None = None, **options: Unpack[PlayOptions]
+    ) -> RunResult[Output]: ...
+    @overload
+    def run(
+        self, agent_class: AsyncChild[Input, Output], input: Input, **options: Unpack[PlayOptions]
+    ) -> RunResult[Output]: ...
+    @overload
+    def run(
+        self, agent_class: Child[Input, Output], input: Input, **options: Unpack[PlayOptions]
+    ) -> RunResult[Output]: ...
+
     def run(
         self,
-        agent_class: type[Agent],
+        agent_class: type,
         input: object = None,
         *,
         run_id: str | None = None,
         timeout_ms: float | None = None,
     ) -> Any:
-        """Run an agent, as a runtime does. Within a story this gives an awaitable; outside of one it plays until there is a result, for
-        `timeout_ms` at most, as `play` says."""
+        """Run an agent, as a runtime does. Within a story this gives an awaitable (`awaiting`, to a type checker); outside of one it plays
+        until there is a result, for `timeout_ms` at most, as `play` says."""
         if self._client is not None:
             return self._client.run(agent_class, input, run_id=run_id)
         return self.play(lambda client: client.run(agent_class, input, run_id=run_id), timeout_ms)

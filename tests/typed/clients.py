@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, assert_type
 
-from perdure import AsyncRuntime, BulkReport, ChatAgent, RunHandle, RunResult, Runtime, TurnResult, awaiting
+from perdure import AsyncRuntime, BulkReport, ChatAgent, Client, RunHandle, RunResult, Runtime, TurnResult, awaiting
+from perdure.testing import Laboratory
 from tests.typed.research import Clerk, Clock, Helpdesk, Idle, Librarian, Notes, Reader, Researcher, Topic
 
 
@@ -64,6 +65,34 @@ async def server() -> None:
 def chosen_at_run_time(runtime: Runtime, kind: type[Any], chat: type[ChatAgent]) -> None:
     assert_type(runtime.run(kind, {"any": "thing"}), RunResult[Any])
     assert_type(runtime.run(chat, "Where is order 17?"), RunResult[str])
+
+
+async def story(client: Client) -> int:
+    assert_type(await client.run(Researcher, Topic(title="Ray"), run_id="ray"), RunResult[Notes])
+    assert_type(await client.run(Clock), RunResult[float])
+    assert_type(await client.start(Clerk, ["a"], run_id="clerk"), RunHandle)
+    assert_type(await client.agent(Librarian, "home").count(["to be"]), int)
+
+    await client.run(Reader, 3)  # error: mypy[arg-type] pyright[reportArgumentType, reportCallIssue]
+    await client.run(Clock, 3)  # error: mypy[arg-type] pyright[reportArgumentType, reportCallIssue]
+    await client.start(Reader, 3)  # error: mypy[misc] pyright[reportArgumentType, reportCallIssue]
+    result = await client.run(Reader, "to be")
+    return result.output
+
+
+def simulated() -> int:
+    with Laboratory(seed=7) as laboratory:
+        assert_type(laboratory.play(story), int)
+        assert_type(laboratory.run(Clock, timeout_ms=5_000), RunResult[float])
+        assert_type(laboratory.agent(Librarian, "home").signs("Hamlet"), list[str])
+
+        laboratory.run(Reader, 3, run_id="x")  # error: mypy[arg-type] pyright[reportArgumentType, reportCallIssue]
+        laboratory.run(Reader, "to be", run_it="x")  # error: mypy[call-overload] pyright[reportCallIssue]
+        return laboratory.run(Reader, "to be").output
+
+
+async def within_a_story(laboratory: Laboratory) -> None:
+    assert_type(await awaiting(laboratory.run(Reader, "to be")), RunResult[int])
 
 
 async def opened_elsewhere(runtime: Runtime) -> None:
