@@ -67,7 +67,7 @@ from perdure.actors.sim_world.sim_ports import EPOCH_MS, KillPlan, KillRule, mak
 from perdure.actors.sim_world.virtual_loop import STEPS_MAX, Deadlock, Overdue, Runaway, Stuck, VirtualLoop
 from perdure.actors.sim_world.weather import DiskFault, Span, Weather
 from perdure.actors.tasks import Killed
-from perdure.ledger import HostUnavailable, NoSuchNode
+from perdure.ledger import BadRequest, HostUnavailable, NoSuchNode
 from perdure.policies import NodeDrain
 
 # ---------------------------------------------------------------- cluster
@@ -297,6 +297,7 @@ __all__ = [
     "Stuck",
     "SupervisorLike",
     "Weather",
+    "check_no_loop",
     "current_process",
     "on_death",
 ]
@@ -311,6 +312,19 @@ ERRORS_SHOWN_MAX: Final = 5
 
 
 # ---------------------------------------------------------------- world
+
+
+def check_no_loop() -> None:
+    """Raise `BadRequest` where an event loop is running: a simulation has its own."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise BadRequest(
+        "laboratory",
+        "an event loop is running here already, and a simulation plays on one of its own. Call it from sync code: `def test_it()`, not "
+        "`async def`. What awaits goes into a story, `laboratory.play(story)`; a story awaits the client that it is given",
+    )
 
 
 class Simulation:
@@ -398,8 +412,9 @@ class Simulation:
         """Run a client to its end and return its result; the cluster stays as it then is, for the next `run`.
 
         Raises what the client raises, `Killed` if it was killed, and `Deadlock`, `Overdue` or `Runaway` if it cannot end. Without a time
-        limit it has `BUSY_MAX_S`, in which no leap counts.
+        limit it has `BUSY_MAX_S`, in which no leap counts. Raises `BadRequest` in async code, before anything begins.
         """
+        check_no_loop()
         client = SimProcess(self._nature, CLIENT, CLIENT, lambda _: None)
         self._client = client
         answer: asyncio.Future[T] = self.loop.create_future()

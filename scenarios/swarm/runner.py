@@ -25,7 +25,7 @@ from time import perf_counter
 
 from perdure.actors import BUCKET_POINTS, Client, KillPoint
 from perdure.actors.ray_world.os_processes import die_with_parent
-from perdure.actors.sim_world.simulation import Span
+from perdure.actors.sim_world.simulation import Span, check_no_loop
 from perdure.ledger import BucketUnreachable
 from perdure.policies import Limits
 from perdure.scenarios.cast.outside import Outside
@@ -163,6 +163,7 @@ def play(seed: int, story: str | Story | None = None, *, limits: Limits = SWIFT,
         story: one of ours by its name, by default the one that the seed draws; or your own, a coroutine function that is given a client.
         carried: the ledger and the agents' storages are in a simulated bucket, and machines lose their disks. Needs `perdure[bucket]`.
     """
+    check_no_loop()
     chosen = story_of(seed) if story is None else story
     if carried:
         limits = replace(limits, checkpoint_facts=ROOTED_FACTS, checkpoint_idle_ms=ROOTED_IDLE_MS)

@@ -181,12 +181,13 @@ class Laboratory:
 
     def play(self, story: Callable[[Client], Awaitable[T]], timeout_ms: float | None = None) -> T:
         """Play a story: a coroutine that is given a client. One that cannot end raises `Deadlock`, `Overdue` or `Runaway`, which say what
-        runs wait for, with a note of each turn that waits for a person.
+        runs wait for, with a note of each turn that waits for a person. Raises `BadRequest` in async code: it has a loop of its own.
 
         Args:
             timeout_ms: most milliseconds of virtual time. Without it they are three hours, in which those do not count where nothing
                 happens: in fine weather time leaps over them, to the next thing that is to happen, be it days ahead.
         """
+        before = self._client  # of a story, in which this is refused
 
         async def main(world: World, transport: Transport) -> T:
             client = self._client = Client(world, transport, self.limits)
@@ -206,7 +207,7 @@ class Laboratory:
                     stuck.add_note(words)
             raise
         finally:
-            self._client = None
+            self._client = before
 
     # What a person is told of a play that does not end. Without a run that has begun, it is where the tasks stand.
     def _waits(self, timeout_ms: float | None) -> Iterator[str]:

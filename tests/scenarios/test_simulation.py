@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from random import Random
 from typing import Any
 
 import pytest
 
-from perdure.actors import Agent, Client, Detached, RunContext, RunInfo, RunResult, exposed
+from perdure.actors import Agent, Client, Detached, RunContext, RunInfo, RunResult, awaiting, exposed
 from perdure.actors.sim_world.simulation import Overdue
-from perdure.ledger import OutcomeUnknown, UnknownRun
+from perdure.ledger import BadRequest, OutcomeUnknown, UnknownRun
 from perdure.ledger.storage.agent_storages import Transaction
 from perdure.scenarios.swarm.explorer import explore
 from perdure.scenarios.swarm.runner import play, swarm
@@ -244,3 +245,46 @@ def test_a_play_without_a_limit_ends_when_it_was_at_work_for_hours() -> None:
 
     with Laboratory(1) as laboratory, pytest.raises(Overdue, match="at work for too long"):
         laboratory.play(story)
+
+
+def _plays(door: str) -> Any:
+    async def story(client: Client) -> int:
+        return await client.agent(Adder, "a").total()
+
+    with Laboratory(7) as laboratory:
+        doors = {
+            "a run": lambda: laboratory.run(Sleeper, 100),
+            "a call": lambda: laboratory.agent(Adder, "a").fragile(),
+            "a story": lambda: laboratory.play(story),
+            "rest": laboratory.settle,
+            "explore": lambda: explore(story),
+            "swarm": lambda: swarm(1, story=story),
+        }
+        return doors[door]()
+
+
+@pytest.mark.parametrize("door", ["a run", "a call", "a story", "rest", "explore", "swarm"])
+@pytest.mark.filterwarnings("error")
+def test_async_code_is_told_to_play_from_sync_code_and_leaves_nothing_that_is_never_awaited(door: str) -> None:
+    async def test() -> None:
+        with pytest.raises(BadRequest, match=r"^laboratory: an event loop is running here already.* `def test_it\(\)`"):
+            _plays(door)
+        gc.collect()
+
+    asyncio.run(test())
+
+
+def test_a_story_that_plays_another_one_is_refused_and_goes_on() -> None:
+    with Laboratory(7) as laboratory:
+
+        async def story(_client: Client) -> int:
+            with pytest.raises(BadRequest, match="a story awaits the client that it is given"):
+                laboratory.play(story)
+            return await awaiting(laboratory.agent(Adder, "a").fragile())
+
+        assert laboratory.play(story) == 1
+
+
+def test_a_thread_beside_a_loop_may_play() -> None:
+    with Laboratory(7) as laboratory:
+        assert asyncio.run(asyncio.to_thread(laboratory.run, Sleeper, 100)).ok
