@@ -137,7 +137,8 @@ class Agent(Hosted):
 
     @property
     def state(self) -> State:
-        """A small durable mapping of plain data. Assign a key to change it, or all of it at once; values that you read are copies."""
+        """A small durable mapping of plain data. Assign a key to change it, or all of it at once. Values that you read are copies: to add
+        an item say `self.state["items"] = [*self.state.get("items", []), item]`, since `append` would change only the copy."""
         return self._perdure.storage.state
 
     @state.setter

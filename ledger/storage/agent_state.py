@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from perdure.ledger.errors import BadRequest
 from perdure.ledger.storage.records import STATE, Records
@@ -24,9 +24,16 @@ class State(MutableMapping[str, Any]):
     Inside `self.transaction()` it shows what is committed and, over it, what this transaction wrote, and all writes become
     durable together. Outside, every write is a durable transaction of its own, so a group belongs into one (`update` is one).
 
-    A value that was read is a copy. To change it, change the copy and assign it again. Where code of the agent runs in between (after
-    an `await`, beside a thread), what depends on what was read belongs into a transaction: if another one changed the key meanwhile, its
-    commit raises `StorageConflict`, so no update is lost. In SQL the values are visible as msgpack (`perdure.records`).
+    A value that was read is a copy. To change it, change the copy and assign it again; `state["items"].append(item)` changes only the copy,
+    and is lost:
+
+        state["items"] = [*state.get("items", []), item]
+
+    As with a `dict`, `state |= {…}` assigns into it, and `state | {…}` and `copy()` give new dictionaries.
+
+    Where code of the agent runs in between (after an `await`, beside a thread), what depends on what was read belongs into a transaction:
+    if another one changed the key meanwhile, its commit raises `StorageConflict`, so no update is lost. In SQL the values are visible as
+    msgpack (`perdure.records`).
     """
 
     def __init__(self, storage: StateStorage) -> None:
@@ -69,6 +76,8 @@ class State(MutableMapping[str, Any]):
 
     def replace(self, values: Mapping[str, Any]) -> None:
         """Assign all and remove every other key, in one transaction; nothing changes if one value cannot be stored."""
+        if values is self:  # `agent.state |= {…}` ends with this
+            return
         if not isinstance(values, Mapping):
             raise BadRequest("state", f"{values!r:.200} is {type(values).__name__}; the state of an agent is an object")
         bodies: dict[str, bytes | None] = {key: _encoded(key, value) for key, value in values.items()}
@@ -77,6 +86,20 @@ class State(MutableMapping[str, Any]):
             for key, body in {**dict.fromkeys(self._keys()), **bodies}.items():
                 if body != transaction.read_state(key):
                     self._put(transaction, key, body)
+
+    def __ior__(self, other: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> Self:
+        self.update(other)
+        return self
+
+    def __or__(self, other: Mapping[str, Any]) -> dict[str, Any]:
+        return {**self, **other} if isinstance(other, Mapping) else NotImplemented
+
+    def __ror__(self, other: Mapping[str, Any]) -> dict[str, Any]:
+        return {**other, **self} if isinstance(other, Mapping) else NotImplemented
+
+    def copy(self) -> dict[str, Any]:
+        """All of it as a dictionary of its own."""
+        return dict(self)
 
     def pop(self, key: str, *default: Any) -> Any:
         body = self._take(key)
@@ -87,6 +110,8 @@ class State(MutableMapping[str, Any]):
         raise KeyError(key)
 
     def setdefault(self, key: str, default: Any = None) -> Any:
+        """Assign the default if the key is missing, and return a copy of the value. So `setdefault("items", []).append(item)` loses the
+        item; say `state["items"] = [*state.get("items", []), item]`."""
         # To look and to assign is one transaction.
         fallback = _encoded(key, default)
         if self._body(key) is None:

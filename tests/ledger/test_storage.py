@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import operator
 import threading
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import nullcontext, suppress
@@ -504,6 +505,21 @@ def test_a_value_that_was_read_is_a_copy(storage: Storage) -> None:
         assert storage.state["a"] == {"list": [1]}
 
 
+def test_the_operators_of_a_dictionary_merge(storage: Storage) -> None:
+    state = same = storage.state
+    state |= {"a": 1}
+    state |= [("b", 2)]
+    assert state is same
+    state.replace(state)
+    assert state | {"b": 3, "c": 4} == {"a": 1, "b": 3, "c": 4}
+    assert {"b": 3, "c": 4} | state == {"a": 1, "b": 2, "c": 4}
+    merged, copied = state | {}, state.copy()
+    merged["a"] = copied["a"] = 5
+    assert (type(merged), type(copied), dict(storage.state)) == (dict, dict, {"a": 1, "b": 2})
+    with pytest.raises(TypeError, match="unsupported operand"):
+        state | [("c", 3)]
+
+
 @pytest.mark.parametrize("value", [object(), [int], 1 << 20_000, "\ud800", lambda: None], ids=range(5))
 def test_what_cannot_be_stored_is_refused_with_the_key(storage: Storage, value: object) -> None:
     with pytest.raises(BadRequest, match="'bad'") as refusal:
@@ -524,6 +540,7 @@ STEPS = st.one_of(
     st.tuples(st.just("set"), KEYS, st.integers(0, 9)),
     st.tuples(st.just("pop"), KEYS),
     st.tuples(st.just("setdefault"), KEYS, st.integers(0, 9)),
+    st.tuples(st.just("merge"), st.dictionaries(KEYS, st.integers(0, 9), max_size=2)),
     st.tuples(st.just("clear")),
 )
 BLOCKS = st.tuples(st.sampled_from(["alone", "commit", "rollback", "crash", "close"]), st.lists(STEPS, max_size=5))
@@ -536,6 +553,8 @@ def step(state: MutableMapping[str, Any], what: str, *arguments: Any) -> None:
         state.pop(arguments[0], None)
     elif what == "setdefault":
         state.setdefault(*arguments)
+    elif what == "merge":
+        operator.ior(state, arguments[0])
     else:
         state.clear()
 

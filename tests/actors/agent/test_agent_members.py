@@ -70,6 +70,11 @@ class Member(Elementary):
         self.state = values
         return self.state
 
+    @exposed
+    def merge(self, values: Any) -> dict:
+        self.state |= values
+        return self.state
+
     def hidden(self) -> None:
         """Not exposed."""
 
@@ -130,6 +135,7 @@ def test_a_state_is_assigned_as_a_whole_and_given_back_as_a_dictionary() -> None
     async def story(stage: Stage) -> None:
         assert await stage.call(Member, "put_all", {"a": 1, "b": 2}) == {"a": 1, "b": 2}
         assert await stage.call(Member, "put_all", {"b": 3}) == {"b": 3}
+        assert await stage.call(Member, "merge", {"c": 4}) == {"b": 3, "c": 4}
         with pytest.raises(BadRequest, match=r"state: \[1\] is list; the state of an agent is an object"):
             await stage.call(Member, "put_all", [1])
         assert [await stage.call(Member, "look", key) for key in "ab"] == ["missing", 3]
