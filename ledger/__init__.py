@@ -338,6 +338,7 @@ if TYPE_CHECKING:
         taken_out,
         unchecked,
         unpack_value,
+        way_to_plain,
     )
     from perdure.ledger.view import ALARM_OF_RUN, View, last_end
     from perdure.ledger.whole_files import add_line, keep_whole, lines_of, numbered_lines, write_at

@@ -23,6 +23,7 @@ import json
 import reprlib
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from enum import StrEnum
@@ -58,6 +59,16 @@ _SECRET, _KEPT, _OBJECT, _CHECKED, _FIRST = 1, 2, 3, 4, 10
 _BITS_MAX = 14_284  # an integer of more bits has more digits
 _FACTORIES = {each.__name__: each for each in (int, float, str, bool, list, dict, set, tuple)}
 _PLAIN = (type(None), bool, int, float, str, bytes, list, dict)
+_WAYS: Final = {
+    "__attrs_attrs__": "attrs.asdict(…)",
+    "__struct_fields__": "msgspec.to_builtins(…)",
+    "tolist": "….tolist()",
+    "to_pydatetime": "….to_pydatetime()",
+    "to_pytimedelta": "….to_pytimedelta()",
+    "to_pylist": "….to_pylist()",
+    "to_dicts": "….to_dicts()",
+    "to_dict": "….to_dict()",
+}
 SECRETIVE: Final = (
     "the value of a secret is never kept; pass `perdure.Secret(name)`, and call its `reveal()` where it is needed"
 )
@@ -453,7 +464,24 @@ def _refusal(value: object) -> str:
         return f"{what}; it would arrive as {base.__name__}, so say `{base.__name__}(…)`"
     if hasattr(kind, "model_fields") or hasattr(kind, "__dataclass_fields__") or hasattr(kind, "__members__") or base:
         return f"{what}; objects of {class_name(kind)} travel where the annotation names that class"
-    return f"{what}; pass its parts, or what it can be made of again"
+    way = _way_of(value)
+    return f"{what}; {f'say `{way}`' if way else 'pass its parts, or what it can be made of again'}"
+
+
+def _way_of(value: Any) -> str:
+    kind = type(value)
+    if kind.__name__ in ("NaTType", "NAType"):  # pandas has no value there
+        return "None"
+    if hasattr(kind, "dtype") and getattr(value, "shape", None) == () and hasattr(kind, "item"):  # a number of an array
+        with suppress(Exception):
+            plain = type(value.item())
+            return f"{plain.__name__}(…)" if plain in _PLAIN else "….item()" if plain in _CODES else ""
+    return way_to_plain(kind)
+
+
+def way_to_plain(kind: type) -> str:
+    """What makes plain data, or a value of Python's own types, of an object of this class, where other libraries have a way to say it."""
+    return next((way for mark, way in _WAYS.items() if hasattr(kind, mark)), "")
 
 
 def class_name(kind: type, other: type | None = None) -> str:

@@ -18,7 +18,7 @@ from typing import Any, Final, ForwardRef, NamedTuple, get_args
 from perdure.actors.code.annotations import AnnotationPlace, content
 from perdure.actors.code.author_call import tried_now
 from perdure.actors.code.schema import Shape
-from perdure.ledger import BadRequest
+from perdure.ledger import BadRequest, way_to_plain
 
 if sys.version_info >= (3, 14):
     from annotationlib import Format
@@ -112,7 +112,9 @@ class Written:
         if found is None:
             why = str(problem).strip().partition("\n")[0].partition(" Set `arbitrary_types_allowed")[0]
             what = f"values of `{_text(hint)}` in {self.label} cannot be checked and sent ({why})"
-            advice = "take plain data, a dataclass, a TypedDict or a pydantic model, or no annotation"
+            advice = "take plain data, a dataclass, a TypedDict or a pydantic model"
+            if way := _way_to_plain(hint):
+                advice += f"; `{way}` makes plain data of what you have"
             if "both default and default_factory" in why:  # of every field, since what says "none" was copied with it
                 advice = (
                     "it was pickled by value, which breaks a dataclass; put it into a module that the program imports"
@@ -134,6 +136,11 @@ class Written:
 def _contexts_in(hint: object) -> set[str]:
     inner = [_contexts_in(each) for each in get_args(hint)]
     return {getattr(hint, "__perdure_context__", "")}.union(*inner)
+
+
+def _way_to_plain(hint: object) -> str:
+    own = way_to_plain(hint) if isinstance(hint, type) else ""
+    return own or next(filter(None, map(_way_to_plain, get_args(hint))), "")
 
 
 def _text(annotation: object) -> str:

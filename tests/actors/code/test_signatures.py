@@ -157,6 +157,17 @@ def test_a_type_that_cannot_be_checked_is_refused_in_our_words(kind: Any) -> Non
         found = refused(job)
         assert found.field == "input"
         assert "cannot be checked and sent" in str(found)
+        assert str(found).endswith("take plain data, a dataclass, a TypedDict or a pydantic model")
+
+
+def test_a_type_of_another_library_that_cannot_be_checked_is_refused_with_what_makes_plain_data_of_it() -> None:
+    struct = type("Struct", (), {"__struct_fields__": ()})  # as a class of msgspec
+
+    def say(self: Any, input: Any) -> None: ...
+
+    say.__annotations__["input"] = list[struct] | None  # type: ignore[valid-type]
+    found = refused(lambda: shapes_of(exposed(say)))
+    assert "pydantic model; `msgspec.to_builtins(…)` makes plain data of what you have" in str(found)
 
 
 def taking(source: str) -> Callable[[], type]:

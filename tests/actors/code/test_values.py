@@ -202,6 +202,36 @@ class Name(str):
 class Instant(datetime):
     """As `pandas.Timestamp`: pydantic knows no way to check one."""
 
+    def to_pydatetime(self) -> datetime:
+        return datetime.fromisoformat(self.isoformat())
+
+
+class Scalar:
+    """As `numpy.int64`; with another shape as an array."""
+
+    dtype = "any"
+
+    def __init__(self, value: object, shape: tuple[int, ...] = ()) -> None:
+        self.value, self.shape = value, shape
+
+    def item(self) -> object:
+        return self.value
+
+    def tolist(self) -> object:
+        return [self.value]
+
+
+class Attrs:
+    """As a class of attrs."""
+
+    __attrs_attrs__ = ()
+
+
+class Struct:
+    """As a class of msgspec."""
+
+    __struct_fields__ = ()
+
 
 # As `numpy.bool`, whose name is that of one of Python's own.
 Truth = type("bool", (), {"__module__": "numpy", "__repr__": lambda _: "np.True_"})
@@ -218,6 +248,15 @@ REFUSED: list[tuple[Any, Any, str]] = [
         "is Instant, a subclass of datetime; .* cannot check .*; convert it to datetime",
     ),
     (Any, Truth(), "np.True_ is numpy.bool, which is no plain data"),
+    (Any, [Scalar(3)], r"0: .* is Scalar, which is no plain data; say `int\(…\)`"),
+    (Any, Scalar(True), r"say `bool\(…\)`"),
+    (Any, Scalar(date(2026, 1, 1)), r"say `….item\(\)`"),
+    (Any, Scalar(Mute()), "pass its parts"),
+    (Any, Scalar(3, shape=(1,)), r"say `….tolist\(\)`"),
+    (Any, type("NaTType", (Instant,), {})(2026, 1, 1), "say `None`"),
+    (Any, Instant(2026, 1, 1), r"say `….to_pydatetime\(\)`"),
+    (Any, Attrs(), r"say `attrs.asdict\(…\)`"),
+    (Any, Struct(), r"say `msgspec.to_builtins\(…\)`"),
     (bool, Truth(), "np.True_ is numpy.bool, not bool"),
     (Box, Box(v=Animal(name="Tom")), "v: .* is Animal, which is no plain data"),
     (Any, {"a": [1, {"b": "\ud800"}]}, "a.1.b: contains half of a surrogate pair at position 0"),
