@@ -528,11 +528,11 @@ def agent_tool(
     Raises:
         BadRequest: naming the argument that is wrong.
     """
+    check_class(agent_class)
     if not (isinstance(agent_class, type) and issubclass(agent_class, Agent)):
         raise BadRequest("agent_class", f"{agent_class!r:.200} is not a class of agents")
     if not isinstance(detached, bool | Detached):
         raise BadRequest("detached", f"{detached!r:.200} is neither a bool nor a `Detached`")
-    check_class(agent_class)
     _check_hook("needs_approval", needs_approval)
     annotation, wrapped_as = _child_input(agent_class, input)
     return Tool(

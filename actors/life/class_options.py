@@ -11,7 +11,7 @@ import inspect
 import math
 from collections.abc import Hashable
 from functools import lru_cache
-from typing import Any, ClassVar, Final, Protocol, cast
+from typing import Any, ClassVar, Final, Protocol, cast, get_origin
 
 from perdure.actors.code.annotations import is_of_perdure
 from perdure.actors.code.author_call import overrides
@@ -96,6 +96,12 @@ def check_class(agent_class: object) -> None:
     """Raise `BadRequest` for whatever can be told to be wrong with a class of agents: its bounds, its annotations, its tools."""
     if isinstance(agent_class, type) and hasattr(agent_class, "_perdure_bounds"):
         _check(agent_class)
+    elif hasattr(get_origin(agent_class), "_perdure_bounds"):  # the values of its origin would not be checked
+        shown = repr(agent_class).removeprefix(f"{get_origin(agent_class).__module__}.")
+        raise BadRequest(
+            "agent_class",
+            f"{shown} is no class: its brackets are kept nowhere. Give it one, `class Mine({shown}): ...`, and hand that over",
+        )
 
 
 @lru_cache(maxsize=4096)

@@ -298,6 +298,7 @@ def input_shape(agent_class: type) -> Entered:
     """What `run` of this class takes. Raises `BadRequest` for whatever is wrong with the class."""
     if isinstance(agent_class, type) and callable(getattr(agent_class, "run", None)):
         return _checked_shape(agent_class)
+    check_class(agent_class)
     name = getattr(agent_class, "__name__", repr(agent_class))
     raise UnknownAgentType("agent_class", f"{name} is not an agent class with a `run` method")
 

@@ -44,6 +44,7 @@ from perdure.actors import (
     Telemetry,
     Transport,
     World,
+    check_class,
     upkeep_pause,
 )
 from perdure.actors.sim_world.simulation import Simulation, Stuck, Weather, on_death
@@ -256,6 +257,7 @@ class Laboratory:
 
     def agent(self, agent_class: type[A], name: str) -> type[A]:
         """A typed handle, as a runtime's. Within a story a call gives an awaitable; outside of one it plays until there is an answer."""
+        check_class(agent_class)
         return cast("type[A]", Handle(Address.of(agent_class, name), self._call, self._tell))
 
     def _call(self, *call: Any) -> Any:

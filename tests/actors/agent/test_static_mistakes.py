@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, cast
+from typing import Any, Generic, TypeVar, cast
 
 import pytest
 
-from perdure.actors import Agent, ChatAgent, Detached, exposed, tool
+from perdure.actors import Agent, ChatAgent, Detached, agent_tool, exposed, tool
 from perdure.actors.life.class_options import check_class
 from perdure.actors.serve.app import Gateway
 from perdure.ledger import BadRequest
@@ -224,6 +224,38 @@ def test_an_abstract_class_is_refused_where_it_is_handed_over_and_what_it_lacks_
         return (await stage.client.run(Whole, 1)).output
 
     assert play(story) == 2
+
+
+Item = TypeVar("Item")
+
+
+class Echoing(Agent, Generic[Item]):
+    """A class for any type of items."""
+
+    async def run(self, item: Item) -> Item:
+        return item
+
+
+class EchoingWords(Echoing[str]):
+    """What they are is checked."""
+
+
+def test_a_class_with_types_in_brackets_is_refused_with_the_way_to_make_a_class_of_it() -> None:
+    async def story(stage: Stage) -> None:
+        words = r"agent_class: Echoing\[str\] is no class: .* Give it one, `class Mine\(Echoing\[str\]\): ...`"
+        for ask in (
+            lambda: stage.client.run(Echoing[str], "a"),
+            lambda: stage.client.start(Echoing[str], "a"),
+            lambda: stage.client.agent(Echoing[str], "a"),
+            lambda: agent_tool(Echoing[str], description="Echo."),
+        ):
+            with pytest.raises(BadRequest, match=words):
+                await cast("Any", ask())
+        assert (await stage.client.run(EchoingWords, "a")).output == "a"
+        with pytest.raises(BadRequest, match="1 is int, not str"):
+            await stage.client.run(cast("Any", EchoingWords), 1)
+
+    play(story)
 
 
 def test_static_and_class_methods_are_exposed_in_either_order_and_what_hides_an_exposed_one_is_told() -> None:
