@@ -116,7 +116,10 @@ def _check_sources(view: View, asked: Request) -> None:
         source = view.runs.get(run_id)
         if source is None or source.parent != asked.parent:
             whose = asked.parent or "a client"
-            raise UnknownRun("after", f"no run {run_id!r} of {whose} is known; ask for it before what waits for it")
+            what = f"no run {run_id!r} of {whose} is known; ask for it before what waits for it"
+            if source is not None:
+                what += f". There is one of {source.parent or 'a client'}, for which only runs of that one wait"
+            raise UnknownRun("after", what)
         if source.cleared:
             raise RunBeingCleared(run_id)
 
@@ -171,8 +174,15 @@ def _is_retyped(old: str, new: str) -> bool:
 
 def cancel(view: View, asked: Cancel) -> Iterator[Fact]:
     run = view.runs.get(asked.run_id)
-    if run is None or (asked.parent is not None and run.parent != asked.parent):
+    if run is None:
         raise UnknownRun("run_id", f"no run {asked.run_id!r} is known")
+    if asked.parent is not None and run.parent != asked.parent:
+        whose = run.parent or "a client"
+        raise UnknownRun(
+            "run_id",
+            f"{asked.run_id!r} is a run of {whose}, not of {asked.parent}, so it is for {whose} to cancel. Any run is cancelled by "
+            f"`perdure cancel` and `runtime.cancel({asked.run_id!r})`",
+        )
     yield from abort(view, run, asked.reason)
 
 

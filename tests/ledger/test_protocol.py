@@ -208,8 +208,9 @@ def test_a_cancel_of_an_ended_run_changes_nothing() -> None:
 @pytest.mark.parametrize("parent", [PARENT, "q@tests.toys:Parent"])
 def test_a_cancel_of_an_unknown_or_a_foreign_run_is_refused(parent: str) -> None:
     ledger = Ledger().given(asked(parent="o@tests.toys:Parent"))
-    for run_id in ("r", "nobody"):
-        with pytest.raises(UnknownRun) as refused:
+    foreign = rf"'r' is a run of o@tests.toys:Parent, not of {parent}, .* `runtime.cancel\('r'\)`"
+    for run_id, words in (("r", foreign), ("nobody", "no run 'nobody' is known")):
+        with pytest.raises(UnknownRun, match=words) as refused:
             ledger.when(Cancel(run_id, parent, ""))
         assert refused.value.field == "run_id"
     assert ledger.when(Cancel("r", None, "by an operator"))

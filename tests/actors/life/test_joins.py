@@ -275,7 +275,7 @@ def test_a_client_waits_for_runs_of_clients_alone() -> None:
         result = await stage.client.run(Writer, "x", run_id="w", after=n_of(2, handle.end, handle.milestone("sources")))
         assert result.output == [4, 4]
         await stage.call(Editor, "write")
-        with pytest.raises(UnknownRun, match=r"no run 's1' of a client is known"):
+        with pytest.raises(UnknownRun, match=r"no run 's1' of a client is known; .* There is one of .*Editor"):
             await stage.client.run(Writer, "x", after="s1")
         with pytest.raises(BadRequest, match="would wait for itself"):
             await stage.client.start(Writer, "x", run_id="me", after="me")
