@@ -39,7 +39,14 @@ from perdure.policies.numbers import InvalidValue, is_number, number, whole
 from perdure.policies.retry import backoff_ms
 
 MISSED_COUNTED_MAX = 1_000  # missed ticks of a cron schedule are counted up to this
-CRON_CHARS_MAX, CRON_FIELDS = 256, 5
+CRON_CHARS_MAX = 256
+CRON_FIELDS = {
+    "minute": 60,
+    "hour": 24,
+    "day of month": 31,
+    "month": 12,
+    "day of week": 7,
+}  # and how many values each has
 
 
 class CatchUp(StrEnum):
@@ -122,20 +129,29 @@ def _in_ms(moment: datetime) -> int:
 
 
 def cron(text: str, zone: tzinfo, now_ms: int) -> Cron:
-    """Read a cron text. Raises `InvalidValue` if it is invalid, has a field for seconds, or never comes."""
+    """Read a cron text. Raises `InvalidValue` if it is invalid, has a field for seconds or a step beyond its field, or never comes."""
     if len(text) > CRON_CHARS_MAX:
         raise InvalidValue("when", f"a cron text of {len(text)} characters; the limit is {CRON_CHARS_MAX}")
-    if len(text.split()) != CRON_FIELDS:
-        words = "minute, hour, day of month, month, day of week"
+    if len(text.split()) != len(CRON_FIELDS):
+        words = ", ".join(CRON_FIELDS)
         raise InvalidValue("when", f"{text!r} is no cron text of five fields ({words}); for seconds use schedule_every")
     found = Cron(text, zone)
     try:
         comes = found.after(now_ms) is not None
     except CronSimError as problem:
         raise InvalidValue("when", f"{text!r} is no cron text: {problem}") from None
+    for (name, size), field in zip(CRON_FIELDS.items(), text.split(), strict=True):
+        _check_steps(text, name, size, field)
     if not comes:
         raise InvalidValue("when", f"{text!r} names a time that does not come within fifty years")
     return found
+
+
+def _check_steps(text: str, name: str, size: int, field: str) -> None:
+    for step in [int(term.partition("/")[2]) for term in field.split(",") if "/" in term]:
+        if step > size:
+            why = f"has a step of {step:,} in the field {name}, which has {size} values, so it would come at the first of them alone"
+            raise InvalidValue("when", f"{text!r} {why}; for longer intervals use schedule_every")
 
 
 def moment_ms(field: str, moment: datetime) -> float:

@@ -238,7 +238,24 @@ def test_a_text_that_is_no_cron_or_never_comes_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["0 0 29 2 *", "*/15 9-17 * * MON-FRI", "0 12 L * *", "0 0 * * 5#3", "0 0 * JAN,JUL 0"]
+    ("text", "words"),
+    [
+        ("*/61 * * * *", "a step of 61 in the field minute, which has 60 values"),
+        ("0,5/90 * * * *", "a step of 90 in the field minute"),
+        ("0 */25 * * *", "a step of 25 in the field hour, which has 24"),
+        ("0 0 1-31/32 * *", "a step of 32 in the field day of month"),
+        ("0 0 1 */13 *", "a step of 13 in the field month"),
+        ("0 0 * * */8", "a step of 8 in the field day of week, which has 7"),
+    ],
+)
+def test_a_step_beyond_its_field_is_refused_by_its_name(text: str, words: str) -> None:
+    with pytest.raises(InvalidValue, match=f"^when: .*{words}.*use schedule_every"):
+        cron(text, UTC, NOW_MS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["*/60 */24 */31 */12 */7", "0 0 29 2 *", "*/15 9-17 * * MON-FRI", "0 12 L * *", "0 0 * * 5#3", "0 0 * JAN,JUL 0"],
 )
 def test_what_cron_can_say_is_understood(text: str) -> None:
     assert cron(text, BERLIN, NOW_MS).after(NOW_MS) is not None
