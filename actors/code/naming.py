@@ -265,7 +265,7 @@ def _main_name(module: ModuleType, thing: Named, code_dir: Path | None, field: s
     if not text:
         refuse_archive(module, qualname, field)
         typed.check(field, qualname, top, vars(module), "what was typed,")
-        raise BadRequest(field, f"{qualname} {not_in_text(module, file)}")
+        raise BadRequest(field, f"{qualname} {not_in_text(module, file, top)}")
     if code_dir is None:
         raise BadRequest(field, f"{qualname} was typed at a prompt, and there is no directory to keep its text in")
     typed.check(field, qualname, top, vars(module), "what was typed,")

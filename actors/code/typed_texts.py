@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import contextlib
 import linecache
@@ -12,7 +13,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
-from typing import Protocol, cast
+from typing import Final, NamedTuple, Protocol, cast
+
+_RUN_AS_THEY_ARE: Final = (
+    "capture",
+    "debug",
+    "prun",
+    "time",
+)  # cell magics, whose cells define what they define without
 
 
 class _Shell(Protocol):
@@ -38,7 +46,7 @@ def typed_texts() -> list[str]:
     shell = _shell()
     if shell is not None:
         transform = cast("Callable[[str], str]", getattr(shell, "transform_cell", str))
-        return [_as_python(transform, cell) for cell in shell.user_ns.get("In", ())]
+        return [_as_python(transform, cell) for cell in _cells()]
     texts = ["".join(entry[2]) for name, entry in linecache.cache.items() if name.startswith("<") and len(entry) > 1]
     if sys.argv[:1] == ["-c"]:
         texts += _command()
@@ -49,7 +57,7 @@ def typed_texts() -> list[str]:
     return texts
 
 
-def not_in_text(main: ModuleType, file: Path | None) -> str:
+def not_in_text(main: ModuleType, file: Path | None, name: str) -> str:
     if file is not None:
         return (
             f"is not defined at the top level of {file}, where other processes look for it, but inside a function or by `exec`; "
@@ -61,14 +69,40 @@ def not_in_text(main: ModuleType, file: Path | None) -> str:
     is_interactive = sys.flags.interactive or hasattr(sys, "ps1")
     if sys.argv[:1] in (["-"], [""]) and not is_interactive:
         return "came through standard input, which does not keep its text; put it into a file"
+    for magic, body in filter(None, map(_cell_magic, _cells())):
+        if f"class {name}" in body:
+            return f"is defined in a cell that begins with `%%{magic}`; what that makes of it is not known, so put it into a cell without"
     return "is not in the text that was typed at a prompt, or the prompt does not keep its text; put it into a file"
+
+
+def _cells() -> list[str]:
+    shell = _shell()
+    return [] if shell is None else list(shell.user_ns.get("In", ()))
 
 
 @lru_cache(maxsize=4096)
 def _as_python(transform: Callable[[str], str], cell: str) -> str:
     with contextlib.suppress(SyntaxError):
-        return transform(cell)
+        text = transform(cell)
+        magic = _cell_magic(text)
+        return _as_python(transform, magic.body) if magic is not None and magic.name in _RUN_AS_THEY_ARE else text
     return ""
+
+
+class _CellMagic(NamedTuple):
+    name: str
+    body: str
+
+
+# What a cell that begins with `%%` is to the shell: `get_ipython().run_cell_magic('time', '', 'its text')`.
+def _cell_magic(text: str) -> _CellMagic | None:
+    if not text.startswith("get_ipython().run_cell_magic("):
+        return None
+    with contextlib.suppress(SyntaxError, ValueError, AttributeError):
+        call = cast("ast.Call", ast.parse(text.strip(), mode="eval").body)
+        name, _, body = map(ast.literal_eval, call.args)
+        return _CellMagic(name, body)
+    return None
 
 
 def _command() -> Iterator[str]:

@@ -274,11 +274,17 @@ class Notebook:
         monkeypatch.setitem(sys.modules, "__main__", self.main)
 
     def transform_cell(self, cell: str) -> str:
+        if cell.startswith("%%"):
+            magic, _, body = cell.partition("\n")
+            return f"get_ipython().run_cell_magic({magic[2:]!r}, '', {body!r})\n"
         return "\n".join("get_ipython()" if line.startswith("%") else line for line in cell.splitlines())
 
     def run(self, cell: str) -> None:
         self.cells.append(dedent(cell))
         play(self.transform_cell(self.cells[-1]), self.main)
+
+    def run_cell_magic(self, _magic: str, _line: str, body: str) -> None:
+        play(self.transform_cell(body), self.main)
 
 
 @pytest.fixture
@@ -304,6 +310,26 @@ def test_a_notebook_s_class_is_found_again_by_its_text(notebook: Notebook, tmp_p
     assert "# what it is for" in text
     assert "class Other" in text
     assert "raised" not in text
+
+
+@pytest.mark.parametrize("is_kept_transformed", [True, False])
+def test_a_class_in_a_cell_that_is_timed_is_found_by_its_text(
+    notebook: Notebook, tmp_path: Path, *, is_kept_transformed: bool
+) -> None:
+    notebook.run("%%time\n%%capture\nimport math\nclass Agent:\n    def work(self): return math.floor(2.5)")
+    if is_kept_transformed:
+        notebook.cells[-1] = notebook.transform_cell(notebook.cells[-1])
+    loaded = load_type(type_name(notebook.main.Agent, tmp_path), tmp_path)
+    assert loaded().work() == 2
+    assert "import math" in next(tmp_path.glob("*.py")).read_text(encoding="utf-8")
+
+
+def test_a_class_in_a_cell_of_another_magic_is_refused_by_the_name_of_that(notebook: Notebook, tmp_path: Path) -> None:
+    notebook.run("%%bash\npass")
+    notebook.run("%%memit\nclass Agent: pass")
+    notebook.cells[-1] = notebook.transform_cell(notebook.cells[-1])
+    with pytest.raises(BadRequest, match=r"Agent is defined in a cell that begins with `%%memit`;.* a cell without"):
+        type_name(notebook.main.Agent, tmp_path)
 
 
 @pytest.mark.parametrize("left", [b"", b"class Agent:\n    lim", b"class Agent:\n    limit = 4", b"\xff\xfe"])
