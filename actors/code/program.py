@@ -241,7 +241,9 @@ class Program:
         for each in held:
             _connect(self._far, each, self._holding)
             for name, others in each.items():
-                self._inside.setdefault(name, set()).update(others & self._bound - {name})
+                # The argument of one function is not that of another: what calls have put into it is in no other one.
+                if name != ARGUMENT or each is effects.shares:
+                    self._inside.setdefault(name, set()).update(others & self._bound - {name})
         for inner in effects.bodies.values():
             self._join(inner, far=far)
 

@@ -314,6 +314,29 @@ with Laboratory(seed=1) as lab:
     assert load_type(type_name(main.Till))().look() == 5
 
 
+def test_what_the_main_block_changes_through_an_argument_is_warned_of(
+    script: Script, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = """
+from perdure import Runtime
+CACHE = {}
+class Till:
+    @classmethod
+    def fill(cls): CACHE["a"] = 2
+    def look(self): return dict(CACHE)
+def fill(given):
+    given["till"] = Till
+    given["till"].fill()
+if __name__ == "__main__":
+    fill({})
+    Runtime().run(Till)
+"""
+    main = script.run(text)
+    with caplog.at_level(logging.WARNING):
+        type_name(main.Till)
+    assert "`if __name__ == '__main__':`, gives or changes CACHE" in caplog.text
+
+
 def test_what_the_main_block_changes_is_warned_of(script: Script, caplog: pytest.LogCaptureFixture) -> None:
     text = _with_till("N = 1|N", 'if __name__ == "__main__":\n    N = 2\n    print(Runtime().run(Till))')
     main = script.run(text)
@@ -349,6 +372,18 @@ class Item:
 """,
         "[*map(len, words('a b')), Item(1).twice().n]",
         "    print(words('c'), list(map(len, words('d'))), list(filter(clean, 'e')), Item(2).twice().n)\n    Runtime().run(Till)\n",
+    ),
+    "what a class does when it is run, whose result is changed": (
+        """
+from contextvars import ContextVar
+CURRENT = ContextVar("CURRENT", default=1)
+async def story(client):
+    result = await client.run(Till)
+    output = result.output
+    output["sorted"] = sorted(output["found"])
+""",
+        "CURRENT.set(2) and CURRENT.get()",
+        "    story(None).close()\n    Runtime().run(Till)\n",
     ),
 }
 
