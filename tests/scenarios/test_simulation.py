@@ -11,7 +11,7 @@ import pytest
 
 from perdure.actors import Agent, Client, Detached, RunContext, RunInfo, RunResult, awaiting, exposed
 from perdure.actors.sim_world.simulation import Overdue
-from perdure.ledger import BadRequest, OutcomeUnknown, UnknownRun
+from perdure.ledger import BadRequest, HostUnavailable, OutcomeUnknown, UnknownRun
 from perdure.ledger.storage.agent_storages import Transaction
 from perdure.scenarios.swarm.explorer import explore
 from perdure.scenarios.swarm.runner import play, swarm
@@ -167,7 +167,7 @@ async def calls_what_may_not_be_repeated(client: Client) -> None:
     for _ in range(30):
         try:
             await client.agent(Adder, "a").fragile()
-        except OutcomeUnknown:
+        except (OutcomeUnknown, HostUnavailable):  # in bad weather there may be no room for four hosts in a row
             continue
 
 
