@@ -121,9 +121,10 @@ class Intake:
 
     def refuse_waiting(self, trouble: WorldError) -> None:
         """Nothing becomes durable now: of what waits for a turn, refuse the new work of clients, and take in what only asks. What hosts say
-        waits, and so does what may have been accepted before."""
+        waits, and so does what may have been accepted before. Clients that greet are answered, so that they can ask."""
         for line in self._sessions.inbox.values():
             for at, (session, number, message) in enumerate(line):
+                session.is_host |= isinstance(message, HostHello)  # its turn has yet to come
                 if isinstance(message, Ask) and isinstance(message.question, Query):
                     self._queries.add(session, message.ref, message.question)
                 elif isinstance(message, LogsRead):  # it says nothing of what is durable
@@ -135,6 +136,9 @@ class Intake:
                 elif isinstance(message, Ask):
                     session.say(Reply(message.ref, ok=False, value=error_to_plain(trouble)))
                 line[at] = Arrived(session, number, Wait([]))  # it has its number, and asks for nothing
+        for session in self._sessions.by_peer.values():
+            if not session.is_host:
+                session.answer_early()
 
     def _is_new(self, message: Message) -> bool:
         if isinstance(message, Request):

@@ -43,22 +43,43 @@ class PeerSession:
         self.node = self.logs = ""  # of a host: its machine, and the key of that one's logs
         self.seen_s = 0.0
         self.held = Held()
-        self._commit: asyncio.Future[None] | None = None
+        self._commit: asyncio.Future[bool] | None = None
+        self._owed = 0  # up to this number the peer, which was answered early, is told when it is durable
 
     def commit(self, number: int) -> None:
         self.durable = max(self.durable, number)
 
     # Exchanges wait until their messages are durable.
     def committed(self) -> None:
+        self._end_waits(is_committed=True)
+        if self.is_due:
+            self.held.release()
+
+    # No commit ends soon: what waits for one is answered now with what there is to say, and told later that it is durable.
+    def answer_early(self) -> None:
+        self._end_waits(is_committed=False)
+
+    @property
+    def is_due(self) -> bool:
+        # Whether an exchange is to be answered now, though nothing is to be said.
+        return 0 < self._owed <= self.durable
+
+    def told_durable(self) -> None:
+        if self.is_due:
+            self._owed = 0
+
+    def _end_waits(self, *, is_committed: bool) -> None:
         if self._commit is not None and not self._commit.done():
-            self._commit.set_result(None)
+            self._commit.set_result(is_committed)
         self._commit = None
 
     async def commit_of(self, number: int) -> None:
         while self.durable < min(number, self.link.received):
             if self._commit is None:
                 self._commit = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._commit)
+            if not await asyncio.shield(self._commit):
+                self._owed = max(self._owed, number)
+                return
 
     # While the ledger decides, it is held.
     def say(self, message: FromSupervisor) -> None:
@@ -120,10 +141,11 @@ class Sessions:
         if self._take_in(session, said.first, heard_now):
             heard = (self.epoch, link.session, session.durable, link.next_number)
             return pack(SupervisorFrame(*heard, [], missed=True, seq=self.seq))
-        if said.hold and not link.unsent:
+        if said.hold and not (link.unsent or session.is_due):
             await session.held.hold()
         elif heard_now:
             await session.commit_of(said.first + len(heard_now) - 1)
+        session.told_durable()
         first, bodies = link.take(weigh=len)
         heard = (self.epoch, link.session, session.durable, first)
         return frame_of(SupervisorFrame(*heard, (), missed=False, seq=self.seq), bodies)

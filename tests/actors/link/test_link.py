@@ -290,6 +290,35 @@ def test_acknowledged_means_durable() -> None:
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("is_held", [False, True], ids=["the next exchange comes later", "the next exchange is held"])
+def test_an_exchange_may_be_answered_before_its_commit_and_the_next_one_tells_of_it_at_once(*, is_held: bool) -> None:
+    async def exchanged(sessions: Sessions, first: int, said: list[Any], *, hold: bool) -> asyncio.Task[bytes]:
+        frame = PeerFrame("p", 1, 0, 0, first, said, hold=hold, rewind=False, protocol=PROTOCOL)
+        exchange = asyncio.create_task(sessions.exchange(pack(frame)))
+        await asyncio.sleep(0)
+        return exchange
+
+    async def story() -> None:
+        sessions = Sessions()
+        greeting = await exchanged(sessions, 1, [HELLO], hold=False)
+        session = sessions.by_peer["p"]
+        session.answer_early()
+        assert SupervisorFrame(*unpack(await greeting)).ack == 0
+        held = await exchanged(sessions, 2, [], hold=True) if is_held else None
+        session.commit(1)
+        session.committed()
+        told = held or await exchanged(sessions, 2, [], hold=True)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert told.done()
+        assert SupervisorFrame(*unpack(told.result())).ack == 1
+        again = await exchanged(sessions, 2, [], hold=True)
+        assert not again.done(), "it has been told"
+        again.cancel()
+
+    asyncio.run(story())
+
+
 def test_a_peer_of_another_version_is_refused_with_both_versions_unless_its_messages_are_the_same() -> None:
     version, digest = PROTOCOL.rsplit(" ", 1)
 

@@ -16,10 +16,12 @@ import pytest
 from perdure import Agent, BadRequest, BucketUnreachable, OutcomeUnknown, RunContext, StorageLost, exposed
 from perdure.actors import Client, KillPoint
 from perdure.actors.life.life import Life
-from perdure.actors.link.messages import Ask, CopyStorage, Happened, Message, Observe, Reply, RunEnded, Wait
+from perdure.actors.link.messages import Ask, CopyStorage, Happened, HostHello, Message, Observe, Reply, RunEnded, Wait
+from perdure.actors.link.peer import Peer
 from perdure.actors.link.wire import messages_in
 from perdure.actors.sim_world.weather import Span, Weather
 from perdure.actors.supervisor.storage_carrier import StorageCarrier
+from perdure.actors.tasks import Tasks
 from perdure.ledger import (
     ATTEND_S,
     Activation,
@@ -27,6 +29,7 @@ from perdure.ledger import (
     Forget,
     LedgerDamaged,
     LedgerError,
+    Request,
     StaleIncarnation,
     StorageError,
     SupervisorStarted,
@@ -266,6 +269,62 @@ def test_a_bucket_that_does_not_answer_refuses_new_work_and_answers_questions(la
 
     laboratory.play(story)
     laboratory.settle()
+
+
+def test_a_program_that_comes_while_the_bucket_does_not_answer_is_answered_like_those_that_were_there(
+    laboratory: Laboratory,
+) -> None:
+    async def story(client: Client) -> None:
+        assert (await client.run(Stepper, run_id="before")).ok
+        laboratory.simulation.change_weather(Weather(bucket_lost=1))
+        under_way = asyncio.ensure_future(client.run(Stepper, run_id="waits"))
+        await asyncio.sleep(1)
+        late = Client(client.world, client.peer.transport, client.limits)
+        serving = asyncio.ensure_future(late.serve())
+        async with asyncio.timeout(10):
+            assert any("has not answered for" in each for each in (await late.ask("audit"))["findings"])
+        for wish in (late.run(Stepper), late.start(Stepper), late.agent(Counter, "b").add(1)):
+            with pytest.raises(BucketUnreachable):
+                async with asyncio.timeout(5):
+                    await wish
+        followed = asyncio.ensure_future(late.peer.durable(Wait(["waits"])))
+        await asyncio.sleep(10)
+        assert not followed.done()
+        assert not under_way.done()
+        laboratory.simulation.heal()
+        assert (await under_way).ok
+        async with asyncio.timeout(2):
+            await followed
+        assert (await late.run(Stepper, run_id="after")).ok
+        serving.cancel()
+
+    laboratory.play(story)
+    laboratory.settle()
+
+
+def test_a_host_that_comes_while_the_bucket_does_not_answer_is_refused_nothing(laboratory: Laboratory) -> None:
+    async def story(client: Client) -> None:
+        assert await client.agent(Counter, "a").add(1) == 1
+        laboratory.simulation.change_weather(Weather(bucket_lost=1))
+        under_way = asyncio.ensure_future(client.agent(Counter, "a").add(1))
+        await asyncio.sleep(8)
+        sessions = laboratory.supervisors[-1].sessions
+        heard: list[Any] = []
+        peer = Peer(
+            client.world, Tasks("a host"), client.peer.transport, "a-host", client.limits,
+            lambda _: HostHello(1, "n", 1, [], [], []), heard.append,
+        )  # fmt: skip
+        serving = asyncio.ensure_future(peer.serve())
+        await asyncio.sleep(8)
+        assert sessions.by_peer["a-host"].is_host
+        peer.push(Request("theirs", "m:T", "", "", "d", b"", {}, 1, wait=True))
+        await asyncio.sleep(8)
+        assert not heard
+        serving.cancel()
+        laboratory.simulation.heal()
+        assert await under_way == 2
+
+    laboratory.play(story)
 
 
 def test_a_supervisor_attends_to_its_door_although_nothing_happens_and_ends_when_another_has_begun(
