@@ -27,7 +27,7 @@ class ReplicaSettings(NamedTuple):
     Args:
         url: of the bucket; empty for nowhere.
         lag_ms: how often what is new is brought there.
-        lag_max_ms: answers wait while the bucket is further behind than this.
+        lag_max_ms: runs and calls are not answered while the bucket is further behind than this.
     """
 
     url: str

@@ -300,8 +300,8 @@ class Runtime:
         replica: the bucket into which the directory is followed, `s3://bucket/prefix`; "" to follow it no more. The directory remembers
             it, so later programs may leave it out.
         lag_ms: how often what is new is brought into that bucket.
-        lag_max_ms: answers wait while the bucket is further behind. If the directory is lost, so much at most of what was acknowledged is
-            undone, everywhere at once, when the replica is restored.
+        lag_max_ms: runs and calls are not answered while the bucket is further behind. If the directory is lost, what was acknowledged in
+            so long and two `lag_ms` at most is undone, everywhere at once, when the replica is restored.
         take_over: also take a bucket that a living supervisor of another Ray serves, which then ends.
     """
 

@@ -32,6 +32,7 @@ class Replication:
     Args:
         lost: is told for how many milliseconds the loop decided nothing.
         wake: lets the next turn begin.
+        hold_back: has the hosts answer nothing that is new past the supervisor, for a while.
 
     Attributes:
         is_filled: the bucket has had everything at least once in this life, so its lag is what was promised.
@@ -46,16 +47,24 @@ class Replication:
         *,
         lost: Callable[[float], object],
         wake: Callable[[], None],
+        hold_back: Callable[[], None],
     ) -> None:
         self._world, self._tasks, self._view, self._store = world, tasks, view, store
         self.settings = store.settings
-        self._lost, self._wake = lost, wake
+        self._lost, self._wake, self._hold_back = lost, wake, hold_back
         self._touched: dict[str, None] = {}
         self._cutting: asyncio.Future[None] | None = None
         self._wanted, self._advanced = asyncio.Event(), asyncio.Event()
         self._tidying: asyncio.Task[None] | None = None
         self._problem = self._untidy = ""  # why the last round has failed, and the last root
         self.is_filled = False
+
+    # Turns see by themselves whether their answers wait. Hosts, which begin some work without a turn, are told.
+    async def watch(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.lag_ms / 1000)
+            if self.is_late:
+                self._hold_back()
 
     # What cannot be read together now is tried again.
     async def serve(self) -> None:
@@ -81,9 +90,12 @@ class Replication:
     def is_behind(self) -> bool:
         return not self.is_filled or bool(self._touched) or self._store.has_news or self._store.behind_ms() > 0
 
-    # Wait until the bucket is no further behind than it may be. The ledger decides nothing meanwhile.
+    # Wait until the bucket is no further behind than it may be, or has all that was written until now: agents go on, and a slow bucket may
+    # never have what they write meanwhile. The ledger decides nothing meanwhile.
     async def caught_up(self) -> None:
-        while self.is_late:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        while self.is_late and self._store.behind_ms() / 1000 > loop.time() - began_s:
             self._advanced.clear()
             self._wanted.set()
             await self.between_turns()
@@ -133,6 +145,8 @@ class Replication:
         try:
             if agents != [] or self._store.unreadable:
                 await self._world.threads.run(partial(self._store.prepare, agents))
+            else:
+                self._store.nothing_written()
             if self._store.has_news or agents is None:
                 await self._put()
         except (LedgerError, StorageError, OSError) as problem:  # the directory is whole: nothing that lives ends
@@ -143,6 +157,7 @@ class Replication:
             await asyncio.sleep(self.settings.lag_ms / 1000)
         else:
             self._problem, self.is_filled = "", True
+            self._advanced.set()  # there may be nothing to put
 
     async def _put(self) -> None:
         cutting = self._cutting = asyncio.get_running_loop().create_future()

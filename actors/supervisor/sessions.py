@@ -236,6 +236,13 @@ class Sessions:
             if session is not None:
                 session.say(Passivate(theirs))
 
+    def hold_back(self, for_s: float) -> None:
+        """For so long hosts leave new turns and webhooks to the supervisor."""
+        for session in self.by_peer.values():
+            if session.is_host:
+                session.say(Passivate([], for_s))
+        self.flush()
+
     def drop(self, peer_id: str) -> None:
         session = self.by_peer.pop(peer_id, None)
         if session is not None:

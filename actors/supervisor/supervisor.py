@@ -22,6 +22,7 @@ from perdure.actors.events.observability import Channel, EventType
 from perdure.actors.link.messages import (
     REPORTS,
     Ask,
+    CallAnswered,
     ClientHello,
     CodeFiles,
     CopyStorage,
@@ -43,7 +44,7 @@ from perdure.actors.supervisor.effect_executor import EffectExecutor, SweepQueue
 from perdure.actors.supervisor.intake import Intake, batch_alike
 from perdure.actors.supervisor.pool import NodeDrains, Pool
 from perdure.actors.supervisor.publisher import Publisher
-from perdure.actors.supervisor.queries import BackupService, Queries
+from perdure.actors.supervisor.queries import WISH_S, BackupService, Queries
 from perdure.actors.supervisor.replication import Replication
 from perdure.actors.supervisor.sessions import Arrived, PeerSession, Sessions
 from perdure.actors.supervisor.snapshot_loader import SnapshotLoader
@@ -175,6 +176,7 @@ class Supervisor:
                 self._tasks.start(job)
             if self._replication is not None:
                 self._tasks.start(self._replication.serve())
+                self._tasks.start(self._replication.watch())
             if self._carrier is not None:
                 self._tasks.start(self._attend(self._carrier))
             self._ready.set()
@@ -236,7 +238,10 @@ class Supervisor:
             await self.world.threads.commit(self._carrier.begin)
         if self.store.is_followed:
             followed, wake = cast("ReplicatedStore", self.store), self.sessions.arrived.set
-            self._replication = Replication(self.world, self._tasks, self.view, followed, lost=self._lost, wake=wake)
+            self._replication = Replication(
+                self.world, self._tasks, self.view, followed, lost=self._lost, wake=wake,
+                hold_back=partial(self.sessions.hold_back, WISH_S),
+            )  # fmt: skip
 
     def _lost(self, for_ms: float) -> None:
         self.pool.heartbeat.lost(for_ms)
@@ -301,6 +306,8 @@ class Supervisor:
         self.view.touched.clear()
         arm(self.view, touched, self.limits)
         commit_ms = await self._append(rows, payloads)
+        if any(isinstance(each.message, CallAnswered) for each in arrived):  # it speaks of what an agent has written
+            commit_ms += await self._until_followed()
         self.sessions.made_durable(arrived)
         if self._carrier is not None:
             if commit_ms:
@@ -461,15 +468,24 @@ class Supervisor:
         else:
             append = partial(self._carrier.append, rows, payloads, patches)
             await self._meanwhile(self.world.threads.commit(append), self._carrier.store.unreachable)
-        if self._replication is not None and self._replication.is_late:
-            await self._meanwhile(self._replication.caught_up(), self._replication.unreachable)
         took_ms = (asyncio.get_running_loop().time() - began_s) * 1000
+        self.pool.heartbeat.lost(took_ms)
+        took_ms += await self._until_followed()
         self.world.metrics.observe("commit_ms", took_ms)
         self.queries.work.commits += 1
         self.queries.work.commit_ms += took_ms
-        self.pool.heartbeat.lost(took_ms)
         self.world.faults.at(KillPoint.AFTER_COMMIT)
         self.checkpoints.committed(count + len(patches))
+        return took_ms
+
+    # Wait until the bucket is no further behind than it may be; how many milliseconds that took.
+    async def _until_followed(self) -> float:
+        if self._replication is None or not self._replication.is_late:
+            return 0.0
+        began_s = asyncio.get_running_loop().time()
+        await self._meanwhile(self._replication.caught_up(), self._replication.unreachable)
+        took_ms = (asyncio.get_running_loop().time() - began_s) * 1000
+        self.pool.heartbeat.lost(took_ms)
         return took_ms
 
     # Wait until a commit is in the bucket. When that does not answer, what clients ask for is refused, and questions are answered.

@@ -160,6 +160,10 @@ class ReplicatedStore(DuckDBStore):
         self._new: deque[tuple[Commit, float]] = deque()  # not cut yet, and when they were made
         self._cut: list[tuple[Commit, float]] = []  # and not put yet
         self._found: list[Patch] = []
+        self._looked_s = 0.0  # what agents have written until then was found
+        self._unfound_s: float | None = (
+            None  # since when they may have written what is not put; None if there was nothing
+        )
         self._checkpoints: deque[Callable[[], None]] = deque()  # not cut yet
         self._checkpoints_cut: list[Callable[[], None]] = []
         self._checkpoints_due: deque[Callable[[], None]] = deque()
@@ -171,6 +175,7 @@ class ReplicatedStore(DuckDBStore):
         Raises `BucketRefused` if the bucket follows another directory, and `LedgerError` if it knows more of this one.
         """
         self._changes, self._upto = None, 0
+        self._looked_s, self._unfound_s = self._now_s(), None
         for each in (
             self._new,
             self._cut,
@@ -238,9 +243,16 @@ class ReplicatedStore(DuckDBStore):
         return min(super()._dropped_upto(), self._upto)
 
     def behind_ms(self) -> float:
-        """For how long the oldest commit has waited that is not in the bucket; 0 if all are there."""
-        oldest = next(iter([*self._cut[:1], *islice(self._new, 1)]), None)
-        return 0.0 if oldest is None else (self._now_s() - oldest[1]) * 1000
+        """For how long the oldest write has waited that is not in the bucket, of the ledger or of an agent; 0 if none is known of.
+
+        Agents tell nobody when they write: what a look finds counts from the one before, and so does, after a `put`, what the next may
+        find. Not known is what was written since the last look, if that has found nothing.
+        """
+        oldest = [at_s for _, at_s in [*self._cut[:1], *islice(self._new, 1)]]
+        unfound_s = self._unfound_s
+        if unfound_s is not None:
+            oldest.append(unfound_s)
+        return (self._now_s() - min(oldest)) * 1000 if oldest else 0.0
 
     @property
     def has_news(self) -> bool:
@@ -258,16 +270,37 @@ class ReplicatedStore(DuckDBStore):
     def prepare(self, agents: Iterable[str] | None) -> None:
         """Read what these agents have changed; of all agents if there is None. So the cut has little to read."""
         changes = self._following()
-        if agents is None:
+        with self._looking():
+            if agents is not None:
+                changes.look(agents)
+                return
             for part in changes.look_at_all():
                 self._found += part
-        else:
-            changes.look(agents)
+
+    @contextmanager
+    def _looking(self) -> Iterator[None]:
+        # A look that fails may have left something that it has not found.
+        began_s, before_s = self._now_s(), self._looked_s if self._unfound_s is None else self._unfound_s
+        is_whole = False
+        try:
+            yield
+            is_whole = True
+            self._looked_s = began_s
+        finally:
+            has_found = bool(self._found) or self._following().has_news
+            self._unfound_s = None if is_whole and not has_found else before_s
+
+    def nothing_written(self) -> None:
+        """No agent was able to write since the last look, so there is no need for one."""
+        if self._found or self._following().has_news:
+            return
+        self._looked_s, self._unfound_s = self._now_s(), None
 
     def cut(self, agents: Iterable[str]) -> None:
         """Take what is to be put. The caller sees to it that the ledger decides nothing meanwhile."""
         changes = self._following()
-        changes.look(agents)
+        with self._looking():
+            changes.look(agents)
         self._found += changes.take()
         while self._new:
             self._cut.append(self._new.popleft())
@@ -284,6 +317,7 @@ class ReplicatedStore(DuckDBStore):
             self._follower.take(group, self._found)
             self._upto = self._follower.mark.seq
             self._cut, self._found = [], []
+            self._unfound_s = self._looked_s  # agents have written meanwhile, perhaps; the next look tells
             self._following().carried()
         self._checkpoints_due.extend(self._checkpoints_cut)
         self._checkpoints_cut = []

@@ -14,7 +14,7 @@ import duckdb
 import pytest
 
 from perdure.ledger.block_guard import BlockGuard
-from perdure.ledger.errors import BadRequest, LedgerDamaged, LedgerError
+from perdure.ledger.errors import BadRequest, LedgerDamaged, LedgerError, StorageError
 from perdure.ledger.maintenance import storage_changes
 from perdure.ledger.maintenance.copies import copy_storage
 from perdure.ledger.maintenance.replicated_store import Follower, ReplicatedStore
@@ -319,6 +319,68 @@ def test_how_far_the_bucket_is_behind_is_told(tmp_path: Path, cloud: Cloud) -> N
     store.put()
     assert (store.behind_ms(), store.has_news) == (0.0, False)
     store.close()
+
+
+def test_what_agents_have_written_counts_from_the_look_before_it_was_found(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s, store = [0.0], directory.store
+    monkeypatch.setattr(store, "_now_s", lambda: now_s[0])
+
+    def look_at(at_s: float, *, agents: list[str] = AGENTS) -> float:
+        now_s[0] = at_s
+        store.prepare(agents)
+        return store.behind_ms()
+
+    directory.follow()
+    assert look_at(1.0) == 0.0
+    directory.write(AGENTS[0], 1)
+    assert look_at(2.0) == 1_000.0, "it may have been written just after the last look"
+    directory.write(AGENTS[1], 1)
+    assert look_at(3.0) == 2_000.0
+    directory.commit()
+    now_s[0] = 4.0
+    store.cut(AGENTS)
+    directory.write(AGENTS[2], 1)
+    now_s[0] = 8.0
+    assert store.behind_ms() == 7_000.0, "it is not there before it is"
+    store.put()
+    assert store.behind_ms() == 4_000.0, "agents may have written since the cut"
+    assert look_at(9.0) == 5_000.0, "and one has"
+    directory.follow()
+    assert store.behind_ms() == 0.0
+    assert look_at(10.0) == 0.0
+
+
+def test_what_nobody_was_able_to_write_needs_no_look_and_a_look_that_fails_counts_as_none(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s, store = [0.0], directory.store
+    monkeypatch.setattr(store, "_now_s", lambda: now_s[0])
+    directory.follow()
+    now_s[0] = 50.0
+    store.nothing_written()
+    assert store.behind_ms() == 0.0
+    directory.write(AGENTS[0], 1)
+    now_s[0] = 51.0
+    with monkeypatch.context() as patch:
+        patch.setattr(StorageChanges, "look", fails)
+        with pytest.raises(StorageError):
+            store.prepare(AGENTS)
+        now_s[0] = 52.0
+        with pytest.raises(StorageError):
+            store.prepare(AGENTS)
+        assert store.behind_ms() == 2_000.0
+    store.prepare(AGENTS)
+    assert store.behind_ms() == 2_000.0
+    store.nothing_written()
+    assert store.behind_ms() == 2_000.0, "what was found is not there yet"
+    directory.follow()
+    assert store.behind_ms() == 0.0
+
+
+def fails(*_: object) -> None:
+    raise StorageError(AGENTS[0], "it changed during each of 200 tries to copy it; try again later")
 
 
 @pytest.mark.parametrize(

@@ -41,11 +41,12 @@ class Followed(Ledger):
         self.settings = ReplicaSettings("s3://b/p", 500, 2_000)
         self.new: list[tuple[int, float]] = []  # facts, and when they came
         self.due: list[tuple[int, float]] = []
-        self.checkpoints = 0
-        self.there = 0
+        self.written_s: float | None = None  # since when a storage has been written, which is not there
+        self.checkpoints = self.there = self.rests = 0
         self.looked: list[set[str]] = []
         self.cuts: list[set[str]] = []
         self.away = False
+        self.slow_s = 0.0  # a put takes so long, and agents write meanwhile
         self.unreadable = ""
         self.refusal: LedgerError | None = None
         self.untidy: LedgerError | None = None
@@ -63,11 +64,14 @@ class Followed(Ledger):
 
     @property
     def has_news(self) -> bool:
-        return bool(self.new or self.due)
+        return bool(self.new or self.due or self.written_s is not None)
 
     def behind_ms(self) -> float:
-        oldest = next(iter([*self.due, *self.new]), None)
-        return 0.0 if oldest is None else (asyncio.get_running_loop().time() - oldest[1]) * 1000
+        oldest = [at_s for _, at_s in [*self.due, *self.new]] + [self.written_s] * (self.written_s is not None)
+        return (asyncio.get_running_loop().time() - min(oldest)) * 1000 if oldest else 0.0
+
+    def nothing_written(self) -> None:
+        self.rests += 1
 
     def unreachable(self) -> BucketUnreachable | None:
         return BucketUnreachable("s3://b/p", 7.0, "connection refused", 2_000) if self.away else None
@@ -87,7 +91,7 @@ class Followed(Ledger):
         if self.refusal is not None:
             raise self.refusal
         self.there += sum(count for count, _ in self.due)
-        self.due = []
+        self.due, self.written_s = [], None
 
     def tidy(self) -> None:
         if self.untidy is not None:
@@ -106,7 +110,13 @@ class Threads:
     async def run(self, job: Callable[[], Any]) -> Any:
         while job == self._store.put and self._store.away:
             await asyncio.sleep(0.1)
-        return await self._inner.run(job)
+        slow_s = self._store.slow_s
+        if job != self._store.put or not slow_s:
+            return await self._inner.run(job)
+        await asyncio.sleep(slow_s)
+        await self._inner.run(job)
+        self._store.written_s = asyncio.get_running_loop().time() - slow_s
+        return None
 
 
 class FollowedLaboratory(Laboratory):
@@ -139,6 +149,7 @@ def test_everything_that_is_decided_gets_there_and_only_what_may_have_changed_is
             rest = len(store.looked)
             await asyncio.sleep(60)
             assert len(store.looked) - rest < 5, "nothing is looked at when nothing happens"
+            assert store.rests > 50, "and that counts as a look"
             assert rest > puts
             told = (await client.ask("ps", 0))["supervisor"]["replica"]
             assert told == {
@@ -175,6 +186,59 @@ def test_answers_wait_while_the_bucket_is_too_far_behind_and_new_work_is_refused
             await asyncio.sleep(10)
             assert store.there == store.facts_count
             assert "replica_behind" not in await client.ask("wind_down")
+
+        laboratory.play(story)
+        laboratory.settle()
+
+
+def test_calls_are_not_answered_while_the_bucket_is_too_far_behind_with_what_agents_have_written() -> None:
+    with FollowedLaboratory() as laboratory:
+        store = laboratory.store
+
+        async def story(client: Client) -> None:
+            agent = client.agent(Counter, "a")
+            await agent.add(1)
+            await asyncio.sleep(2)
+            store.away, store.written_s = True, asyncio.get_running_loop().time()
+            assert await agent.add(1) == 2, "the bucket may be as far behind as this"
+            assert not any(host.services.begins_nothing for host in laboratory.hosts.values())
+            await asyncio.sleep(3)
+            assert all(host.services.begins_nothing for host in laboratory.hosts.values()), (
+                "nothing goes past the turns"
+            )
+            facts = store.facts_count
+            under_way = asyncio.ensure_future(agent.add(1))
+            await asyncio.sleep(10)
+            assert not under_way.done()
+            assert store.facts_count == facts, "a call is no fact"
+            with pytest.raises(BucketUnreachable):
+                await agent.add(1)
+            assert (await client.ask("ps", 0))["supervisor"]["replica"]["behind_ms"] > 10_000
+            store.away = False
+            assert await under_way == 3
+            assert await agent.add(1) == 4
+            await asyncio.sleep(10)
+            assert not any(host.services.begins_nothing for host in laboratory.hosts.values())
+
+        laboratory.play(story)
+        laboratory.settle()
+
+
+def test_a_bucket_that_is_always_too_far_behind_has_answers_wait_for_what_they_speak_of_and_no_longer() -> None:
+    with FollowedLaboratory() as laboratory:
+        store = laboratory.store
+
+        async def story(client: Client) -> None:
+            agent = client.agent(Counter, "a")
+            await agent.add(1)
+            await asyncio.sleep(2)
+            store.slow_s = 3.0  # and others write all the time
+            await asyncio.sleep(5)
+            for at in range(2, 5):
+                began_s = asyncio.get_running_loop().time()
+                assert await agent.add(1) == at
+                assert asyncio.get_running_loop().time() - began_s < 20
+            store.slow_s = 0.0
 
         laboratory.play(story)
         laboratory.settle()
