@@ -200,10 +200,10 @@ if TYPE_CHECKING:
     from perdure.ledger.maintenance.bucket_backups import pin_bucket, pins_of, unpin_bucket
     from perdure.ledger.maintenance.bucket_examination import examine_bucket
     from perdure.ledger.maintenance.bucket_restoration import (
-        is_ledger,
         restore_directory_to_bucket,
         restore_to_bucket,
         restore_to_directory,
+        why_no_ledger,
     )
     from perdure.ledger.maintenance.replicated_store import ReplicatedStore, open_replicated
     from perdure.ledger.old_code import code_standings, has_older_code, older_awake

@@ -44,14 +44,20 @@ def pin_bucket(url: str, name: str, at_ms: int) -> PinSummary:
 
 def pins_of(url: str) -> list[Pin]:
     # The oldest comes first.
-    return sorted(PastStore(Path(), Bucket(url)).pins(), key=lambda pin: (pin.at_ms, pin.name))
+    return sorted(_seen(url).pins(), key=lambda pin: (pin.at_ms, pin.name))
 
 
 def unpin_bucket(url: str, names: list[str]) -> None:
     """Delete backups. Raises `BadRequest` for one that is not there."""
-    store = PastStore(Path(), Bucket(url))
+    store = _seen(url)
     for name in names:
         store.unpin(name)
+
+
+def _seen(url: str) -> PastStore:
+    store = PastStore(Path(), Bucket(url))
+    store.see()
+    return store
 
 
 @contextmanager

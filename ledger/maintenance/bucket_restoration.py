@@ -25,14 +25,14 @@ from perdure.ledger.maintenance.cold_view import cold_view
 from perdure.ledger.maintenance.copies import CopyReader, copy_storage, files_of
 from perdure.ledger.maintenance.listing import list_storages
 from perdure.ledger.maintenance.restoration import brought
-from perdure.ledger.slots import IDENTITY, Chain, JournalLife, Procedure, get
+from perdure.ledger.slots import IDENTITY, Chain, JournalLife, Procedure, get, newest_key
 from perdure.ledger.storage.file_disk import place_of
 from perdure.ledger.storage.patches import Patch, StorageImage
 from perdure.ledger.store.bucket import Bucket, BucketRefused
 from perdure.ledger.store.bucket_past import PastStore
 from perdure.ledger.store.bucket_storages import BucketStorages, drop_storages
 from perdure.ledger.store.bucket_store import FORMAT as BUCKET_FORMAT
-from perdure.ledger.store.bucket_store import OPENING_TRIES, RESTORED, BucketStore
+from perdure.ledger.store.bucket_store import OPENING_TRIES, RESTORED, BucketStore, no_ledger
 from perdure.ledger.store.duckdb_file import DATABASE, connect
 from perdure.ledger.store.journal import MIRROR, SEGMENT
 from perdure.ledger.store.lock import LOCK
@@ -44,18 +44,22 @@ _GROUP: Final = 16 << 20
 _START: Final = Chain()
 
 
-# What was brought: up to which slot, how many storages, and (in words) what was left out.
+# What was brought: up to which slot, of when (ms since 1970), how many storages, and (in words) what was left out.
 class Restored(NamedTuple):
     slot: int
+    at_ms: int
     storages: int
     findings: list[str]
 
 
-def is_ledger(url: str) -> bool:
-    """Whether there is a ledger at the URL of a bucket. Raises `BadRequest` for one that no bucket has, and `BucketRefused`."""
-    if url.startswith("file:"):  # to open it would make it
-        return (Path(url.removeprefix("file://")) / IDENTITY).exists()
-    return Bucket(checked_url(url)).run(get([IDENTITY]), tries_max=OPENING_TRIES) != [None]
+def why_no_ledger(url: str) -> str:
+    """Says that there is no ledger at this `checked_url` of a bucket, and what is there; empty if there is one. Raises `BucketRefused`."""
+    if url.startswith("file:") and not Path(url.removeprefix("file://")).exists():  # to open it would make it
+        return no_ledger(url, "")
+    bucket = Bucket(url)
+    if bucket.run(get([IDENTITY]), tries_max=OPENING_TRIES) != [None]:
+        return ""
+    return no_ledger(url, bucket.run(newest_key(""), tries_max=OPENING_TRIES))
 
 
 def restore_to_directory(url: str, data: Path, moment: Moment, *, replace: bool) -> Restored:
@@ -72,7 +76,7 @@ def restore_to_directory(url: str, data: Path, moment: Moment, *, replace: bool)
             store.settle()
         _put_ledger(part)
         keep_word(part, FORMAT_FILE, str(FORMAT))
-    return Restored(store.slot, count, [])
+    return Restored(store.slot, store.at_ms, count, [])
 
 
 def restore_to_bucket(url: str, target: str, moment: Moment) -> Restored:
@@ -90,13 +94,13 @@ def restore_to_bucket(url: str, target: str, moment: Moment) -> Restored:
         ledger = Path(folder) / LEDGER
         copy_ledger(store.path, ledger)
         count = seed_bucket(Bucket(target), ledger, _storages_of(store))
-        return Restored(store.slot, count - (CODE in store.storages_of("")), [])
+        return Restored(store.slot, store.at_ms, count - (CODE in store.storages_of("")), [])
 
 
 def restore_directory_to_bucket(data: Path, target: str) -> Restored:
     findings: list[str] = []
     with _room_told():
-        return Restored(0, seed_from_directory(data, Bucket(target), findings.append), findings)
+        return Restored(0, 0, seed_from_directory(data, Bucket(target), findings.append), findings)
 
 
 @contextmanager

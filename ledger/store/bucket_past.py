@@ -11,7 +11,7 @@ from perdure.ledger.code_files import CODE
 from perdure.ledger.errors import BadRequest
 from perdure.ledger.slots import AFTER_ALL, Begun, Chain, JournalLife, Root, delete, get, names, slot_key
 from perdure.ledger.store.bucket import Bucket
-from perdure.ledger.store.bucket_store import BucketStore
+from perdure.ledger.store.bucket_store import OPENING_TRIES, BucketStore
 from perdure.ledger.store.journal import commits_in
 
 
@@ -20,20 +20,26 @@ class PastStore(BucketStore):
 
     Attributes:
         slot: the last one that counts; known when it is booted.
+        at_ms: of the last decision in it, or of the root that has it (ms since 1970); 0 if there is none.
     """
 
     def __init__(self, path: Path, bucket: Bucket, moment: Moment = Moment()) -> None:  # noqa: B008 - it is a value
         super().__init__(path, bucket, looks=True)
         self._moment = moment
-        self.slot = 0
+        self.slot = self.at_ms = 0
         self._root: Root | None = None
 
     def _fill(self) -> None:
         self._check_prefix()
         self._life = JournalLife(b"")
         begun = self._found()
-        self.slot, self._root = self._life.chain.slot, begun.root
+        self.slot, self._root, self.at_ms = self._life.chain.slot, begun.root, _last_ms(begun)
         self._take_up(begun)
+
+    def see(self) -> None:
+        """See that there is a ledger, without what is in it. Raises as `boot`."""
+        self._tries_max = OPENING_TRIES
+        self._check_prefix()
 
     def _found(self) -> Begun:
         if self._moment.backup:
@@ -42,24 +48,32 @@ class PastStore(BucketStore):
         newest = self._asked(self._life.look())
         if self._moment.slot is None and self._moment.at_ms is None:
             return newest
-        end, kept = self._life.chain.slot, [dated(each) for each in self._asked(self._life.kept_roots())]
+        kept = [dated(each) for each in self._asked(self._life.kept_roots())]
         if self._moment.slot is not None:
-            return self._at_slot(self._moment.slot, end, kept)
+            return self._at_slot(self._moment.slot, newest, kept)
         assert self._moment.at_ms is not None
-        return self._at_time(self._moment.at_ms, end, kept)
+        if self._moment.at_ms > max(self._wall_ms(), _last_ms(newest)):
+            raise self._ahead(self._moment.at_ms, newest)
+        return self._at_time(self._moment.at_ms, newest, kept)
 
-    def _at_slot(self, slot: int, end: int, kept: list[Dated]) -> Begun:
+    def _ahead(self, at_ms: int, newest: Begun) -> BadRequest:
+        here = f"{datetime.fromtimestamp(at_ms / 1000, UTC).astimezone():%Y-%m-%d %H:%M:%S %Z} on this machine"
+        words = f"{_shown(at_ms)} ({here}) is in the future: it is {_shown(self._wall_ms())}"
+        last = f"the newest in {self._bucket.url} is slot {self._life.chain.slot}, of {_shown(_last_ms(newest))}"
+        return BadRequest("at", f"{words}, and {last}; a time without a zone is UTC")
+
+    def _at_slot(self, slot: int, newest: Begun, kept: list[Dated]) -> Begun:
         root = next((each.root for each in kept if each.reach <= slot), None)
-        if slot > end or (root is None and (_first(kept) or slot < 1)):
-            raise self._not_kept(f"slot {slot}", end, kept)
+        if slot > self._life.chain.slot or (root is None and (_first(kept) or slot < 1)):
+            raise self._not_kept(f"slot {slot}", newest, kept)
         return self._replayed(root, slot)
 
-    def _at_time(self, at_ms: int, end: int, kept: list[Dated]) -> Begun:
+    def _at_time(self, at_ms: int, newest: Begun, kept: list[Dated]) -> Begun:
         nth = next((nth for nth, each in enumerate(kept) if each.made_ms <= at_ms), len(kept))
         root = kept[nth].root if nth < len(kept) else None
-        last = kept[nth - 1].reach if nth else end  # what is later is after that root was made
+        last = kept[nth - 1].reach if nth else self._life.chain.slot  # what is later is after that root was made
         if root is None and _first(kept):
-            raise self._not_kept(_shown(at_ms), end, kept)
+            raise self._not_kept(_shown(at_ms), newest, kept)
         entries = self._replayed(root, last).entries
         late = (
             entry.slot
@@ -75,9 +89,10 @@ class PastStore(BucketStore):
         self._life = JournalLife(b"")
         return self._asked(self._life.replay(root, last))
 
-    def _not_kept(self, what: str, end: int, kept: list[Dated]) -> BadRequest:
+    def _not_kept(self, what: str, newest: Begun, kept: list[Dated]) -> BadRequest:
         first = f"{_first(kept)} (of {_shown(kept[-1].made_ms)})" if _first(kept) else "1"
-        words = f"{what} is not kept in {self._bucket.url}: it has slots {first} to {end}{self._others()}"
+        last = f"{self._life.chain.slot} (of {_shown(_last_ms(newest))})"
+        words = f"{what} is not kept in {self._bucket.url}: it has slots {first} to {last}{self._others()}"
         return BadRequest("at", words)
 
     def _others(self) -> str:
@@ -149,6 +164,12 @@ class PastStore(BucketStore):
 def _first(kept: list[Dated]) -> int:
     # 0 if the journal is kept from its beginning.
     return kept[-1].reach if kept and kept[0].root.since else 0
+
+
+def _last_ms(begun: Begun) -> int:
+    # No decision in it is later.
+    commits = [commit for entry, _ in begun.entries if not entry.is_fence for commit in commits_in(entry.body)]
+    return max([0 if begun.root is None else dated(begun.root).made_ms, *(commit.rows[-1].at_ms for commit in commits)])
 
 
 def _shown(at_ms: int) -> str:

@@ -50,6 +50,7 @@ from perdure.ledger.slots import (
     claim,
     digest_of,
     get,
+    newest_key,
 )
 from perdure.ledger.storage.patches import Patch, StorageImage, patch_of
 from perdure.ledger.storage.signed_storage import SignedStorage
@@ -287,7 +288,7 @@ class BucketStore(DuckDBStore):
         if self._looks:
             (there,) = self._asked(get([IDENTITY]))
             if there is None:
-                raise BadRequest("data", f"there is no ledger in {self._bucket.url}: nothing has run there")
+                raise BadRequest("data", no_ledger(self._bucket.url, self._asked(newest_key(""))))
         else:
             there = self._claimed([FORMAT, self._token(8).hex(), *filter(None, [self._follows])])
         words = self._words_of(there)
@@ -591,6 +592,13 @@ def last_life_in(url: str) -> tuple[Holder | None, bool]:
     store = open_bucket(Path(), url, looks=True)
     store._tries_max = _LOOKS  # noqa: SLF001
     return store.last_life()
+
+
+def no_ledger(url: str, other: str) -> str:
+    """What to say of a prefix without a ledger, in which there is this other object."""
+    found = f"other objects are there, such as {other!r:.200}" if other else "no object is there"
+    words = f"there is no ledger in {url}: nothing has run there, and no replica of a directory is there; {found}"
+    return f"{words}. See that bucket and prefix are right: {IDENTITY} lies directly in the prefix of a ledger"
 
 
 def _weight(body: bytes, pieces: Sequence[bytes]) -> int:

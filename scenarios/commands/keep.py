@@ -196,13 +196,20 @@ def restore(
     url = bucket_of(data)
     if url and replace:
         raise BadRequest("replace", f"no prefix is moved aside; {url} must be an empty one")
-    if _is_ledger(target):
+    no_ledger = _why_no_ledger(target)
+    if no_ledger is None:
         with actors.bucket_needed("data", target):
             told = _bring_ledger(checked_url(target), data, Moment(*_moment(at), name), replace=replace)
     elif at:
-        raise BadRequest("at", f"{target} has no ledger, and a backup is of one moment; name it with --backup")
+        why = no_ledger or f"{target} has no ledger"
+        raise BadRequest("at", f"{why}; a backup is of one moment: name it with --backup")
     else:
-        told = _bring_backup(BackupTarget(target), data, name, replace=replace)
+        try:
+            told = _bring_backup(BackupTarget(target), data, name, replace=replace)
+        except BadRequest as refusal:
+            if not no_ledger or refusal.field not in {"target", "backup"}:
+                raise
+            raise BadRequest("target", f"{no_ledger}. If backups lie there: {refusal.problem}") from refusal
     if not as_json:
         say("\n".join(told))
     show(ledger.examine_bucket(url, deep=False) if url else diagnosis(data.resolve()), as_json=as_json)
@@ -215,7 +222,8 @@ def _bring_ledger(source: str, data: Path, moment: Moment, *, replace: bool) -> 
         made = ledger.restore_to_bucket(source, url, moment)
     else:
         made = ledger.restore_to_directory(source, data.resolve(), moment, replace=replace)
-    return [f"{source} up to slot {made.slot}, with {made.storages} storages, is in {given_as(data)}.", *made.findings]
+    words = f"{source} up to slot {made.slot}, with {made.storages} storages, is in {given_as(data)}."
+    return [words + f" It is as it was at {instant(made.at_ms)}." * bool(made.at_ms), *made.findings]
 
 
 def _bring_backup(target: BackupTarget, data: Path, name: str, *, replace: bool) -> list[str]:
@@ -231,18 +239,22 @@ def _bring_backup(target: BackupTarget, data: Path, name: str, *, replace: bool)
     return [f"{made}, is in {url or place}.", *left_out]
 
 
-def _is_ledger(place: str) -> bool:
+def _why_no_ledger(place: str) -> str | None:
+    # None if a ledger is there, and an empty text where no ledger can be.
     if not is_url(place):
-        return False
-    # fsspec knows other places, and other ways to say keys
+        return ""
     try:
-        return ledger.is_ledger(place)
-    except (ImportError, BadRequest):
-        return False
+        url = checked_url(place)
+    except BadRequest:  # fsspec knows other places, and other ways to say keys
+        return ""
+    try:
+        return ledger.why_no_ledger(url) or None
+    except ImportError as problem:
+        return f"a ledger in {url} is read after `pip install 'perdure[bucket]'` ({problem})"
     except LedgerError:
         with suppress(BadRequest):
             BackupTarget(place)
-            return False
+            return ""
         raise
 
 

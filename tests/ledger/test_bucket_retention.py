@@ -100,7 +100,7 @@ def test_each_moment_of_the_last_day_can_be_looked_at_and_earlier_ones_are_delet
         history.check(Moment(at_ms=history.states[slot][0]), last)
     history.check(Moment(), max(kept))
     with pytest.raises(
-        BadRequest, match=r"slot 2 is not kept in .* it has slots \d+ \(of 20.*\) to \d+, and no backups"
+        BadRequest, match=r"slot 2 is not kept in .* it has slots \d+ \(of 20.*\) to \d+ \(of 20.*\), and no backups"
     ):
         history.past(Moment(slot=2))
     with pytest.raises(BadRequest, match="is not kept"):

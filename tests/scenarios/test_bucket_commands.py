@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,12 @@ from perdure.ledger import FORMAT, BadRequest, Claim, SupervisorStarted, View, b
 from perdure.ledger.bucket_cache import cache_of
 from perdure.ledger.maintenance.looking import BucketSource
 from perdure.ledger.storage.patches import Patch, whole
-from perdure.ledger.store.bucket import BucketRefused
+from perdure.ledger.store.bucket import Bucket, BucketRefused
 from perdure.ledger.store.bucket_store import open_bucket
 from perdure.policies import Limits
 from perdure.scenarios.cli import app
 from tests.ledger.directories import file_of, lived, written
+from tests.s3_server import in_thread
 
 NOTE = "n@m:Note"
 
@@ -227,9 +229,56 @@ def test_it_is_called_by_its_url_and_its_logs_are_those_of_this_machine(filled: 
 
 
 def test_a_prefix_where_nothing_has_run_is_said_to_be_one(url: str) -> None:
-    told = said("audit", "--data", url)
-    assert told.exit_code != 0
-    assert "nothing has run there" in told.output + str(told.exception)
+    copy = f"{url}-copy"
+    for arguments in (
+        ["audit", "--data", url], ["doctor", "--data", url], ["backup", url], ["backup", url, "--list"],
+        ["backup", url, "--delete", "a"], ["restore", url, copy], ["restore", url, copy, "--at", "2"],
+    ):  # fmt: skip
+        told = said(*arguments)
+        assert told.exit_code != 0
+        words = told.output + str(told.exception)
+        assert f"there is no ledger in {url}: nothing has run there" in words, arguments
+        assert "no object is there. See that bucket and prefix are right: perdure.json" in words, arguments
+
+
+def test_a_mistyped_prefix_of_a_bucket_sends_nobody_to_another_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    def opened(*_: object) -> object:
+        raise ImportError("Install s3fs to access S3")
+
+    monkeypatch.setattr("fsspec.core.url_to_fs", opened)
+    with in_thread() as s3:
+        for name, value in s3.environment.items():
+            monkeypatch.setenv(name, value)
+        url = s3.url("typo")
+        told = str(said("restore", url, "copy").exception)
+        assert told.startswith(f"target: there is no ledger in {url}: nothing has run there, and no replica")
+        assert told.endswith(f"If backups lie there: {url!r} cannot be opened: Install s3fs to access S3")
+        Bucket(url).puts_s(1)
+        s3.weather(says={"NoSuchBucket": 1_000})
+        assert "there is no such bucket" in str(said("restore", url, "copy").exception)
+
+
+def test_objects_of_somebody_else_in_a_prefix_without_a_ledger_are_named(url: str, tmp_path: Path) -> None:
+    (tmp_path / "bucket").mkdir()
+    (tmp_path / "bucket" / "cat.jpg").write_bytes(b"cat")
+    for command in (["doctor", "--data", url], ["restore", url, "copy"]):
+        assert "other objects are there, such as 'cat.jpg'" in str(said(*command).exception)
+
+
+def test_the_moment_of_what_is_restored_is_said_and_none_of_the_future_is_taken(filled: str, tmp_path: Path) -> None:
+    copy = str(tmp_path / "copy")
+    ahead = str(said("restore", filled, copy, "--at", "2999-01-01T00:00").exception)
+    assert ahead.startswith("at: 2999-01-01 00:00:00 UTC (")
+    assert "on this machine) is in the future" in ahead
+    assert "the newest in" in ahead
+    assert "slot 2, of " in ahead
+    assert "it has slots 1 to 2 (of 19" in str(said("restore", filled, copy, "--at", "7").exception)
+    assert not Path(copy).exists()
+    now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}"
+    for number, options in enumerate(([], ["--at", "2"], ["--at", now])):
+        told = said("restore", filled, f"{copy}-{number}", *options)
+        assert told.exit_code == 0, told.output
+        assert "It is as it was at 19" in told.stdout
 
 
 @pytest.mark.parametrize(
