@@ -187,6 +187,7 @@ if TYPE_CHECKING:
         at_stake,
         audit,
         counts,
+        ended_in,
         inspected,
         line,
         listed,
@@ -215,7 +216,7 @@ if TYPE_CHECKING:
         is_at_fault,
         is_exclusive,
     )
-    from perdure.ledger.protocol import decide
+    from perdure.ledger.protocol import decide, is_awaited
     from perdure.ledger.replica_settings import (
         LAG_MAX_MS,
         LAG_MS,

@@ -18,7 +18,7 @@ from perdure.ledger.placements import hindrance
 from perdure.ledger.requests import clear, forget
 from perdure.ledger.run import Run, outcome_of, run_of
 from perdure.ledger.snapshot import run_from
-from perdure.ledger.status import LIVE, Status, Undo
+from perdure.ledger.status import HARD, LIVE, Status, Undo
 from perdure.ledger.stimulus import Clear, Forget
 from perdure.ledger.store.store import First, Record
 from perdure.ledger.values import Kept
@@ -246,6 +246,11 @@ def _matches(run: Run, parent: str | None, statuses: list[str] | None, before_ms
 
 def counts(view: View) -> dict[str, int]:
     return {str(status): view.archived[status] + view.tallied[status] for status in Status}
+
+
+def ended_in(view: View) -> int:
+    """How many runs have ended for good and are not cleared."""
+    return sum(view.archived[status] + view.tallied[status] for status in HARD)
 
 
 def audit(view: View) -> dict[str, object]:

@@ -145,10 +145,15 @@ def _expire(view: View, asked: ExpireRuns) -> Iterator[Fact]:
         yield from clear(view, Clear(free))
 
 
+def is_awaited(view: View, run: Run) -> bool:
+    """Whether the run of its parent has not ended, and may ask for it again."""
+    asker = run_of(view.runs, root_of(run.parent))
+    return asker is not None and not asker.is_settled
+
+
 def _is_needed(view: View, run: Run, spoken_of: Collection[str], called: Collection[str]) -> bool:
     """Whether anybody needs this run, or one of its family. What is live, owes something, or has mail is in memory."""
-    asker = run_of(view.runs, root_of(run.parent))
-    if asker is not None and not asker.is_settled:
+    if is_awaited(view, run):
         return True
     due, count = [run], 0
     while due:

@@ -229,7 +229,7 @@ if TYPE_CHECKING:
     )
     from perdure.policies.repeats import LossRow, RepeatGuard, stop_text
     from perdure.policies.reply_status import REPLY_OPEN, REPLY_TRANSITIONS, ReplyEvent, ReplyStatus
-    from perdure.policies.retention import Due, is_retention_on, retention_due, snapshot_age_max_ms
+    from perdure.policies.retention import PASS, SLICE, Due, is_retention_on, retention_due, snapshot_age_max_ms
     from perdure.policies.retry import backoff_ms, jittered_ms
     from perdure.policies.schedule import (
         CatchUp,

@@ -106,7 +106,7 @@ class Limits:
         INFINITY  # an ended run that is not needed any more is cleared after this time; infinity never
     )
     ended_kept_max: float = (
-        INFINITY  # when more runs have ended, the oldest that are not needed are cleared; infinity off
+        INFINITY  # when more have ended, the oldest that are not needed are cleared, within some seconds; infinity off
     )
 
     id_max: int = 256  # characters of an id

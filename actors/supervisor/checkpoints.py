@@ -14,7 +14,6 @@ Ended runs that are not asked for are let go of afterwards, a few between each t
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
@@ -23,8 +22,8 @@ from perdure.actors.supervisor.replication import Replication
 from perdure.actors.supervisor.snapshot_loader import SnapshotLoader
 from perdure.actors.supervisor.storage_carrier import StorageCarrier
 from perdure.actors.tasks import Tasks
+from perdure.actors.upkeep import upkeep_pause
 from perdure.ledger import (
-    HARD,
     Activation,
     AgentForgotten,
     ExpireRuns,
@@ -34,8 +33,9 @@ from perdure.ledger import (
     Store,
     View,
     activation_from,
-    counts,
     dirty_records,
+    ended_in,
+    is_awaited,
     leave_out_passers,
     meta_of,
     prepare_rows,
@@ -43,7 +43,7 @@ from perdure.ledger import (
     run_from,
 )
 from perdure.ledger.storage.agent_storages import AgentStorages
-from perdure.policies import Due, Limits, is_retention_on, retention_due, snapshot_age_max_ms
+from perdure.policies import PASS, SLICE, Due, Limits, retention_due, snapshot_age_max_ms
 
 _ROWS_AT_ONCE = 50  # made in half a millisecond; a turn goes on in between
 _ROWS_AT_ONCE_MAX = 1_600  # more than a turn has messages, by default
@@ -51,9 +51,8 @@ _LET_GO_AT_ONCE = 500  # runs that leave memory, in some two milliseconds
 _FEW = 500  # rows that the cut makes itself
 _PASSES_MAX = 12  # each finds what has changed since the one before
 _SUSPENDED_S = 30.0  # for so long the wish of a backup holds
-_SLICE = 100  # runs that one sweep clears
-_SCAN = 2_000  # candidates that are read at once
-_PAUSE_S = 30.0  # before the oldest are looked at again, when all were looked at
+_AFTER_PASS_MS = 100  # until it is looked whether what was cleared is gone
+_PAUSE_S = 30.0  # before the oldest are looked at again
 _FAMILIES_MAX = 10_000
 _BEGINNING = (-1, "")
 _FOLLOWS_FROM = 1_000  # facts that the archive lacks before it follows; fewer wait for a question or a checkpoint
@@ -93,7 +92,7 @@ class Checkpoints:
         self._carrier, self._replication = carrier, replication
         self._facts, self._unfollowed = behind, 0
         self._quiet_since_s = 0.0
-        self._begun_s, self._age_max_s = asyncio.get_running_loop().time(), snapshot_age_max_ms(limits) / 1000
+        self._begun_s = asyncio.get_running_loop().time()
         self._due, self._keeps_more = behind > limits.checkpoint_facts, False
         self._next: Callable[[], Awaitable[None]] | None = None  # the step that waits for the end of a turn
         self._at_rest = asyncio.Event()  # no checkpoint is under way
@@ -130,8 +129,10 @@ class Checkpoints:
         """Whether a checkpoint is due: in a quiet moment, when there is something to delete, after many facts, or when the last one is too
         old for what retention has to clear."""
         quiet = now_s - self._quiet_since_s >= self._limits.checkpoint_idle_ms / 1000
-        old = now_s - self._begun_s >= self._age_max_s
+        old = now_s - self._begun_s >= snapshot_age_max_ms(self._limits, ended_in(self._view)) / 1000
         self._due = bool(self.forgetting) or self._facts > (0 if quiet or old else self._limits.checkpoint_facts)
+        if self._due:
+            self._wake()
 
     @property
     def has_step(self) -> bool:
@@ -250,7 +251,7 @@ class Checkpoints:
 # Candidates come from the snapshot, oldest end first. Which of them are still needed is decided in the next turn (`ledger.protocol`), and
 # these are looked at again only after all others. Nothing of this is durable but the tombstones: a death costs a look.
 class RunExpiry:
-    """Clears ended runs that are old, or too many: a few at each sweep, while nothing waits for it."""
+    """Clears ended runs that are old, or too many: a slice in each turn of a pass, while nothing waits for it."""
 
     def __init__(
         self, world: World, view: View, store: Store, limits: Limits, snapshot_loader: SnapshotLoader, checkpoints: Checkpoints,
@@ -259,47 +260,80 @@ class RunExpiry:
         self._world, self._view, self._store, self._limits = world, view, store, limits
         self._snapshot_loader, self._checkpoints = snapshot_loader, checkpoints
         self._now_ms, self._report = now_ms, report
-        self._candidates: deque[Record] = deque()
-        self._after = _BEGINNING
-        self._not_before_s = float("-inf")
+        self._after, self._needed = (
+            _BEGINNING,
+            0,
+        )  # up to which run all were looked at, and how many of these are needed
+        self._anew, self._anew_at_s = 0, float("-inf")  # with which snapshot that began, and when it begins again
+        self._next_ms = -1  # when the next one ended, if that is known
+        self._spent: int | None = None  # how many checkpoints had been taken when the snapshot had no more
+        self._deletes = False  # what a pass has cleared is not gone yet
+        self._asked: ExpireRuns | None = None
+        self._answered = asyncio.Event()
 
-    async def sweep(self) -> None:
+    async def serve(self) -> None:
+        """Make passes (`policies.retention`), each as soon as what the one before has cleared is gone."""
+        while True:
+            await self._pass()
+            await upkeep_pause((_AFTER_PASS_MS if self._deletes else self._limits.sweep_ms) / 1000)
+
+    def seen(self, stimuli: Sequence[Stimulus]) -> None:
+        """These were decided in a turn that is over."""
+        if any(each is self._asked for each in stimuli):
+            self._answered.set()
+
+    async def _pass(self) -> None:
         taken = self._checkpoints.quiet
-        if not is_retention_on(self._limits) or self._view.cleared or taken is None:
+        self._deletes = self._deletes and (bool(self._view.cleared) or taken is None)
+        if self._view.cleared or taken is None or not self._may_have_more(taken):
             return
-        tally = counts(self._view)
-        due = retention_due(self._now_ms(), sum(tally[status] for status in HARD), self._limits)
-        if not due.any or asyncio.get_running_loop().time() < self._not_before_s:
-            return
-        if not self._candidates:
-            search = partial(self._store.settled_before, float("inf"), self._after, _SCAN)
-            self._candidates.extend(await self._world.threads.archive(search))
-            if not self._candidates:
-                self._begin_anew()
-        slice_ = self._next(due)
-        families = await self._families(slice_)
-        called = await self._called(families)
-        if slice_ and self._checkpoints.quiet == taken:  # else some of them may have been deleted meanwhile
-            self._snapshot_loader.remember(families)
-            self._report(ExpireRuns([record.key for record in slice_], called))
-
-    def _next(self, due: Due) -> list[Record]:
-        # If the next candidate is not due, none after it is.
-        chosen: list[Record] = []
-        while self._candidates and len(chosen) < _SLICE:
-            record = self._candidates[0]
-            ended_at_ms = run_from(record).ended_at_ms
-            if not due.has(ended_at_ms, len(chosen)):
-                self._begin_anew()
+        search = partial(self._store.settled_before, float("inf"), self._after, PASS)
+        candidates = await self._world.threads.archive(search)
+        for first in range(0, len(candidates), SLICE):
+            slice_ = self._next(candidates[first : first + SLICE])
+            free = [each for each in slice_ if not is_awaited(self._view, run_from(each))]
+            families = await self._families(free)
+            called = await self._called(families)
+            if not slice_ or self._checkpoints.quiet != taken:  # else some of them may have been deleted meanwhile
                 break
-            chosen.append(self._candidates.popleft())
-            self._after = (ended_at_ms, record.key)
-        return chosen
+            self._snapshot_loader.remember(families)
+            if free:
+                await self._decided(ExpireRuns([record.key for record in free], called))
+            self._after = _place_of(slice_[-1])
+            self._needed += sum(each.key not in self._view.cleared for each in slice_)
+        later = [each for each in candidates if _place_of(each) > self._after]
+        self._next_ms = _place_of(later[0])[0] if later else -1
+        self._spent = taken if not later and len(candidates) < PASS else None
+        self._deletes = bool(self._view.cleared)
+        if self._deletes:
+            self._checkpoints.sweep(asyncio.get_running_loop().time())
 
-    def _begin_anew(self) -> None:
-        self._candidates.clear()
-        self._after = _BEGINNING
-        self._not_before_s = asyncio.get_running_loop().time() + _PAUSE_S
+    # Whether there may be one in the snapshot. Those that were needed are looked at again with the next one, if they are not many.
+    def _may_have_more(self, taken: int) -> bool:
+        due, now_s = self._due(), asyncio.get_running_loop().time()
+        has_next = due.any and taken != self._spent and due.has(self._next_ms, 0)
+        if self._needed > PASS:
+            is_anew = not has_next and now_s >= self._anew_at_s
+        else:
+            is_anew = now_s >= self._anew_at_s or (due.surplus > 0 and taken != self._anew)
+        if due.any and is_anew:
+            self._after, self._needed, self._anew, self._anew_at_s = _BEGINNING, 0, taken, now_s + _PAUSE_S
+        return due.any and (is_anew or has_next)
+
+    def _due(self) -> Due:
+        return retention_due(self._now_ms(), ended_in(self._view), self._limits)
+
+    def _next(self, candidates: list[Record]) -> list[Record]:
+        # If the next candidate is not due, none after it is.
+        due = self._due()
+        return [each for nth, each in enumerate(candidates) if due.has(_place_of(each)[0], nth)]
+
+    async def _decided(self, asked: ExpireRuns) -> None:
+        # No turn has two slices.
+        self._asked = asked
+        self._answered.clear()
+        self._report(asked)
+        await self._answered.wait()
 
     async def _families(self, records: list[Record]) -> list[Record]:
         found = due = records
@@ -313,3 +347,7 @@ class RunExpiry:
         children = [run_from(record).child for record in records]
         rows = await self._world.threads.archive(partial(self._store.records, "agents", children)) if children else []
         return [row.key for row in rows if row.body and activation_from(row).called]
+
+
+def _place_of(record: Record) -> tuple[int, str]:
+    return run_from(record).ended_at_ms, record.key

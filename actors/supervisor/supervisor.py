@@ -96,7 +96,16 @@ from perdure.ledger import (
     steer,
 )
 from perdure.ledger.storage.agent_storages import AgentStorages
-from perdure.policies import CommitPace, LedgerTime, Limits, linger_ms, pace_after, turn_size_after, with_leap
+from perdure.policies import (
+    CommitPace,
+    LedgerTime,
+    Limits,
+    is_retention_on,
+    linger_ms,
+    pace_after,
+    turn_size_after,
+    with_leap,
+)
 
 if TYPE_CHECKING:  # it needs what reaches buckets
     from perdure.ledger import ReplicatedStore
@@ -174,6 +183,8 @@ class Supervisor:
             await self._boot()
             for job in (self._turns(), self._sweeps(), self._timers(), self.pool.heartbeat.serve()):
                 self._tasks.start(job)
+            if is_retention_on(self.limits):
+                self._tasks.start(self.expiry.serve())
             if self._replication is not None:
                 self._tasks.start(self._replication.serve())
                 self._tasks.start(self._replication.watch())
@@ -317,6 +328,7 @@ class Supervisor:
         await self._perform(touched)
         self.sessions.seq = self.view.seq
         self._after_commit(rows, touched)
+        self.expiry.seen(seen)
         for session in {session.peer_id: session for session, _, _ in arrived}.values():
             session.committed()
         self.sessions.flush()
@@ -558,7 +570,6 @@ class Supervisor:
             self.node_drains.look()
             self.checkpoints.sweep(now)
             self._forget_silent_clients()
-            await self.expiry.sweep()
             self.publisher.measure(self.world.metrics)
 
     def _forget_silent_clients(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from perdure.actors import Agent, KillPoint, Occurrence, RunContext, RunInfo, RunResult, exposed
+from perdure.ledger import ended_in
 from perdure.ledger.storage.agent_storages import MemoryDisk
 from perdure.policies import Limits
 from tests.actors.cast import Boss, Sleeper, Worker
@@ -223,3 +224,52 @@ def test_what_was_cleared_is_gone_from_the_disk_by_one_synchronisation_for_many_
 def test_the_bounds_are_numbers() -> None:
     with pytest.raises(Exception, match="ended_kept_ms"):
         Limits(ended_kept_ms=-1)
+
+
+class Many(Agent):
+    """Asks for many runs at once, again and again; returns when it was over."""
+
+    async def run(self, input: dict[str, int], run: RunContext) -> int:
+        done = 0
+        for _ in range(input["times"]):
+            done += len(await self.run_agent_tools([(Worker, {"steps": 0})] * input["many"]))
+            await asyncio.sleep(input["pause_s"])
+        return done
+
+
+MANY = replace(ROOMY, ended_kept_max=100)
+
+
+def ended(stage: Stage) -> int:
+    return ended_in(stage.view)
+
+
+async def settled_s(stage: Stage, most: int) -> float:
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    while ended(stage) > most:
+        await asyncio.sleep(0.5)
+    return loop.time() - began_s
+
+
+def test_many_runs_that_are_too_many_go_within_seconds() -> None:
+    async def story(stage: Stage) -> None:
+        many = await stage.client.run(Many, {"times": 1, "many": 600, "pause_s": 1}, run_id="many")
+        assert many.output == 600
+        assert ended(stage) > 600, "while their parent's run may ask for them again"
+        assert await settled_s(stage, 100) < 15
+        assert ended(stage) == 100
+
+    play(story, limits=MANY)
+
+
+def test_a_directory_that_is_never_quiet_keeps_not_many_more_than_it_may() -> None:
+    async def story(stage: Stage) -> None:
+        most = 0
+        for n in range(20):
+            await stage.client.run(Many, {"times": 1, "many": 20, "pause_s": 2}, run_id=f"many{n}")
+            most = max(most, ended(stage))
+        assert 20 < most < 20 + 10 * 20, "what has ended since the snapshot, which is ten seconds old"
+        assert await settled_s(stage, 20) < 15
+
+    play(story, limits=replace(MANY, ended_kept_max=20, checkpoint_idle_ms=3_000))
