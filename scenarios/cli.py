@@ -224,7 +224,7 @@ def _play(output: tuple[TextIO, TextIO]) -> None:
         sys.exit(code_of(stop))
     except OSError as problem:
         bring_out(*output)  # which exits if it is the output that cannot be written
-        if problem.errno not in (*FULL, *NOT_ALLOWED):
+        if problem.errno not in (*FULL, *NOT_ALLOWED, errno.EBADF):
             raise
         place = problem.filename or "what is printed, or a file that is written"
         advice = "free some space" if problem.errno in FULL else "check its path, owner and permissions"
@@ -233,9 +233,10 @@ def _play(output: tuple[TextIO, TextIO]) -> None:
 
 
 def have_streams() -> None:
-    """See that there is an input, which may have been closed (`<&-`), and an output, which says also what its encoding lacks."""
+    """See that there is an input, which may have been closed (`<&-`), and an output, which says also what its encoding lacks. Where the
+    output was closed (`>&-`) there is one that cannot be written."""
     sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # noqa: PTH123, SIM115 - for the life of the process
-    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
+    sys.stdout = sys.stdout or open(os.open(os.devnull, os.O_RDONLY), "w", encoding="utf-8")  # noqa: PTH123, SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -88,7 +88,7 @@ class Backup:
         self._held: object = None
         self._entries: dict[str, ManifestEntry] = {}
         self._reader = CopyReader()
-        self._copied = 0
+        self._copied: dict[str, int] = {}  # bytes of new pieces; of some that were copied twice, this backup needs one
         self._findings: dict[str, str] = {}
 
     def make(self, made_at_ms: int) -> BackupSummary:
@@ -137,7 +137,8 @@ class Backup:
         manifest = Manifest(name_after(names), str(self._data), cut.seq, made_at_ms, entries)
         write_manifest(self._target, manifest)
         size = sum(part.size for entry in entries.values() for part in entry.parts)
-        return BackupSummary(manifest.name, cut.seq, len(kept), size, self._copied, list(self._findings.values()))
+        copied = sum(self._copied.get(piece, 0) for piece in {*manifest.pieces()})
+        return BackupSummary(manifest.name, cut.seq, len(kept), size, copied, list(self._findings.values()))
 
     def _compare(self, entries: dict[str, ManifestEntry], reported: dict[str, int]) -> None:
         # A backup does not mend what is wrong with the directory already, so it is told.
@@ -206,7 +207,7 @@ class Backup:
                 piece, is_new = self._target.put_piece(body)
                 pieces.append(piece)
                 size += len(body)
-                self._copied += len(body) * is_new
+                self._copied |= {piece: len(body)} if is_new else {}
                 if size > PIECE_MAX:
                     self._is_held()  # a large file takes its time
         return FilePart(ending, size, pieces)

@@ -47,6 +47,15 @@ def instant(at_ms: float) -> str:
     return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
+def _brief(at_ms: float) -> str:
+    # Who reads it on a terminal knows what day it is.
+    whole = instant(at_ms)
+    if not sys.stdout.isatty():
+        return whole
+    today = f"{datetime.now(UTC):%Y-%m-%d} "
+    return whole.removeprefix(today) if whole.startswith(today) else whole[: -len(":00 UTC")]
+
+
 def equation(told: dict[str, Any]) -> str:
     return f"{told['enqueued']} enqueued = " + " + ".join(f"{told[way]} {way}" for way in WAYS)
 
@@ -73,7 +82,7 @@ def print_live(runs: Iterable[dict[str, Any]]) -> None:
 
 def print_runs(runs: Iterable[dict[str, Any]]) -> None:
     titles = ("run", "agent", "status", "attempt", "asked for at", "took", "outcome")
-    print_table(titles, map(_cells, runs))
+    print_table(titles, map(_cells, runs), whole=4)
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
@@ -83,7 +92,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     words = "" if row.get("undoing") else told.get("reason") or told.get("error") or told.get("summary") or ""
     outcome = shortened(words)
     return (
-        row["run_id"], row["agent_type"], row["status"], str(row["attempt"]), instant(asked_ms), took, outcome or _progress(row),
+        row["run_id"], row["agent_type"], row["status"], str(row["attempt"]), _brief(asked_ms), took, outcome or _progress(row),
     )  # fmt: skip
 
 
@@ -125,12 +134,15 @@ def _progress(row: dict[str, Any]) -> str:
     return f"{fraction:.0%} {phase}".rstrip() if fraction is not None else phase
 
 
-def print_table(titles: Iterable[str], rows: Iterable[tuple[str, ...]]) -> None:
-    """A table that never cuts its first column: ids are copied from it. On a narrow terminal the widest of the others are cut."""
+def print_table(titles: Iterable[str], rows: Iterable[tuple[str, ...]], whole: int = 0) -> None:
+    """A table that never cuts its first column: ids are copied from it. On a narrow terminal the widest of the others are cut, but for the
+    one at `whole`."""
     console = Terminal(width=None if sys.stdout.isatty() else PIPE_COLUMNS, highlight=False, markup=False)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     heads, cells = list(titles), [tuple(map(_in_a_row, row)) for row in rows]
-    for place, (title, width) in enumerate(zip(heads, _widths([tuple(heads), *cells], console.width), strict=True)):
+    for place, (title, width) in enumerate(
+        zip(heads, _widths([tuple(heads), *cells], console.width, whole), strict=True)
+    ):
         table.add_column(title, no_wrap=place > 0, overflow="ellipsis" if place else "fold", width=width)
     for row in cells:
         table.add_row(*row)
@@ -143,12 +155,14 @@ def _in_a_row(cell: str) -> str:
     return harmless(cell.replace("\r", r"\r").replace("\n", r"\n").replace("\t", r"\t"))
 
 
-def _widths(rows: list[tuple[str, ...]], most: int) -> list[int]:
+def _widths(rows: list[tuple[str, ...]], most: int, whole: int) -> list[int]:
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     excess = sum(widths) + 2 * len(widths) - most
-    while excess > 0 and max(widths[1:], default=0) > LEAST_COLUMN:
-        widths[widths.index(max(widths[1:]), 1)] -= 1
-        excess -= 1
+    for _ in range(excess):
+        width, at = max(((width, -at) for at, width in enumerate(widths) if at not in (0, whole)), default=(0, 0))
+        if width <= LEAST_COLUMN:
+            break
+        widths[-at] -= 1
     return widths
 
 

@@ -92,6 +92,17 @@ def test_only_what_has_changed_is_copied_again(data: Path, target: BackupTarget,
         assert value_of(tmp_path / f"copy {name}", ANNA) == value
 
 
+def test_what_was_copied_and_has_changed_before_the_cut_does_not_count(data: Path, target: BackupTarget) -> None:
+    class Late(ColdSteward):
+        def cut(self) -> object:
+            written(data, ANNA, 2, "late" * 200)
+            return super().cut()
+
+    with Late(data, None) as steward:
+        made = Backup(data, target, steward, print).make(1)
+    assert 0 < made.copied <= made.size
+
+
 def test_an_interrupted_backup_is_none_and_the_next_one_uses_what_it_copied(
     data: Path, target: BackupTarget, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -13,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, fields
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -72,7 +74,7 @@ from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.policies import Limits
 from perdure.scenarios.cli import app, main
 from perdure.scenarios.commands.opening import ColdLedger
-from perdure.scenarios.commands.shown import print_table
+from perdure.scenarios.commands.shown import print_runs, print_table
 from perdure.scenarios.exits import Terminated
 from perdure.scenarios.stories import fan_out
 from perdure.scenarios.stories.engine import playing
@@ -475,6 +477,24 @@ def test_a_narrow_terminal_cuts_other_columns_than_the_ids(
     assert [line.split()[0] for line in lines] == ["id", "a-long-id:1", "b:1"]
     assert [line.split()[-1] for line in lines] == ["of", "me", "you"]
     assert max(map(cell_len, lines)) <= columns
+
+
+def test_a_narrow_terminal_shows_when_each_run_was_asked_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = datetime.now(UTC)
+    run = {
+        "run_id": "import-2026-11-27-0001", "agent_type": "shop.imports:Importer", "status": "completed", "attempt": 1,
+        "completed_at_ms": 0, "outcome": {"summary": "a long summary of what was imported " * 3}, "progress": None,
+    }  # fmt: skip
+    runs = [run | {"started_at_ms": at.timestamp() * 1000} for at in (now, now - timedelta(days=3))]
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    print_runs(runs)
+    lines = [re.sub(r"\x1b\[\d+m", "", line).rstrip() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert max(map(cell_len, lines)) <= 80
+    assert f"{now:%H:%M:%S} UTC" in lines[1]
+    assert f"{now - timedelta(days=3):%Y-%m-%d %H:%M}" in lines[2]
 
 
 def listed(*words: str | Path) -> list[str]:

@@ -132,7 +132,11 @@ def test_a_command_without_standard_files_asks_nobody_and_says_what_it_can(data:
     told = shell('perdure cancel --all --data "$D" <&-', data)
     assert told.returncode == 2
     assert "nobody is there to be asked" in told.stderr
-    assert shell('perdure ps --all --data "$D" <&- >&- 2>&-', data).returncode == 0
+    assert shell('perdure ps --all --data "$D" <&- >&- 2>&-', data).returncode == 1, "nobody can have read it"
+    for options in ("", "--json"):
+        told = shell(f'perdure ps --all {options} --data "$D" >&-', data)
+        assert (told.returncode, "what is printed" in told.stderr) == (1, True), told.stderr
+        assert "Traceback" not in told.stderr
 
 
 @pytest.fixture
