@@ -172,12 +172,17 @@ class RayCluster:
         found = {name: of_ray & set(with_command(mark)) for name, mark in (("gcs", GCS), ("raylet", RAYLET))}
         return {name: min(processes) for name, processes in found.items() if processes}
 
+    @property
+    def ends_with_this(self) -> bool:
+        """Whether its Ray ends when this is closed."""
+        return not self._closed and self.own and DRIVER.is_last(self._member)
+
     # Leave. In a Ray of our own the supervisor and the hosts put everything away first, and the last one to leave ends it.
     def close(self) -> None:
         if self._closed:
             return
-        self._closed = True
-        if self.own and DRIVER.is_last(self._member):
+        ends, self._closed = self.ends_with_this, True
+        if ends:
             with contextlib.suppress(SupervisorUnreachable, TimeoutError):  # then no actor is left to be stopped
                 self.stop_actors()
         DRIVER.leave(self._member)

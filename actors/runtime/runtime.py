@@ -43,6 +43,7 @@ from perdure.actors.runtime.bulk import RunFilter
 from perdure.actors.runtime.client import Client
 from perdure.actors.runtime.data_directory import check_program, data_directory
 from perdure.actors.runtime.packing import Packer
+from perdure.actors.runtime.stopping import come_to_rest
 from perdure.actors.tasks import Pending, awaited
 from perdure.actors.threads import awaitable, wait_for
 from perdure.ledger import (
@@ -229,6 +230,12 @@ class RuntimeSession:
             return job()
         return wait_for(self.submit(_as_coroutine(job)))
 
+    def come_to_rest(self) -> None:
+        """Before the Ray ends with this, let agents that have nothing to do say how far their storages have come: a storage that is lost
+        afterwards is missed. What is at work is waited for shortly."""
+        if self.cluster.ends_with_this and self.is_open and threading.current_thread() is not self._thread:
+            wait_for(self.submit(come_to_rest(self.client)))
+
     def close(self) -> None:
         # a copy in a forked process ends nothing
         if not self.is_ours:
@@ -404,6 +411,7 @@ class Runtime:
         `RuntimeClosed`. In a forked process it ends nothing."""
         session, self._session = self._session, None
         if session is not None and session.is_ours:
+            session.come_to_rest()
             session.close()
             session.cluster.close()
 

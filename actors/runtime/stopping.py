@@ -35,6 +35,7 @@ from perdure.policies import Limits
 
 ANSWER_S: Final = 5.0  # for a supervisor to answer
 REST_S: Final = 0.5  # for idle agents to leave, even with a shorter `patience_s`
+BRIEF_S: Final = 0.01  # between two looks of a program that leaves
 LOOK_S: Final = 0.2  # between two looks at what is still at work
 DEATH_S: Final = 5.0  # for killed processes to be gone
 
@@ -124,6 +125,16 @@ async def _wait_for_rest(client: Client, patience_s: float, on_wait: Callable[[i
         await asyncio.sleep(LOOK_S)
         told = await _ask(client)
     return int(told["at_work"] + told["waiting"])
+
+
+async def come_to_rest(client: Client) -> None:
+    """Let what has nothing to do leave, for a moment, and wait until it has."""
+    with suppress(TimeoutError, PerdureError):
+        async with asyncio.timeout(REST_S):
+            told = await _ask(client)
+            while told["at_work"]:
+                await asyncio.sleep(BRIEF_S)
+                told = await _ask(client)
 
 
 async def _ask(client: Client) -> Fields:

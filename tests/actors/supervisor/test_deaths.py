@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from perdure.actors import KillPoint
+from perdure.actors.runtime.stopping import come_to_rest
+from perdure.ledger import StorageLost
 from tests.actors.cast import Boss, Sleeper, Worker
 from tests.kit import Moment, Stage, address, play
 
@@ -198,3 +200,18 @@ def test_hosts_that_ended_with_everything_else_are_no_warning(
         play(story)
     told = {record.levelname for record in caplog.records if "has ended: " in record.getMessage()}
     assert told == ({"INFO"} if everything_ended else {"WARNING"})
+
+
+def test_before_a_ray_ends_idle_agents_say_how_far_they_have_come_so_that_a_lost_storage_is_missed() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.call(Boss, "told")
+        assert stage.host_of(address(Boss, "p"))
+        await come_to_rest(stage.client)
+        assert not stage.host_of(address(Boss, "p"))
+        stage.laboratory.disk.erase(address(Boss, "p"), None)
+        stage.simulation.kill("supervisor")
+        await asyncio.sleep(20)
+        with pytest.raises(StorageLost):
+            await stage.call(Boss, "told")
+
+    play(story)
