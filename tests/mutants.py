@@ -333,7 +333,7 @@ MUTANTS = (
            "test_commits_without_facts_are_followed_by_a_checkpoint_too"),
     Mutant("actors.host.tenant:Tenant.look", "removed call", "until_durable",
            "test_what_a_host_answers_itself_waits_until_it_is_durable"),
-    Mutant("actors.supervisor.queries:MachineLogs.read", "never", "folder folder_key",
+    Mutant("actors.supervisor.queries:MachineLogs.read", "never", "folder is_own",
            "test_the_lines_of_all_machines_are_told_in_order_with_the_machine_unless_it_is_this_one"),
     Mutant("actors.supervisor.intake:Intake.refuse_waiting", "never", "LogsRead",
            "test_lines_are_told_while_the_bucket_does_not_answer"),

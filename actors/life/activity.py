@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 from perdure.actors.life.run_context import RunContext
-from perdure.actors.life.steps import WORK, Work
+from perdure.actors.life.steps import WORK, PieceOfWork
 from perdure.actors.life.waits import RemembersWaits, Waits
 from perdure.actors.tasks import OWNER
 from perdure.ledger import derived_run_id
 
 
 @dataclass(slots=True)
-class Activity(Work):
+class Activity(PieceOfWork):
     """One piece of an agent's work. `run` is set inside a run: what is reported is reported of it. With `is_repeated`, the
     runtime may break it off, and enters it again then. `began_by` names the person who has it done, where that is known, for the runs that
     it requests. `within` is the origin of the work that this is a part of, and `fiber` whose body it is. Without any activity, code does
@@ -45,7 +45,7 @@ class Activity(Work):
 CALL: ContextVar[str] = ContextVar("perdure_call", default="")
 """The call of a tool that is executed in its agent's own process; its milestones are counted apart."""
 
-ACTIVITY = cast("ContextVar[Activity | None]", WORK)  # steps know no more of it than `Work`
+ACTIVITY = cast("ContextVar[Activity | None]", WORK)  # steps know no more of it than `PieceOfWork`
 
 
 class Whose(NamedTuple):

@@ -61,7 +61,7 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Work:
+class PieceOfWork:
     """A piece of an agent's work. `origin` names it, also when it is done again; `step` is the key of the step whose job it is."""
 
     origin: str
@@ -75,7 +75,7 @@ class Work:
         return next(self.asked.get(key) or self.asked.setdefault(key, count()))
 
 
-WORK: ContextVar[Work | None] = ContextVar("perdure_work", default=None)
+WORK: ContextVar[PieceOfWork | None] = ContextVar("perdure_work", default=None)
 
 
 @contextmanager
@@ -126,11 +126,11 @@ class _Ended(NamedTuple):
 
 Outcome: TypeAlias = tuple[object, Exception | None]
 _Plan: TypeAlias = Generator[_Deed, Outcome, object]
-ORDER: Final = "\0order"  # before the number of an `Order`
+ORDER: Final = "\0order"  # before the number of an `KeptOrder`
 RECORD: Final = "\0record\0"  # before the key of a step: what is remembered beside its value
 
 
-class Order:
+class KeptOrder:
     """What has come at one place, one after the other. It is remembered before whatever is done with it, so it need not be waited for."""
 
     def __init__(
@@ -536,9 +536,9 @@ class RemembersSteps:
             nth = self._called[slot] = self._called.get(slot, 0) + 1
         return f"{slot}\0{told_apart(nth)}"
 
-    def order(self) -> Order:
+    def order(self) -> KeptOrder:
         """The order in which what was begun at this place has come."""
-        return Order(self._occurrence(ORDER), self._remembered, self._note_down)
+        return KeptOrder(self._occurrence(ORDER), self._remembered, self._note_down)
 
     def _boundary(self) -> None:
         """A place at which the work may be left, to be entered again later."""

@@ -75,7 +75,10 @@ class Hub:
     def cluster(self) -> RayCluster:
         deployment = SimpleNamespace(code_dir=None)
         return cast(
-            "RayCluster", SimpleNamespace(deployment=deployment, is_local=True, transport=lambda: self, close=self.left)
+            "RayCluster",
+            SimpleNamespace(
+                deployment=deployment, is_local=True, ends_with_this=False, transport=lambda: self, close=self.left
+            ),
         )
 
     def left(self) -> None:
