@@ -154,6 +154,8 @@ class BucketStore(DuckDBStore):
     carries_storages = True
     root_bytes = 64 << 20
     """Bytes of commits after which a root is due."""
+    root_facts = 200_000
+    """Facts after which a root is due: whoever begins reads in a second or two what is not in one."""
     root_s = 600.0
     """Seconds after which a root is due, if there was a commit."""
     keep_s = 86_400.0
@@ -473,8 +475,10 @@ class BucketStore(DuckDBStore):
             super()._fold(con)
 
     def _is_due(self) -> bool:
-        is_late = self._committed - self._rooted > self.root_bytes or self._now_s() - self._rooted_s >= self.root_s
-        return self._is_whole and self._is_behind and is_late
+        rooted_seq = 0 if self._snapshot is None else self._snapshot.mark.seq
+        is_much = self._committed - self._rooted > self.root_bytes or self._followed.seq - rooted_seq >= self.root_facts
+        is_late = self._now_s() - self._rooted_s >= self.root_s
+        return self._is_whole and self._is_behind and (is_much or is_late)
 
     def _publish(self, con: duckdb.DuckDBPyConnection) -> None:
         """Fold, put the database's file into the bucket as it is then, and announce it.

@@ -145,6 +145,19 @@ def test_of_a_cache_of_an_earlier_root_what_has_not_changed_is_not_fetched(
     assert (tmp_path / "a" / DATABASE).read_bytes() == (tmp_path / "b" / DATABASE).read_bytes()
 
 
+def test_a_root_is_due_after_so_many_facts_that_whoever_begins_would_read_them_for_long(tmp_path: Path) -> None:
+    cloud = Cloud()
+    store = opened(tmp_path / "a", cloud)
+    store.root_facts = 30
+    roots = []
+    for first in range(1, 80, 20):
+        append(store, first, first + 19)
+        store.checkpoint(b"m", first, [], [])
+        roots.append(len(cloud.names("root")))
+    assert roots == [0, 1, 1, 2]
+    assert found(opened(tmp_path / "b", cloud)) == list(range(1, 81))
+
+
 def test_when_a_piece_cannot_be_read_none_is_written_any_more(tmp_path: Path) -> None:
     begun: list[int] = []
 

@@ -152,6 +152,7 @@ def number(pattern: str, text: str = CLUSTER.prose) -> float:
 def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
     assert number(r"not answered for (\d+) s") == UNREACHABLE_S
     assert number(r"after (\d+) MB of commits") == BucketStore.root_bytes >> 20
+    assert (", 200,000 facts," in CLUSTER.prose, BucketStore.root_facts) == (True, 200_000)
     assert ("or ten minutes" in CLUSTER.prose, BucketStore.root_s) == (True, 600)
     assert number(r"at work (\d+) s before the end") * 1000 == MOVE_MS
     assert ("empty for a minute" in CLUSTER.prose, Limits().host_idle_ms) == (True, 60_000)
