@@ -316,9 +316,7 @@ class Supervisor:
         touched = list(self.view.touched)
         self.view.touched.clear()
         arm(self.view, touched, self.limits)
-        commit_ms = await self._append(rows, payloads)
-        if any(isinstance(each.message, CallAnswered) for each in arrived):  # it speaks of what an agent has written
-            commit_ms += await self._until_followed()
+        commit_ms = await self._append(rows, payloads) + await self._until_answers_may_go(arrived)
         self.sessions.made_durable(arrived)
         if self._carrier is not None:
             if commit_ms:
@@ -489,6 +487,10 @@ class Supervisor:
         self.world.faults.at(KillPoint.AFTER_COMMIT)
         self.checkpoints.committed(count + len(patches))
         return took_ms
+
+    # An answer of a call speaks of what an agent has written.
+    async def _until_answers_may_go(self, arrived: Sequence[Arrived]) -> float:
+        return await self._until_followed() if any(isinstance(each.message, CallAnswered) for each in arrived) else 0.0
 
     # Wait until the bucket is no further behind than it may be; how many milliseconds that took.
     async def _until_followed(self) -> float:
