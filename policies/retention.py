@@ -47,7 +47,7 @@ def is_retention_on(limits: Limits) -> bool:
     return math.isfinite(limits.ended_kept_ms) or math.isfinite(limits.ended_kept_max)
 
 
-def snapshot_age_max_ms(limits: Limits, ended: int = 0) -> float:
+def snapshot_age_max_ms(limits: Limits, ended: int) -> float:
     """How old the snapshot may become in a directory that is never quiet and has so many ended runs; infinity where nothing is cleared."""
     if not is_retention_on(limits):
         return math.inf

@@ -40,13 +40,8 @@ from perdure.policies.retry import backoff_ms
 
 MISSED_COUNTED_MAX = 1_000  # missed ticks of a cron schedule are counted up to this
 CRON_CHARS_MAX = 256
-CRON_FIELDS = {
-    "minute": 60,
-    "hour": 24,
-    "day of month": 31,
-    "month": 12,
-    "day of week": 7,
-}  # and how many values each has
+# And how many values each has.
+CRON_FIELDS = {"minute": 60, "hour": 24, "day of month": 31, "month": 12, "day of week": 7}
 
 
 class CatchUp(StrEnum):

@@ -15,12 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final, NamedTuple, Protocol, cast
 
-_RUN_AS_THEY_ARE: Final = (
-    "capture",
-    "debug",
-    "prun",
-    "time",
-)  # cell magics, whose cells define what they define without
+# Cell magics whose cells define what they would define without.
+_RUN_AS_THEY_ARE: Final = ("capture", "debug", "prun", "time")
 
 
 class _Shell(Protocol):

@@ -180,16 +180,17 @@ class Dispatch:
         finished = asyncio.Queue[int]()
         for at, future in enumerate(futures):
             future.add_done_callback(partial(_note, finished, at))
-        left = dict.fromkeys(range(len(asked)))
+        places = {entry.request.run_id: at for at, entry in enumerate(asked)}
+        left = {*range(len(asked))}
         while left:
             known = None if order is None else order.next_known()
-            at = next((at for at in left if asked[at].request.run_id == known), -1)
+            at = -1 if known is None else places.get(known, -1)
             with self._waiting(asked):
-                if at >= 0:
+                if at in left:
                     await asyncio.wait([futures[at]])
                 while at not in left:
                     at = await finished.get()
-            del left[at]
+            left.remove(at)
             if order is not None and known is None:
                 await self._life.written(partial(order.add, asked[at].request.run_id))
             yield cast("RunResult", await self._end(asked[at], futures[at]))

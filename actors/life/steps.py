@@ -126,7 +126,7 @@ class _Ended(NamedTuple):
 
 Outcome: TypeAlias = tuple[object, Exception | None]
 _Plan: TypeAlias = Generator[_Deed, Outcome, object]
-ORDER: Final = "\0order"  # before the number of an `KeptOrder`
+ORDER: Final = "\0order"  # before the number of a `KeptOrder`
 RECORD: Final = "\0record\0"  # before the key of a step: what is remembered beside its value
 
 
@@ -340,8 +340,8 @@ class RemembersSteps:
                     continue
                 if verdict is StepVerdict.BEGIN:
                     record = yield from self._begin(name, called.key, record, care)
-                    tried_before = f"\0try {record.round} {record.failures}" if record.failures else ""
-                    value, problem = yield _Deed(job, record.deadline_ms, called.key + tried_before)
+                    nth_try = f"\0try {record.round} {record.failures}" if record.failures else ""
+                    value, problem = yield _Deed(job, record.deadline_ms, called.key + nth_try)
                     self._life.faults.at(KillPoint.MID_RUN, f"step {name} done")
                 else:
                     value, problem = yield from self._probed(name, record, care)
@@ -568,9 +568,8 @@ def told_apart(nth: int) -> int:
     work = WORK.get()
     if work is None or not work.step:
         return nth
-    return (
-        int.from_bytes(blake2b(work.step.encode(), digest_size=5).digest()) << 10
-    ) + nth  # below 2^53, as questions are numbered
+    place = int.from_bytes(blake2b(work.step.encode(), digest_size=5).digest())
+    return (place << 10) + nth  # below 2^53, as questions are numbered
 
 
 def step_name(key: str) -> str:

@@ -51,7 +51,7 @@ IN_FLIGHT_MAX = 2
 MOMENT_S = 0.15  # an exchange costs one or two milliseconds of processor time
 LATER_S = 0.02  # what an agent does first when it has woken is done by then
 ANSWER_S = 0.001  # an instant child has ended by then, and its parent has asked for the next one
-# Between two tries to reach the supervisor, in ms. One that was killed is back within seconds, so that it is asked for often meanwhile.
+# Between two tries to reach the supervisor, in ms. One that was killed is back within seconds, so it is asked for often at first.
 PAUSE_MS, SOON_MS, LATER_MS = 20, 160, 1_000
 BACK_S = 10.0
 

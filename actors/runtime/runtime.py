@@ -43,7 +43,7 @@ from perdure.actors.runtime.bulk import RunFilter
 from perdure.actors.runtime.client import Client
 from perdure.actors.runtime.data_directory import check_program, data_directory
 from perdure.actors.runtime.packing import Packer
-from perdure.actors.runtime.stopping import come_to_rest
+from perdure.actors.runtime.stopping import let_idle_agents_leave
 from perdure.actors.tasks import Pending, awaited
 from perdure.actors.threads import awaitable, wait_for
 from perdure.ledger import (
@@ -230,11 +230,11 @@ class RuntimeSession:
             return job()
         return wait_for(self.submit(_as_coroutine(job)))
 
-    def come_to_rest(self) -> None:
+    def let_idle_agents_leave(self) -> None:
         """Before the Ray ends with this, let agents that have nothing to do say how far their storages have come: a storage that is lost
         afterwards is missed. What is at work is waited for shortly."""
         if self.cluster.ends_with_this and self.is_open and threading.current_thread() is not self._thread:
-            wait_for(self.submit(come_to_rest(self.client)))
+            wait_for(self.submit(let_idle_agents_leave(self.client)))
 
     def close(self) -> None:
         # a copy in a forked process ends nothing
@@ -411,7 +411,7 @@ class Runtime:
         `RuntimeClosed`. In a forked process it ends nothing."""
         session, self._session = self._session, None
         if session is not None and session.is_ours:
-            session.come_to_rest()
+            session.let_idle_agents_leave()
             session.close()
             session.cluster.close()
 

@@ -127,7 +127,7 @@ async def _wait_for_rest(client: Client, patience_s: float, on_wait: Callable[[i
     return int(told["at_work"] + told["waiting"])
 
 
-async def come_to_rest(client: Client) -> None:
+async def let_idle_agents_leave(client: Client) -> None:
     """Let what has nothing to do leave, for a moment, and wait until it has."""
     with suppress(TimeoutError, PerdureError):
         async with asyncio.timeout(REST_S):

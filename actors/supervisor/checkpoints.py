@@ -260,10 +260,8 @@ class RunExpiry:
         self._world, self._view, self._store, self._limits = world, view, store, limits
         self._snapshot_loader, self._checkpoints = snapshot_loader, checkpoints
         self._now_ms, self._report = now_ms, report
-        self._after, self._needed = (
-            _BEGINNING,
-            0,
-        )  # up to which run all were looked at, and how many of these are needed
+        self._after = _BEGINNING  # up to which run all were looked at
+        self._needed = 0  # how many of these are
         self._anew, self._anew_at_s = 0, float("-inf")  # with which snapshot that began, and when it begins again
         self._next_ms = -1  # when the next one ended, if that is known
         self._spent: int | None = None  # how many checkpoints had been taken when the snapshot had no more

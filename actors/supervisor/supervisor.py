@@ -490,7 +490,9 @@ class Supervisor:
 
     # An answer of a call speaks of what an agent has written.
     async def _until_answers_may_go(self, arrived: Sequence[Arrived]) -> float:
-        return await self._until_followed() if any(isinstance(each.message, CallAnswered) for each in arrived) else 0.0
+        is_late = self._replication is not None and self._replication.is_late
+        is_told = is_late and any(isinstance(each.message, CallAnswered) for each in arrived)
+        return await self._until_followed() if is_told else 0.0
 
     # Wait until the bucket is no further behind than it may be; how many milliseconds that took.
     async def _until_followed(self) -> float:

@@ -161,9 +161,8 @@ class ReplicatedStore(DuckDBStore):
         self._cut: list[tuple[Commit, float]] = []  # and not put yet
         self._found: list[Patch] = []
         self._looked_s = 0.0  # what agents have written until then was found
-        self._unfound_s: float | None = (
-            None  # since when they may have written what is not put; None if there was nothing
-        )
+        # Since when they may have written what is not put; None if there was nothing.
+        self._unfound_s: float | None = None
         self._checkpoints: deque[Callable[[], None]] = deque()  # not cut yet
         self._checkpoints_cut: list[Callable[[], None]] = []
         self._checkpoints_due: deque[Callable[[], None]] = deque()

@@ -33,8 +33,9 @@ class PastStore(BucketStore):
         self._check_prefix()
         self._life = JournalLife(b"")
         begun = self._found()
-        self.slot, self._root, self.at_ms = self._life.chain.slot, begun.root, _last_ms(begun)
+        self.slot, self._root = self._life.chain.slot, begun.root
         self._take_up(begun)
+        self.at_ms = self._at_ms
 
     def see(self) -> None:
         """See that there is a ledger, without what is in it. Raises as `boot`."""

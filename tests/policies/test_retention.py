@@ -29,8 +29,8 @@ def test_the_oldest_are_due_when_there_are_too_many() -> None:
 def test_the_snapshot_follows_within_a_tenth_of_the_age_that_is_kept_a_minute_at_least_and_ten_at_most() -> None:
     hour_ms = 3_600_000
     kept_ms = {1: 60_000, hour_ms: hour_ms // 10, 24 * hour_ms: 600_000, float("inf"): float("inf")}
-    assert {each: snapshot_age_max_ms(Limits(ended_kept_ms=each)) for each in kept_ms} == kept_ms
-    assert snapshot_age_max_ms(Limits(ended_kept_max=5)) == 600_000
+    assert {each: snapshot_age_max_ms(Limits(ended_kept_ms=each), 0) for each in kept_ms} == kept_ms
+    assert snapshot_age_max_ms(Limits(ended_kept_max=5), 0) == 600_000
 
 
 def test_the_snapshot_follows_within_ten_seconds_while_there_are_too_many() -> None:

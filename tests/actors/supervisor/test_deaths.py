@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from perdure.actors import KillPoint
-from perdure.actors.runtime.stopping import come_to_rest
+from perdure.actors.runtime.stopping import let_idle_agents_leave
 from perdure.ledger import StorageLost
 from tests.actors.cast import Boss, Sleeper, Worker
 from tests.kit import Moment, Stage, address, play
@@ -206,7 +206,7 @@ def test_before_a_ray_ends_idle_agents_say_how_far_they_have_come_so_that_a_lost
     async def story(stage: Stage) -> None:
         await stage.call(Boss, "told")
         assert stage.host_of(address(Boss, "p"))
-        await come_to_rest(stage.client)
+        await let_idle_agents_leave(stage.client)
         assert not stage.host_of(address(Boss, "p"))
         stage.laboratory.disk.erase(address(Boss, "p"), None)
         stage.simulation.kill("supervisor")
