@@ -184,16 +184,16 @@ class Dispatch:
         left = {*range(len(asked))}
         while left:
             known = None if order is None else order.next_known()
-            at = -1 if known is None else places.get(known, -1)
             with self._waiting(asked):
-                if at in left:
-                    await asyncio.wait([futures[at]])
-                while at not in left:
-                    at = await finished.get()
-            left.remove(at)
+                found = await _taken(finished) if known is None else [places[each] for each in known if each in places]
+            came = [at for at in dict.fromkeys(found) if at in left]
             if order is not None and known is None:
-                await self._life.written(partial(order.add, asked[at].request.run_id))
-            yield cast("RunResult", await self._end(asked[at], futures[at]))
+                await self._life.written(partial(order.add, [asked[at].request.run_id for at in came]))
+            for at in came:
+                left.remove(at)
+                with self._waiting(asked):
+                    await asyncio.wait([futures[at]])
+                yield cast("RunResult", await self._end(asked[at], futures[at]))
 
     def first_ok(self, n: int, requests: Sequence[Wanted]) -> Pending[list[RunResult]]:
         asked = self._requests.many(requests, detached=False)
@@ -285,6 +285,13 @@ def _has_result(future: asyncio.Future[Plain]) -> bool:
 
 def _note(finished: asyncio.Queue[int], at: int, _future: asyncio.Future[Plain]) -> None:
     finished.put_nowait(at)
+
+
+async def _taken(finished: asyncio.Queue[int]) -> list[int]:
+    taken = [await finished.get()]
+    while not finished.empty():
+        taken.append(finished.get_nowait())
+    return taken
 
 
 def result_of(agent_class: type | None, run_id: str, outcome: RunOutcome) -> RunResult:

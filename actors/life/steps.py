@@ -131,20 +131,21 @@ RECORD: Final = "\0record\0"  # before the key of a step: what is remembered bes
 
 
 class KeptOrder:
-    """What has come at one place, one after the other. It is remembered before whatever is done with it, so it need not be waited for."""
+    """What has come at one place, one after the other, as many at once as were there. It is remembered before whatever is done with it, so
+    it need not be waited for."""
 
     def __init__(
         self, key: str, remembered: Callable[[str], bytes | None], note_down: Callable[[str, bytes], None]
     ) -> None:
         self._key, self._remembered, self._note_down, self._at = key, remembered, note_down, 0
 
-    def next_known(self) -> str | None:
+    def next_known(self) -> list[str] | None:
         """What came next when the work was entered before; None from where that ended."""
         body = self._remembered(f"{self._key}\0{self._at}")
         self._at += body is not None
-        return None if body is None else str(unpack(body))
+        return None if body is None else list(unpack(body))
 
-    def add(self, what: str) -> None:
+    def add(self, what: list[str]) -> None:
         self._note_down(f"{self._key}\0{self._at}", pack(what))
         self._at += 1
 
