@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -38,6 +38,14 @@ TYPE = "tests.toys:Child"
 PARENT = "p@tests.toys:Parent"
 NOW_MS = 1_000_000
 ROOMY = replace(QUICK, hosts_max=6, hosts_warm=2)
+
+
+def some(first: int, values: Iterable[object]) -> list[Any]:
+    """Values of a parameter: the `first` of them are always played, the others by `-m thorough`."""
+    return [
+        value if place < first else pytest.param(value, marks=pytest.mark.thorough)
+        for place, value in enumerate(values)
+    ]
 
 
 # ---------------------------------------------------------------- given, when, then

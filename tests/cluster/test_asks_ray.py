@@ -90,6 +90,7 @@ def asked(runtime: Runtime, *names: str) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.thorough
 def test_questions_of_sync_and_async_code_are_answered_by_a_command_a_script_and_in_a_cold_directory(
     tmp_path: Path,
 ) -> None:
@@ -128,6 +129,7 @@ def test_questions_of_sync_and_async_code_are_answered_by_a_command_a_script_and
         assert [each["status"] for each in runtime.asks(closed=True) if each["run_id"] == "gate"] == ["answered"]
 
 
+@pytest.mark.thorough
 def test_an_agent_asks_outside_of_its_runs_and_its_host_is_killed_meanwhile(tmp_path: Path) -> None:
     with Runtime(tmp_path / "data", limits=LIMITS) as runtime:
         counter = runtime.agent(Counter, "c")

@@ -70,6 +70,7 @@ WORDS = {
 }
 
 
+@pytest.mark.thorough
 def test_the_end_of_a_process_is_told_in_words_wherever_it_is_asked_for(tmp_path: Path) -> None:
     with Runtime(tmp_path, limits=Limits(hosts_max=1, hosts_warm=1)) as runtime:
         followed = LogFiles(tmp_path / "logs")

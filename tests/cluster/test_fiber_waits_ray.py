@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 from typer.testing import CliRunner
 
 from perdure.actors import Agent, FiberContext, FiberInspection, Runtime, exposed
@@ -67,6 +68,7 @@ class Desk(Agent):
         return list(self.state.values())
 
 
+@pytest.mark.thorough
 def test_fibers_that_wait_lose_nothing_to_the_death_of_their_host_and_need_none(tmp_path: Path) -> None:
     data = str(tmp_path / "data")
     with Runtime(data, limits=LIMITS) as runtime:

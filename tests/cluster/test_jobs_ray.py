@@ -417,6 +417,7 @@ class Owner(Agent):
         return [each.name for each in self.sub_agents.list()]
 
 
+@pytest.mark.thorough
 def test_the_children_of_runs_are_reached_through_their_parent_while_they_run_after_a_kill_and_after_the_end(
     runtime: Runtime,
 ) -> None:

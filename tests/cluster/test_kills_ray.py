@@ -262,6 +262,7 @@ def test_a_watch_on_a_terminal_outlives_the_supervisor_and_leaves_the_terminal_a
         os.close(theirs)
 
 
+@pytest.mark.thorough
 def test_a_watch_in_a_pipe_tells_the_same_in_lines_and_as_objects(data: Path) -> None:
     for options, is_right in (([], lambda line: f"{PAGES} running" in line), (["--json"], _has_all)):
         watching = subprocess.Popen(

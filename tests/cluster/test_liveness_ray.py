@@ -104,6 +104,7 @@ def test_a_loop_that_never_comes_back_is_ended_with_that_cause(
     assert cause in said_of(runtime, "block")
 
 
+@pytest.mark.thorough
 def test_a_machine_that_stands_still_costs_no_attempt(runtime: Runtime, happened: list[Any], morning: Path) -> None:
     for number in range(5):
         runtime.start(Napper, str(morning), run_id=f"nap{number}")

@@ -43,6 +43,7 @@ def test_a_look_at_a_directory_whose_ray_was_killed_starts_nothing(tmp_path: Pat
     assert (data / RECORD).read_text(encoding="utf-8") == record
 
 
+@pytest.mark.thorough
 def test_a_look_finds_a_supervisor_and_makes_none(tmp_path: Path) -> None:
     """Not even in a Ray that has a record's address by now and never heard of the directory, or has lost its supervisor."""
     data, elsewhere = tmp_path / "data", tmp_path / "elsewhere"

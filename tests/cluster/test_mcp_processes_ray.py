@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.cluster.test_serve_ray import PATIENCE_S, Served
 
@@ -18,6 +19,7 @@ def rpc(method: str, **more: object) -> dict[str, object]:
     return {"jsonrpc": "2.0", "method": method, **more}
 
 
+@pytest.mark.thorough
 def test_a_call_is_cancelled_at_a_process_of_the_gateway_that_does_not_have_it(tmp_path: Path) -> None:
     served = Served(tmp_path / "data", "tests.cluster.mcp_app:app", "--workers", "2")
     try:

@@ -89,6 +89,7 @@ def test_a_killed_script_leaves_nothing_that_would_hinder_the_next_one(tmp_path:
         assert (result.status, result.output) == ("completed", 2)
 
 
+@pytest.mark.thorough
 def test_who_has_joined_the_ray_of_a_script_goes_on_in_another_one_when_that_script_ends(tmp_path: Path) -> None:
     with script(tmp_path / "data") as (running, _), Runtime(tmp_path / "data", limits=ONE_HOST) as runtime:
         assert not runtime.cluster.own
@@ -100,6 +101,7 @@ def test_who_has_joined_the_ray_of_a_script_goes_on_in_another_one_when_that_scr
             runtime.ps()
 
 
+@pytest.mark.thorough
 def test_a_cluster_that_was_named_is_waited_for_and_work_goes_on_when_it_is_started_anew(tmp_path: Path) -> None:
     """Also one that is back before anybody has missed its answers: its raylet is another one."""
     address, python = free_address(), Path(sys.executable)
@@ -115,6 +117,7 @@ def test_a_cluster_that_was_named_is_waited_for_and_work_goes_on_when_it_is_star
                 assert not runtime.cluster.own
 
 
+@pytest.mark.thorough
 def test_what_answers_where_a_ray_was_on_record_but_is_none_any_more_holds_nobody_up_for_long(tmp_path: Path) -> None:
     """A cluster that dies while it is joined looks so, too: its port was open a moment ago."""
     with socket.create_server(("127.0.0.1", 0)) as silent:

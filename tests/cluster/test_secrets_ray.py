@@ -14,6 +14,7 @@ from perdure.policies import Limits
 from tests.actors.secret_cast import MARK, NAME, Careful, Careless, Door, Echo, found_in
 
 
+@pytest.mark.thorough
 def test_no_byte_of_a_secret_is_in_the_data_directory_or_in_ray_s_logs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -209,6 +209,7 @@ def perdure_says(*words: str) -> str:
     return said.stdout
 
 
+@pytest.mark.thorough
 def test_when_its_directory_is_stopped_it_ends_too_and_says_why(tmp_path: Path) -> None:
     data = tmp_path / "data"
     served = Served(data, "perdure.scenarios.cast.demo:AGENTS", "--workers", "1")

@@ -40,6 +40,7 @@ class Counter(Agent):
         return int(self.state["count"])
 
 
+@pytest.mark.thorough
 def test_a_process_of_another_version_is_refused_in_words_disturbs_nothing_and_can_stop_the_directory(
     tmp_path: Path,
 ) -> None:

@@ -167,6 +167,7 @@ def test_a_payload_needs_a_fact_in_its_commit(store: Store) -> None:
         store.append([], [Payload("a", "input", b"x")])
 
 
+@pytest.mark.thorough
 def test_ten_thousand_facts_in_one_commit_and_ten_thousand_more_in_the_next(store: Store) -> None:
     rows = [fact(seq, f"run-{seq % 100}", seq // 100) for seq in range(1, 20_001)]
     store.append(rows[:10_000], [])

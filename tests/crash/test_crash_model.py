@@ -93,6 +93,7 @@ def test_every_crash_is_survived(workload: str, part: int, explore: Explore) -> 
     assert not wrong(result), report(result)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("workload", [name for name, each in WORKLOADS.items() if each.faults])
 def test_what_was_acknowledged_is_there_when_a_full_disk_has_room_again(workload: str, explore: Explore) -> None:
     if subprocess.run([*ALONE, "mount", "-t", "tmpfs", "none", "/mnt"], check=False, capture_output=True).returncode:

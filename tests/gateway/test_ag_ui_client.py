@@ -91,6 +91,7 @@ def test_the_real_client_accepts_whole_runs_and_agrees_with_the_checker(tmp_path
     assert False in verdicts
 
 
+@pytest.mark.thorough
 def test_a_gateway_that_was_killed_tells_the_run_again(tmp_path: Path) -> None:
     asked = {"threadId": "t", "runId": "r", "messages": [{"id": "u", "role": "user", "content": "sum"}]}
     asked |= {"tools": [], "context": [], "state": {}, "forwardedProps": {}}

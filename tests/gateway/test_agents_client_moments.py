@@ -100,6 +100,7 @@ def test_what_is_loaded_in_mid_turn_has_the_id_of_what_is_resumed() -> None:
     play(story, between_ms=20)
 
 
+@pytest.mark.thorough
 @pytest.mark.shows(clients="P-106")
 def test_five_hundred_tabs_have_their_probes_answered_at_once() -> None:
     """P-106."""

@@ -12,6 +12,7 @@ import pytest
 from tests.actors.chat.desk import WHOLE
 from tests.gateway.npm import play, started
 from tests.gateway.real import RealGateway, real_gateway
+from tests.kit import some
 
 CAST = "tests.gateway.ai_sdk_cast"
 OUTPUTS = ("2", "3", "4", "14")
@@ -35,7 +36,7 @@ def serving(data: Path, **given: Any) -> Any:
 
 
 @pytest.mark.shows(clients="P-176 P-177 P-179 P-183")
-@pytest.mark.parametrize("which", ["", "six"])
+@pytest.mark.parametrize("which", some(1, ["", "six"]))
 def test_unmodified_clients_hold_conversations(gateway: RealGateway, which: str) -> None:
     stories = IN_BOTH if which else [*IN_BOTH, *IN_SEVEN]
     given = {"url": gateway.url, "query": "" if which else "?ai=7", "stories": stories, "prefix": f"{which}-"}
@@ -127,6 +128,7 @@ def check_refusals(seen: dict[str, Any]) -> None:
         assert expected in told["errors"][0], name
 
 
+@pytest.mark.thorough
 @pytest.mark.shows(clients="P-180")
 def test_a_gateway_that_is_killed_in_an_answer_tells_it_whole_when_it_is_back(tmp_path: Path) -> None:
     with serving(tmp_path) as gateway:

@@ -68,6 +68,7 @@ def test_an_answer_is_whole_though_everything_was_killed_while_it_was_written(ga
     assert folded(pieces) == reply.text
 
 
+@pytest.mark.thorough
 def test_sync_code_follows_across_a_kill_too(gateway: RealGateway, gate: Path) -> None:
     with perdure.connect(gateway.url) as remote:
         following = iter(remote.chat("waiter", "sync").ask("gate", message_id="asked"))

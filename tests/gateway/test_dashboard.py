@@ -302,6 +302,7 @@ def test_the_wheel_of_the_dashboard_has_all_files() -> None:
     assert named <= {each.name for each in folder.iterdir()}
 
 
+@pytest.mark.thorough
 def test_what_the_first_view_needs_is_asked_for_at_once() -> None:
     folder = Path(__file__).resolve().parents[2] / "actors/dashboard/assets"
     needed, found = ["main.js", "runs.js"], set[str]()

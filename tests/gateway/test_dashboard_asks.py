@@ -260,6 +260,7 @@ def test_many_questions_are_listed_by_pages_with_their_count_and_reached_by_keys
         assert line.get("/api/overview").json()["asks"]["open"] == 0
 
 
+@pytest.mark.thorough
 def test_one_who_may_only_look_or_is_not_asked_sees_why_instead_of_buttons(
     guarded: RealGateway, browser: Browser
 ) -> None:

@@ -29,6 +29,7 @@ def server(data: Path) -> StdioServerParameters:
     return StdioServerParameters(command=sys.executable, args=given, env=dict(environment), cwd=ROOT)
 
 
+@pytest.mark.thorough
 def test_a_server_over_stdio_that_is_killed_goes_on_with_its_runs(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     asked: dict[str, Any] = {"tool": "importer", "arguments": {"rows": 4, "gate": str(gate)}, "idempotency_key": "k"}

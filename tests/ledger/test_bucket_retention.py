@@ -89,6 +89,7 @@ class History:
         store.close()
 
 
+@pytest.mark.thorough
 def test_each_moment_of_the_last_day_can_be_looked_at_and_earlier_ones_are_deleted(tmp_path: Path) -> None:
     history = History(tmp_path, 1)
     history.pass_hours(34, lives=True)

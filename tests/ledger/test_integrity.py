@@ -17,7 +17,7 @@ from perdure.ledger.store.duckdb_file import DATABASE, DOCTOR, connect
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.ledger.store.integrity import Finding, examine, repair
 from perdure.ledger.store.journal_scan import scan
-from tests.kit import NOW_MS, TYPE
+from tests.kit import NOW_MS, TYPE, some
 from tests.ledger.test_batches import fan_out
 from tests.ledger.wrecks import LAST, commit, contents, copy, fact, flipped, numbers, run, segment, small_life, tamper
 
@@ -261,7 +261,7 @@ def live_on(directory: Path) -> list[str]:
     return boot.findings
 
 
-@pytest.mark.parametrize("first", [0, *(pytest.param(each, marks=pytest.mark.thorough) for each in (1, 2))])
+@pytest.mark.parametrize("first", some(1, range(3)))
 def test_a_bit_of_any_block_is_mended_by_the_start_or_told_by_the_doctor(
     rich: Path, tmp_path: Path, first: int
 ) -> None:

@@ -9,10 +9,10 @@ import pytest
 from perdure.actors.supervisor import supervisor
 from perdure.ledger import Fact, HostView, Row, View
 from perdure.scenarios.swarm.runner import play
-from tests.kit import NOW_MS, Change, Ledger, asked, enacted
+from tests.kit import NOW_MS, Change, Ledger, asked, enacted, some
 
 
-@pytest.mark.parametrize("seed", [3, pytest.param(5, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("seed", some(0, [3, 5]))
 def test_no_decision_of_a_swarm_changes_the_view(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     decided = 0
 

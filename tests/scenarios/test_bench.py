@@ -157,6 +157,7 @@ def test_a_group_is_measured_by_a_command_of_its_own(tmp_path: Path) -> None:
     assert [figure["goal"] for figure in json.loads(done.stdout)] == ["≤ 1 s", "≤ 300 MB"]
 
 
+@pytest.mark.thorough
 def test_what_is_measured_of_growth_happens() -> None:
     ended = asyncio.run(fan_out(300))
     measured = [measure(ended, 300) for measure in MEMBERS.values()]

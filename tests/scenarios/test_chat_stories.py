@@ -55,6 +55,7 @@ def peace() -> Iterator[Peace]:
         yield scenario
 
 
+@pytest.mark.thorough
 def test_whoever_dies_at_whichever_moment_the_turn_completes() -> None:
     told = played("chat-recovery", "--points", "12", "--seed", "3")
     assert told["verified"]

@@ -40,6 +40,7 @@ from perdure.scenarios.cli import app
 from perdure.scenarios.stories.engine import simulate_in_one_world, simulated
 from perdure.scenarios.stories.newsroom import NewsroomScenario
 from perdure.scenarios.stories.stage import Stage
+from tests.kit import some
 
 DAY_MS = 120_000
 SEEDS, SEEDS_MAX = 4, 10
@@ -163,9 +164,7 @@ def test_whatever_differs_is_told(seen: SeenEdition, complaint: str) -> None:
     assert any(complaint in each for each in told), told
 
 
-@pytest.mark.parametrize(
-    "seed", [*range(SEEDS), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(SEEDS, SEEDS_MAX))]
-)
+@pytest.mark.parametrize("seed", some(SEEDS, range(SEEDS_MAX)))
 def test_whatever_is_killed_each_of_it_takes_effect_once(seed: int) -> None:
     scenario = NewsroomScenario(2, 4, seed, DAY_MS)
     told = simulated(scenario)
@@ -227,7 +226,7 @@ class Deadly(NewsroomScenario):
 
 @pytest.mark.parametrize(
     "moments",
-    [*([each] for each in (*MOMENTS, EDITED)), MOMENTS],
+    some(1, [MOMENTS, *([each] for each in (*MOMENTS, EDITED))]),
     ids=lambda each: " ".join(detail.strip("/!-") for _, detail in each) if len(each) == 1 else "all",
 )
 def test_a_death_in_the_middle_of_anything_repeats_nothing(moments: Sequence[tuple[KillPoint, str]]) -> None:
@@ -263,6 +262,7 @@ def perdure(*words: object) -> Any:
     return CliRunner().invoke(app, ["run", "newsroom", "--world", "sim", *map(str, words)])
 
 
+@pytest.mark.thorough
 def test_every_third_edition_waits_a_day_for_nobody_and_the_command_says_so() -> None:
     answer = perdure("--editions", 3, "--kills", 2, "--seed", 5, "--json")
     assert answer.exit_code == 0, answer.output

@@ -189,6 +189,7 @@ def test_a_day_in_which_nothing_happens_costs_as_little_as_a_minute(run_id: str)
         laboratory.settle()
 
 
+@pytest.mark.thorough
 def test_schedules_ring_in_time_for_days(caplog: pytest.LogCaptureFixture) -> None:
     async def story(client: Client) -> list[int]:
         counts = []
@@ -238,6 +239,7 @@ def test_a_run_that_does_not_end_in_time_is_told_of_with_what_it_waits_for_and_h
     assert "tasks pending" not in words
 
 
+@pytest.mark.thorough
 def test_a_play_without_a_limit_ends_when_it_was_at_work_for_hours() -> None:
     async def story(_: Client) -> Any:
         while True:

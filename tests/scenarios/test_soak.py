@@ -281,6 +281,7 @@ def test_what_lies_open_in_storages_is_named_with_its_state() -> None:
     assert open_rows("turns", [turn]) == ["t of d@m:Desk is parked, in attempt 2"]
 
 
+@pytest.mark.thorough
 def test_in_a_leg_of_clocks_queues_schedules_fibers_and_children_come_to_the_end_that_they_should(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

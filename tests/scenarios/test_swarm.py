@@ -23,6 +23,7 @@ from perdure.ledger.storage.agent_storages import Transaction
 from perdure.scenarios.cli import app
 from perdure.scenarios.swarm.runner import MIXTURE, SWIFT, SeedReport, SwarmReport, play, story_of, swarm, weather_of
 from perdure.scenarios.swarm.stories import STORIES
+from tests.kit import some
 
 KILLS_MIN = 3_000
 PARTS = 3  # so that those who test in several processes share the work
@@ -84,6 +85,7 @@ def test_what_was_found_once_is_not_there_any_more(seed: int, story: str, what: 
     assert play(seed, story).ok, what
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [10_122, *range(6)])
 def test_parents_that_forget_handled_mail_soon_handle_none_twice(seed: int) -> None:
     """Seed 10122 found a first version, by which a host forgot what was still on its way to the agent's next life."""
@@ -143,7 +145,7 @@ def test_different_seeds_live_different_lives() -> None:
     assert len({play(seed, "twins").digest for seed in range(5)}) == 5
 
 
-@pytest.mark.parametrize("story", STORIES)
+@pytest.mark.parametrize("story", some(4, STORIES))
 def test_every_story_comes_to_its_end_under_fire(story: str) -> None:
     report = play(10_001, story)
     assert report.ok, f"{report.replay}: {report.problem}"
@@ -160,6 +162,7 @@ def test_the_line_names_the_story_when_it_was_not_the_seeds_own() -> None:
     assert _report(seed, other).replay == f"perdure replay 42 --story {other}"
 
 
+@pytest.mark.thorough
 def test_the_line_says_that_the_storages_were_carried_and_the_command_takes_it() -> None:
     report = play(1_000, "trees", carried=True)
     assert report.replay.endswith(" --carried")

@@ -23,6 +23,7 @@ from perdure.actors.code.packages import places_file, sources_of, unpacked
 from perdure.actors.gateway.client_connection import served
 from perdure.actors.life.host_options import pool_spec
 from perdure.actors.ray_world.system import system_world
+from perdure.actors.runtime import packing
 from perdure.actors.runtime.packing import Packer, files_for, needed_here, pack_up, package_file
 from perdure.ledger import BadRequest, UnknownAgentType, pool_key, with_package
 from perdure.policies import Limits
@@ -33,6 +34,11 @@ from tests.actors.one_process import play as play_here
 from tests.kit import Stage, play
 
 Author = Callable[..., type]
+
+
+@pytest.fixture(autouse=True)
+def _the_tests_themselves_stay(monkeypatch: pytest.MonkeyPatch) -> None:  # a package of theirs takes seconds
+    monkeypatch.setattr(packing, "_comes_with_us", lambda cls: cls.__module__.startswith(("perdure.", "tests.")))
 
 
 @pytest.fixture

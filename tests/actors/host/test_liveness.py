@@ -216,6 +216,7 @@ class Register(Agent):
         return int(self.state.get("number", 0))
 
 
+@pytest.mark.thorough
 def test_a_host_that_cannot_keep_up_with_its_writes_gets_fewer_runs_and_its_calls_do_not_wait_for_them() -> None:
     async def story(stage: Stage) -> None:
         await stage.call(Register, "add")

@@ -15,6 +15,7 @@ def test_fibers_come_to_their_ends_in_any_weather() -> None:
     assert report.kills > 50
 
 
+@pytest.mark.thorough
 @pytest.mark.shows(fibers="W4")
 def test_fibers_come_to_their_ends_wherever_somebody_dies() -> None:
     report = explore(fiber_story, seed=5, stride=23)

@@ -429,6 +429,7 @@ def test_an_agent_is_deleted_while_its_fibers_wait() -> None:
     play(story, timeout_ms=5 * LONG_S * 1000)
 
 
+@pytest.mark.thorough
 def test_a_thousand_fibers_of_one_agent_wait_without_a_host_and_all_go_on() -> None:
     async def story(stage: Stage) -> None:
         await stage.call(Clerk, "start_many", 1_000, LONG_S)
@@ -594,11 +595,13 @@ async def told(client: Client) -> None:
     assert (result["status"], result["snapshot"]) == ("completed", [0, 1, "A", "B", "late"]), result
 
 
+@pytest.mark.thorough
 def test_a_story_with_waits_and_events_survives_a_death_at_each_place() -> None:
     report = explore(told, stride=6)
     assert report.ok, report.failures[:1]
 
 
+@pytest.mark.thorough
 def test_a_story_with_waits_and_events_survives_the_weather_of_ten_seeds() -> None:
     report = swarm(10, story=told)
     assert report.ok, report.failures[:1]

@@ -640,6 +640,7 @@ async def asking_in_a_fiber(client: Client) -> None:
     assert await client.ask("asks") == []
 
 
+@pytest.mark.thorough
 def test_a_death_at_any_place_loses_no_answer_and_repeats_none() -> None:
     report = explore(asking_in_a_fiber, seed=3, limits=SLOW)
     assert {place.partition(" ")[0] for place in report.points} == {"supervisor", "host"}

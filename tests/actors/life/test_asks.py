@@ -331,6 +331,7 @@ async def answering(client: Client) -> None:
     assert ended.output == ["north", {"count": 40, "fast": True}, False, "Rome", 3, ["ada", "bob"]], ended
 
 
+@pytest.mark.thorough
 def test_a_death_at_any_place_loses_no_answer_and_repeats_none() -> None:
     report = explore(answering, seed=3, limits=SLOW)
     assert {place.partition(" ")[0] for place in report.points} == {"supervisor", "host"}

@@ -325,6 +325,7 @@ def test_a_race_that_too_few_can_finish_fails_at_once_and_says_why() -> None:
     play(story)
 
 
+@pytest.mark.thorough
 def test_a_racer_that_is_entered_again_is_given_the_same_winners_wherever_it_died() -> None:
     entered: list[int] = []
 

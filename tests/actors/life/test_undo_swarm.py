@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from perdure.scenarios.swarm.explorer import die_at, places
 from perdure.scenarios.swarm.runner import swarm
 from perdure.scenarios.testing.laboratory import QUICK
@@ -15,6 +17,7 @@ def test_what_was_booked_is_cancelled_once_and_in_reverse_in_any_weather() -> No
         assert report.ok, report.failures[0].trace
 
 
+@pytest.mark.thorough
 def test_so_it_is_wherever_somebody_dies() -> None:
     Desk.begin_anew()
     found = places(trip_story, 3, QUICK, None)[::29]

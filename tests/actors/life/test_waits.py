@@ -481,6 +481,7 @@ def test_an_event_goes_to_a_parent_that_waits_for_its_child_and_is_there_afterwa
     play(story)
 
 
+@pytest.mark.thorough
 def test_hundreds_of_sleeping_runs_leave_their_hosts_empty() -> None:
     async def story(stage: Stage) -> None:
         for number in range(300):
@@ -665,11 +666,13 @@ async def edited(client: Client) -> None:
     assert run.run_id == "e"
 
 
+@pytest.mark.thorough
 def test_a_story_with_waits_events_and_a_pause_survives_a_death_at_each_place() -> None:
     report = explore(edited, stride=6)
     assert report.ok, report.failures[:1]
 
 
+@pytest.mark.thorough
 def test_a_story_with_waits_survives_the_weather_of_ten_seeds() -> None:
     report = swarm(10, story=edited)
     assert report.ok, report.failures[:1]

@@ -7,6 +7,8 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+import pytest
+
 from perdure.actors import Agent, Client, FiberContext, RunContext, exposed, tell
 from perdure.policies import Answerer, Retries
 from perdure.testing import Laboratory, explore
@@ -171,6 +173,7 @@ async def collected(client: Client) -> None:
     assert saved == {number: f"row of {number}" for number in range(3)}
 
 
+@pytest.mark.thorough
 def test_what_a_step_has_done_is_counted_apart_wherever_somebody_dies() -> None:
     for story in (told, children, events, steps):
         report = explore(story, stride=3)
@@ -178,11 +181,13 @@ def test_what_a_step_has_done_is_counted_apart_wherever_somebody_dies() -> None:
         assert report.visits
 
 
+@pytest.mark.thorough
 def test_a_fiber_that_is_entered_again_tells_nothing_twice_wherever_somebody_dies() -> None:
     report = explore(fiber, stride=2)
     assert report.ok, report.failures
 
 
+@pytest.mark.thorough
 def test_results_come_in_the_order_of_before_wherever_somebody_dies() -> None:
     report = explore(collected, stride=2)
     assert report.ok, report.failures

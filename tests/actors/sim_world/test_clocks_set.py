@@ -126,6 +126,7 @@ def _one_failure() -> Iterator[None]:
     Planner.failures = 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("by_ms", [-5_000, 5_000])
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
 def test_what_is_at_work_is_done_once_whenever_the_clocks_are_set(story: Story, by_ms: int) -> None:

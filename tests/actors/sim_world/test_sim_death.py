@@ -240,6 +240,7 @@ def test_what_the_client_raises_comes_out_of_run() -> None:
         simulation.run(main)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("error")
 def test_nothing_is_left_behind_even_by_tasks_that_refuse_to_die(caplog: pytest.LogCaptureFixture) -> None:
     ended: list[str] = []

@@ -181,6 +181,7 @@ def test_what_sync_methods_fibers_generators_and_threads_of_async_code_wait_for_
         laboratory.settle()
 
 
+@pytest.mark.thorough
 def test_sync_code_survives_bad_weather_and_a_death_at_every_place() -> None:
     report = swarm(6, story=waiters)
     assert report.ok, report.failures

@@ -17,7 +17,7 @@ from perdure.ledger.store.memory_store import MemoryStore
 from perdure.policies import Limits
 from perdure.scenarios.swarm.explorer import explore
 from tests.actors.cast import Sleeper
-from tests.kit import ROOMY, Stage, address, play
+from tests.kit import ROOMY, Stage, address, play, some
 
 entered: Counter[str] = Counter()
 """How often each run was entered, outside of every process."""
@@ -68,6 +68,7 @@ def counts(report: BulkReport) -> tuple[int, int, int, int, int]:
     return report.found, report.hit, report.already, report.gone, sum(report.refused.values())
 
 
+@pytest.mark.thorough
 def test_ten_thousand_runs_are_counted_cancelled_and_cleared_in_groups() -> None:
     async def story(stage: Stage) -> None:
         await many(stage, 10_000)
@@ -88,7 +89,7 @@ def test_ten_thousand_runs_are_counted_cancelled_and_cleared_in_groups() -> None
 
 
 @pytest.mark.parametrize("point", [KillPoint.BEFORE_COMMIT, KillPoint.AFTER_COMMIT])
-@pytest.mark.parametrize("verb", ["cancel", "retry", "clear"])
+@pytest.mark.parametrize("verb", some(1, ["cancel", "retry", "clear"]))
 def test_a_supervisor_that_dies_in_the_middle_takes_nothing_along_and_the_next_one_goes_on(
     verb: str, point: KillPoint
 ) -> None:
@@ -145,6 +146,7 @@ async def round_trip(client: Client) -> None:
     assert rest.found == 0
 
 
+@pytest.mark.thorough
 def test_wherever_a_process_dies_each_pass_ends_and_everything_settles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perdure.actors.runtime.bulk.GROUP_MAX", 2)
     report = explore(round_trip, "supervisor", seed=5, stride=5)

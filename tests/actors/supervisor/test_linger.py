@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 from perdure.actors import Client
 from perdure.actors.sim_world.weather import Span, Weather
 from perdure.policies import Limits
@@ -66,18 +68,21 @@ def test_runs_that_are_awaited_one_after_the_other_see_no_linger(tmp_path: Path)
     assert lingering.took_s > 3, "the stream was busy for long enough"
 
 
+@pytest.mark.thorough
 def test_fan_outs_see_none(tmp_path: Path) -> None:
     lingering, prompt = (played(tmp_path, at_once, linger_ms) for linger_ms in (100, 0))
     assert lingering.took_s < 1.02 * prompt.took_s
     assert lingering.commits <= prompt.commits
 
 
+@pytest.mark.thorough
 def test_agents_that_only_wait_for_their_commits_are_slowed_for_a_second_now_and_then(tmp_path: Path) -> None:
     lingering, prompt = (played(tmp_path, side_by_side, linger_ms) for linger_ms in (100, 0))
     assert prompt.took_s > 3
     assert prompt.took_s + 0.5 < lingering.took_s < prompt.took_s + 2.5
 
 
+@pytest.mark.thorough
 def test_many_agents_that_commit_a_little_each_make_ten_commits_a_second(tmp_path: Path) -> None:
     lingering, prompt = (played(tmp_path, busy, linger_ms) for linger_ms in (100, 0))
     assert prompt.commits / prompt.took_s > 45

@@ -252,6 +252,7 @@ async def settled_s(stage: Stage, most: int) -> float:
     return loop.time() - began_s
 
 
+@pytest.mark.thorough
 def test_many_runs_that_are_too_many_go_within_seconds() -> None:
     async def story(stage: Stage) -> None:
         many = await stage.client.run(Many, {"times": 1, "many": 600, "pause_s": 1}, run_id="many")
@@ -263,6 +264,7 @@ def test_many_runs_that_are_too_many_go_within_seconds() -> None:
     play(story, limits=MANY)
 
 
+@pytest.mark.thorough
 def test_a_directory_that_is_never_quiet_keeps_not_many_more_than_it_may() -> None:
     async def story(stage: Stage) -> None:
         most = 0
