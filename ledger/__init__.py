@@ -158,10 +158,10 @@ if TYPE_CHECKING:
         MailFailed,
         MilestoneReached,
         RunCleared,
-        RunCompleted,
-        RunFailed,
+        RunErrored,
         RunInterrupted,
         RunParked,
+        RunSucceeded,
         RunWaiting,
         SupervisorStarted,
     )

@@ -18,7 +18,7 @@ from perdure.ledger.ids import name_of
 from perdure.ledger.indexes import LineKey
 from perdure.ledger.run import Run
 from perdure.ledger.stimulus import Ended, Request
-from perdure.ledger.store.batches import BATCH_MIN, AttemptsStarted, RunsCompleted, RunsRequested
+from perdure.ledger.store.batches import BATCH_MIN, AttemptsStarted, RunsRequested, RunsSucceeded
 from perdure.ledger.view import View
 from perdure.policies import Limits, shares
 
@@ -62,7 +62,7 @@ def request_together(view: View, asked: Sequence[Request], limits: Limits) -> It
     )
 
 
-def end_together(view: View, said: Iterable[Ended], limits: Limits) -> Iterator[Fact | RunsCompleted]:
+def end_together(view: View, said: Iterable[Ended], limits: Limits) -> Iterator[Fact | RunsSucceeded]:
     """What these plain ends bring about, in their order: batches of those that are alike, and the others one by one."""
     batch: dict[str, Ended] = {}
     first: Run | None = None
@@ -80,7 +80,7 @@ def end_together(view: View, said: Iterable[Ended], limits: Limits) -> Iterator[
     yield from _ended(view, batch, limits)
 
 
-def _ended(view: View, batch: dict[str, Ended], limits: Limits) -> Iterator[Fact | RunsCompleted]:
+def _ended(view: View, batch: dict[str, Ended], limits: Limits) -> Iterator[Fact | RunsSucceeded]:
     said = list(batch.values())
     if len(said) < BATCH_MIN:
         for each in said:
@@ -88,7 +88,7 @@ def _ended(view: View, batch: dict[str, Ended], limits: Limits) -> Iterator[Fact
         return
     run = view.runs[said[0].run_id]
     outputs, summaries = [each.output for each in said], [each.summary for each in said]
-    yield RunsCompleted(list(batch), outputs, summaries, run.attempt, run.frames)
+    yield RunsSucceeded(list(batch), outputs, summaries, run.attempt, run.frames)
 
 
 def _end_alike(first: Run, run: Run) -> bool:

@@ -18,7 +18,7 @@ from perdure.ledger.errors import LedgerDamaged, LedgerTooNew, LedgerTooOld, Led
 from perdure.ledger.store.lock import Lock
 from perdure.ledger.whole_files import keep_whole, synchronise
 
-FORMAT: Final = 7
+FORMAT: Final = 8
 FORMAT_FILE: Final = "format"
 LEDGER: Final = "ledger"
 AGENTS: Final = "agents"

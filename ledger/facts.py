@@ -94,7 +94,7 @@ class ChunkEmitted(NamedTuple):
     body: bytes
 
 
-class RunCompleted(NamedTuple):
+class RunSucceeded(NamedTuple):
     """The child returned. With `large`, `output` is None and the payload table has it."""
 
     run_id: str
@@ -106,7 +106,7 @@ class RunCompleted(NamedTuple):
     sequence: int = 0
 
 
-class RunFailed(NamedTuple):
+class RunErrored(NamedTuple):
     """The child raised (`trace` is its traceback), or every attempt was lost."""
 
     run_id: str
@@ -397,8 +397,8 @@ Fact = (
     | ProgressReported
     | MilestoneReached
     | ChunkEmitted
-    | RunCompleted
-    | RunFailed
+    | RunSucceeded
+    | RunErrored
     | RunAborted
     | RunInterrupted
     | TeardownBegan
@@ -440,8 +440,8 @@ FRAME_FACTS: frozenset[type[Fact]] = frozenset(
         ProgressReported,
         MilestoneReached,
         ChunkEmitted,
-        RunCompleted,
-        RunFailed,
+        RunSucceeded,
+        RunErrored,
         RunAborted,
         RunInterrupted,
         RunReattached,

@@ -46,14 +46,14 @@ from perdure.ledger.facts import (
     MilestoneReached,
     RunAborted,
     RunCleared,
-    RunCompleted,
-    RunFailed,
+    RunErrored,
     RunInterrupted,
     RunParked,
     RunPaused,
     RunReattached,
     RunRequested,
     RunRetried,
+    RunSucceeded,
     RunWaiting,
     SupervisorStarted,
     UndoBegan,
@@ -62,7 +62,7 @@ from perdure.ledger.mail import ANSWER, EVENT, MILESTONE, Mail, MailEvent, Slot,
 from perdure.ledger.notes import Note
 from perdure.ledger.run import AskRecord, Run, begin_all, complete_all, open_run, outcome_of, run_of
 from perdure.ledger.status import AskStatus
-from perdure.ledger.store.batches import BATCH, AttemptsStarted, Batch, RunsCompleted, RunsRequested, batch_of
+from perdure.ledger.store.batches import BATCH, AttemptsStarted, Batch, RunsRequested, RunsSucceeded, batch_of
 from perdure.ledger.store.store import BatchRow, FactRow, Row
 from perdure.ledger.transitions import TABLE
 from perdure.ledger.view import View
@@ -138,7 +138,7 @@ def _attempt_started(view: View, run: Run, fact: AttemptStarted, _at_ms: int) ->
     view.incarnation = max(view.incarnation, fact.incarnation)
 
 
-def _run_ended(view: View, run: Run, fact: RunCompleted | RunFailed | RunAborted, at_ms: int) -> None:
+def _run_ended(view: View, run: Run, fact: RunSucceeded | RunErrored | RunAborted, at_ms: int) -> None:
     # The child of an aborted run is still to be stopped.
     if not isinstance(fact, RunAborted) and fact.released and run.child in view.agents:
         view.move(run.child, "")
@@ -480,8 +480,8 @@ _FOLDS: dict[type[Fact], Callable[[View, Any, int, int], int | None]] = {
 _FOLLOWS: dict[type[Fact], Callable[[View, Run, Any, int], None]] = {
     JoinMet: _join_met,
     AttemptStarted: _attempt_started,
-    RunCompleted: _run_ended,
-    RunFailed: _run_ended,
+    RunSucceeded: _run_ended,
+    RunErrored: _run_ended,
     RunAborted: _run_ended,
     RunInterrupted: _run_interrupted,
     MilestoneReached: _milestone_reached,
@@ -533,7 +533,7 @@ def _attempts_started(view: View, batch: AttemptsStarted, first: int, at_ms: int
     view.seat_all(runs, batch.host_id)
 
 
-def _runs_completed(view: View, batch: RunsCompleted, first: int, at_ms: int) -> None:
+def _runs_completed(view: View, batch: RunsSucceeded, first: int, at_ms: int) -> None:
     runs = [view.runs[run_id] for run_id in batch.run_ids]
     before = Counter(run.status for run in runs)
     complete_all(runs, batch.outputs, batch.summaries, first, at_ms)
@@ -546,5 +546,5 @@ def _runs_completed(view: View, batch: RunsCompleted, first: int, at_ms: int) ->
 _BATCH_FOLDS: dict[type[Batch], Callable[[View, Any, int, int], None]] = {
     RunsRequested: _runs_requested,
     AttemptsStarted: _attempts_started,
-    RunsCompleted: _runs_completed,
+    RunsSucceeded: _runs_completed,
 }

@@ -24,12 +24,12 @@ from perdure.ledger.facts import (
     ProgressReported,
     RunAborted,
     RunCleared,
-    RunCompleted,
-    RunFailed,
+    RunErrored,
     RunInterrupted,
     RunReattached,
     RunRequested,
     RunRetried,
+    RunSucceeded,
     UndoBegan,
 )
 from perdure.ledger.run import GivenAnswer, Run, opened
@@ -82,7 +82,7 @@ def _milestone(fact: MilestoneReached, at_ms: int) -> dict[str, object]:
     }
 
 
-def _finished(fact: RunCompleted, at_ms: int) -> dict[str, object]:
+def _finished(fact: RunSucceeded, at_ms: int) -> dict[str, object]:
     output = None if fact.output is None else Kept(fact.output)
     return {"kind": "finished", "summary": fact.summary, "output": output, "at_ms": at_ms}
 
@@ -113,8 +113,8 @@ _EVENTS: dict[type[Fact], Callable[[Any, int], dict[str, object]]] = {
     ChunkEmitted: lambda fact, at_ms: {"kind": "chunk", "body": Kept(fact.body), "at_ms": at_ms},
     ProgressReported: lambda fact, at_ms: {"kind": "progress", "at_ms": at_ms, **unpack(fact.body)},
     MilestoneReached: _milestone,
-    RunCompleted: _finished,
-    RunFailed: lambda fact, at_ms: {"kind": "error", "error": fact.error, "at_ms": at_ms},
+    RunSucceeded: _finished,
+    RunErrored: lambda fact, at_ms: {"kind": "error", "error": fact.error, "at_ms": at_ms},
     RunAborted: lambda fact, at_ms: {"kind": "aborted", "reason": fact.reason, "at_ms": at_ms},
     RunInterrupted: _interrupted,
     UndoBegan: lambda fact, at_ms: {"kind": "undoing", "error": fact.error, "at_ms": at_ms},

@@ -25,11 +25,11 @@ from perdure.ledger.facts import (
     MilestoneReached,
     ProgressReported,
     RunAborted,
-    RunCompleted,
-    RunFailed,
+    RunErrored,
     RunInterrupted,
     RunParked,
     RunStarted,
+    RunSucceeded,
     RunWaiting,
     UndoBegan,
     UndoPromised,
@@ -165,7 +165,7 @@ def ended(view: View, said: Ended, limits: Limits) -> Iterator[Fact]:
             yield AttemptLost(run.run_id, run.attempt, "it was told to stop", view.at_ms)
         return
     has_lost_its_say = said.error is not None and not run.is_placed  # the run was tried again meanwhile
-    if has_lost_its_say or not permits(run.status, RunCompleted):
+    if has_lost_its_say or not permits(run.status, RunSucceeded):
         if said.released:
             yield AgentReleased(run.child, said.incarnation, said.sequence)
         return
@@ -173,11 +173,11 @@ def ended(view: View, said: Ended, limits: Limits) -> Iterator[Fact]:
         yield from _undone(view, run, said)
         return
     if said.error is not None:
-        yield RunFailed(run.run_id, run.attempt, said.error, said.released, said.trace, said.sequence)
+        yield RunErrored(run.run_id, run.attempt, said.error, said.released, said.trace, said.sequence)
     else:
         large = said.output is not None and len(said.output) > limits.inline_bytes_max
         output = None if large else said.output
-        yield RunCompleted(run.run_id, run.attempt, output, said.summary, said.released, large, said.sequence)
+        yield RunSucceeded(run.run_id, run.attempt, output, said.summary, said.released, large, said.sequence)
     yield from abort_awaited(view, run)
 
 
@@ -210,10 +210,10 @@ def unstarted(view: View, said: Unstarted, at_ms: int, limits: Limits) -> Iterat
             yield AttemptLost(run.run_id, run.attempt, run.cause, at_ms)
             yield from begin_undo(view, run, Undo.ERROR, error)
         else:
-            yield RunFailed(run.run_id, run.attempt, error, released=True)
+            yield RunErrored(run.run_id, run.attempt, error, released=True)
             yield from abort_awaited(view, run)
     elif said.cause in (UNIMPORTABLE, NOT_RUNNABLE) and run.attempt == 1:
-        yield RunFailed(run.run_id, run.attempt, said.error, released=True)
+        yield RunErrored(run.run_id, run.attempt, said.error, released=True)
     elif said.cause in (UNIMPORTABLE, NOT_RUNNABLE, STORAGE_LOST):
         reason = InterruptedReason.NOT_TAILABLE if said.cause == NOT_RUNNABLE else InterruptedReason.INSPECT_FAILED
         yield AttemptLost(run.run_id, run.attempt, said.error, at_ms)
@@ -366,7 +366,7 @@ def lose(
         yield from begin_undo(view, run, Undo.ERROR, f"{verdict.why}; the last time: {cause}")
         return
     elif isinstance(verdict, Fail):
-        yield RunFailed(run.run_id, run.attempt, f"{verdict.why}; the last time: {cause}", released=True)
+        yield RunErrored(run.run_id, run.attempt, f"{verdict.why}; the last time: {cause}", released=True)
         yield from abort_awaited(view, run)
     elif isinstance(verdict, Seal):
         yield from seal(view, run, still_running=False)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from perdure.ledger.facts import Fact, JoinMet, RunCompleted, RunFailed
+from perdure.ledger.facts import Fact, JoinMet, RunErrored, RunSucceeded
 from perdure.ledger.notes import JoinLooked, Note
 from perdure.ledger.requests import abort, abort_awaited
 from perdure.ledger.run import Run
@@ -70,7 +70,7 @@ def _decide(view: View, run: Run, limits: Limits) -> Iterator[Fact]:
     yield JoinMet(run.run_id, list(verdict.met))
     if first is not None:
         output = pack_value("output", [leaves_of(condition)[place].run_id for place in verdict.met])
-        yield RunCompleted(run.run_id, run.attempt, output, "", released=True)
+        yield RunSucceeded(run.run_id, run.attempt, output, "", released=True)
     yield from _cancel_losers(view, run, verdict, f"run {run.run_id}, which waited for it, has enough without it")
 
 
@@ -82,7 +82,7 @@ def _first(view: View, run: Run, verdict: JoinVerdict, count: int) -> tuple[int,
 
 
 def _fail(view: View, run: Run, why: str) -> Iterator[Fact]:
-    yield RunFailed(run.run_id, run.attempt, why, released=True)
+    yield RunErrored(run.run_id, run.attempt, why, released=True)
     yield from abort_awaited(view, run)
 
 

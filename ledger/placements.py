@@ -28,7 +28,7 @@ from perdure.ledger.activation import (
     with_package,
 )
 from perdure.ledger.batch_decisions import seat_together
-from perdure.ledger.facts import AgentActivated, AttemptStarted, Fact, RunFailed
+from perdure.ledger.facts import AgentActivated, AttemptStarted, Fact, RunErrored
 from perdure.ledger.indexes import LOOK_MAX, LineKey, line_for
 from perdure.ledger.join_decisions import decide_joins
 from perdure.ledger.notes import AgentDue, HostReserved, Note, RunHeld, WakePutOff
@@ -123,7 +123,7 @@ def unhosted(view: View, said: Unhosted, limits: Limits) -> Iterator[Fact]:
             starts_max = max(STARTS_MAX, run.attempts(limits.attempts_max).most)
             if run.attempt == run.begun_after and not run.is_undoing and trouble.starts >= starts_max:
                 error = f"{trouble}. It was never begun; `perdure retry` tries it again"
-                yield RunFailed(run_id, run.attempt, error, released=True)
+                yield RunErrored(run_id, run.attempt, error, released=True)
                 yield from abort_awaited(view, run)
 
 

@@ -32,8 +32,7 @@ from perdure.ledger.facts import (
     ProgressReported,
     RunAborted,
     RunCleared,
-    RunCompleted,
-    RunFailed,
+    RunErrored,
     RunInterrupted,
     RunParked,
     RunPaused,
@@ -41,6 +40,7 @@ from perdure.ledger.facts import (
     RunRequested,
     RunRetried,
     RunStarted,
+    RunSucceeded,
     RunWaiting,
     TeardownBegan,
     UndoBegan,
@@ -412,7 +412,7 @@ def complete_all(
     runs: Sequence[Run], outputs: Sequence[bytes | None], summaries: Sequence[str], seq: int, at_ms: int
 ) -> None:
     # Their children have left their hosts. The facts have the numbers from `seq` on.
-    after = _statuses_after(runs, RunCompleted)
+    after = _statuses_after(runs, RunSucceeded)
     for place, (run, output, summary) in enumerate(zip(runs, outputs, summaries, strict=True)):
         run.status, run.last_seq = after[run.status], seq + place
         run.frames += 1
@@ -503,12 +503,12 @@ def _end(run: Run, at_ms: int, *, released: bool) -> None:
         run.host_id = ""
 
 
-def _completed(run: Run, fact: RunCompleted, at_ms: int) -> None:
+def _completed(run: Run, fact: RunSucceeded, at_ms: int) -> None:
     _end(run, at_ms, released=fact.released)
     run.output, run.summary, run.large_output, run.error = fact.output, fact.summary, fact.large, ""
 
 
-def _failed(run: Run, fact: RunFailed, at_ms: int) -> None:
+def _failed(run: Run, fact: RunErrored, at_ms: int) -> None:
     _end(run, at_ms, released=fact.released)
     run.error, run.trace = fact.error, fact.trace
 
@@ -656,8 +656,8 @@ _KEEPERS: dict[type[Fact], Callable[[Run, Any, int], None]] = {
     ProgressReported: _progress,
     MilestoneReached: _milestone,
     ChunkEmitted: _chunk,
-    RunCompleted: _completed,
-    RunFailed: _failed,
+    RunSucceeded: _completed,
+    RunErrored: _failed,
     RunAborted: _aborted,
     RunInterrupted: _interrupted,
     TeardownBegan: _teardown,

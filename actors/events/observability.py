@@ -239,8 +239,8 @@ _TOLD: dict[str, tuple[EventType, Payload]] = {
     "RunStarted": (EventType.AGENT_TOOL_STARTED, lambda _fact, run, _: {"host_id": run.host_id}),
     "AttemptLost": (EventType.AGENT_TOOL_RECOVERY_ROW, _ended("", attrgetter("cause"))),
     "RunReattached": (EventType.AGENT_TOOL_RECOVERY_REATTACH, lambda *_: {}),
-    "RunCompleted": (EventType.AGENT_TOOL_FINISHED, _ended("completed", lambda _: "")),
-    "RunFailed": (EventType.AGENT_TOOL_FINISHED, _ended("error", attrgetter("error"))),
+    "RunSucceeded": (EventType.AGENT_TOOL_FINISHED, _ended("completed", lambda _: "")),
+    "RunErrored": (EventType.AGENT_TOOL_FINISHED, _ended("error", attrgetter("error"))),
     "RunAborted": (EventType.AGENT_TOOL_CANCELLED, lambda fact, *_: {"error": fact.reason}),
     "RunInterrupted": (
         EventType.AGENT_TOOL_GAVE_UP,

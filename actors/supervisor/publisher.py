@@ -26,9 +26,9 @@ from perdure.ledger import (
 
 SIGNALS = {"ProgressReported", "MilestoneReached"}
 ENDS = {
-    "RunCompleted": Status.COMPLETED,
-    "RunsCompleted": Status.COMPLETED,
-    "RunFailed": Status.ERROR,
+    "RunSucceeded": Status.COMPLETED,
+    "RunsSucceeded": Status.COMPLETED,
+    "RunErrored": Status.ERROR,
     "RunAborted": Status.ABORTED,
     "RunInterrupted": Status.INTERRUPTED,
 }

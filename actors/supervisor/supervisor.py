@@ -587,6 +587,6 @@ class Supervisor:
 def _payload_of(kind: str, stimulus: Stimulus, limits: Limits) -> Payload | None:
     if kind == "RunRequested" and isinstance(stimulus, Request) and len(stimulus.input) > limits.inline_bytes_max:
         return Payload(stimulus.run_id, "input", stimulus.input)
-    if kind == "RunCompleted" and isinstance(stimulus, Ended) and len(stimulus.output or b"") > limits.inline_bytes_max:
+    if kind == "RunSucceeded" and isinstance(stimulus, Ended) and len(stimulus.output or b"") > limits.inline_bytes_max:
         return Payload(stimulus.run_id, "output", stimulus.output or b"")
     return None

@@ -23,9 +23,9 @@ from perdure.ledger import (
     FactRow,
     Row,
     Run,
-    RunCompleted,
     RunInterrupted,
     RunParked,
+    RunSucceeded,
     RunWaiting,
     Status,
     View,
@@ -98,7 +98,7 @@ class RunSpans:
         if self._of(run).attempt == fact.attempt:
             self._attempt(run, at_ms, status, error)
 
-    def _completes(self, run: Run, fact: RunCompleted, at_ms: int) -> None:
+    def _completes(self, run: Run, fact: RunSucceeded, at_ms: int) -> None:
         error = "tool_error" if is_function(run.agent_type) and fact.summary else ""
         self._ends(run, at_ms, Status.COMPLETED, error, fact.output)
 
@@ -110,8 +110,8 @@ class RunSpans:
     STEPS: ClassVar[dict[str, Callable[[RunSpans, Run, Any, int], object]]] = {
         "AttemptStarted": _begins,
         "AttemptLost": lambda self, run, fact, at_ms: self._breaks_off(run, fact, at_ms, "lost", "host_lost"),
-        "RunCompleted": _completes,
-        "RunFailed": lambda self, run, fact, at_ms: self._ends(
+        "RunSucceeded": _completes,
+        "RunErrored": lambda self, run, fact, at_ms: self._ends(
             run, at_ms, Status.ERROR, error_type(fact.error, "failed")
         ),
         "RunAborted": lambda self, run, _, at_ms: self._ends(run, at_ms, Status.ABORTED, "cancelled"),

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from perdure.ledger.codec import encoder, unpack
 from perdure.ledger.errors import LedgerDamaged
-from perdure.ledger.facts import AttemptStarted, RunCompleted, RunRequested
+from perdure.ledger.facts import AttemptStarted, RunRequested, RunSucceeded
 from perdure.ledger.store.store import BatchRow, FactRow, Row
 
 _SOUGHT_MAX: Final = 4  # more ids than this are not looked for in the bytes of a batch, which is decoded at once
@@ -60,8 +60,8 @@ class AttemptsStarted(NamedTuple):
         return None
 
 
-# `RunCompleted` of many runs of one parent whose children have left their hosts. `number` is that of each as an event of its run.
-class RunsCompleted(NamedTuple):
+# `RunSucceeded` of many runs of one parent whose children have left their hosts. `number` is that of each as an event of its run.
+class RunsSucceeded(NamedTuple):
     run_ids: list[str]
     outputs: list[bytes | None]
     summaries: list[str]
@@ -76,14 +76,14 @@ class RunsCompleted(NamedTuple):
         return self.number
 
 
-Batch: TypeAlias = RunsRequested | AttemptsStarted | RunsCompleted
-BATCH: Final = (RunsRequested, AttemptsStarted, RunsCompleted)
-Member: TypeAlias = RunRequested | AttemptStarted | RunCompleted
+Batch: TypeAlias = RunsRequested | AttemptsStarted | RunsSucceeded
+BATCH: Final = (RunsRequested, AttemptsStarted, RunsSucceeded)
+Member: TypeAlias = RunRequested | AttemptStarted | RunSucceeded
 
 BATCHES: Final[dict[str, tuple[type[Batch], type[Member]]]] = {
     "RunsRequested": (RunsRequested, RunRequested),
     "AttemptsStarted": (AttemptsStarted, AttemptStarted),
-    "RunsCompleted": (RunsCompleted, RunCompleted),
+    "RunsSucceeded": (RunsSucceeded, RunSucceeded),
 }
 """Each kind of batch, with the kind of the facts for which it stands."""
 

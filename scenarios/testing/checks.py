@@ -67,7 +67,7 @@ from perdure.ledger.storage.agent_storages import AgentStorages, Disk, MemoryDis
 from perdure.ledger.store.memory_store import MemoryStore
 from perdure.policies import JoinStanding, judge_condition
 
-HARD_ENDS = ("RunCompleted", "RunFailed", "RunAborted")
+HARD_ENDS = ("RunSucceeded", "RunErrored", "RunAborted")
 VOLATILE = {"begun_in", "called", "confirmed", "wake_at_ms", "reported"}
 COMPARED: dict[type, list[str]] = {
     kind: [each.name for each in fields(kind) if not (kind is Activation and each.name in VOLATILE)]

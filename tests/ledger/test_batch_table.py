@@ -40,7 +40,7 @@ def test_the_store_gives_the_members_of_a_batch_one_by_one(tmp_path: Path) -> No
             assert boot.rows == both.rows, "a boot folds batches as a whole"
             assert plain(restore(boot).runs) == plain(both.view.runs)
             kinds = "SELECT kind, sum(facts)::BIGINT FROM batches GROUP BY kind ORDER BY kind"
-            assert store.rows(kinds, []) == [("AttemptsStarted", 16), ("RunsCompleted", 17), ("RunsRequested", 20)]
+            assert store.rows(kinds, []) == [("AttemptsStarted", 16), ("RunsRequested", 20), ("RunsSucceeded", 17)]
             assert store.rows("SELECT count(*) FROM facts", []) == [(len(facts) - 53,)]
             assert store.facts("r03", 0, frames_only=True) == [
                 fact for fact in facts if fact.subject == "r03" and fact.frame
@@ -124,7 +124,7 @@ def test_a_run_that_has_the_id_of_a_forgotten_one_stays_in_its_batch(tmp_path: P
 @pytest.mark.parametrize(
     ("ruin", "words"),
     [
-        ("DELETE FROM batches WHERE kind = 'RunsCompleted'", "facts and payloads kept from"),
+        ("DELETE FROM batches WHERE kind = 'RunsSucceeded'", "facts and payloads kept from"),
         ("UPDATE batches SET at_ms = at_ms + 1", "are not those that were written"),
         ("UPDATE runs SET first_seq = first_seq + 1 WHERE run_id = 'r07'", "1 runs have facts before or after"),
         ("DELETE FROM runs WHERE run_id = 'r07'", "1 runs have facts but no record, r07"),

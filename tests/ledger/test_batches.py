@@ -301,7 +301,7 @@ def fan_out(count: int = 20) -> Both:
 def test_a_fan_out_is_a_few_facts() -> None:
     rows = fan_out().rows
     batches = [row for row in rows if isinstance(row, BatchRow)]
-    assert [row.kind for row in batches] == ["RunsRequested", "AttemptsStarted", "AttemptsStarted", "RunsCompleted"]
+    assert [row.kind for row in batches] == ["RunsRequested", "AttemptsStarted", "AttemptsStarted", "RunsSucceeded"]
     assert sum(row.facts for row in batches) == 20 + 16 + 17
     assert len(rows) - len(batches) == 2, "two more are placed one by one, and two wait for hosts that are coming"
 
@@ -379,8 +379,8 @@ def test_what_is_odd_among_ends_goes_one_by_one(odd: str) -> None:
     seen = len(both.rows)
     both.say([_end(run.run_id, run.incarnation, odd if run.run_id == "s4" else "ok") for run in runs])
     kinds = [row.kind for row in both.rows[seen:]]
-    assert (kinds[0], kinds[-1]) == ("RunsCompleted", "RunsCompleted")
-    assert kinds.count("RunsCompleted") == 2
+    assert (kinds[0], kinds[-1]) == ("RunsSucceeded", "RunsSucceeded")
+    assert kinds.count("RunsSucceeded") == 2
     assert len(kinds) == (2 if odd == "stale" else 3)
 
 
@@ -392,7 +392,7 @@ def test_an_end_that_is_told_twice_counts_once() -> None:
     said = [_end(run.run_id, run.incarnation, "ok") for run in placed]
     both.say([*said, *(each._replace(summary="later") for each in said)])
     assert all(run.summary == run.run_id for run in placed)
-    assert sum(row.kind == "RunCompleted" for row in expand_rows(both.rows)) == 8
+    assert sum(row.kind == "RunSucceeded" for row in expand_rows(both.rows)) == 8
 
 
 def test_a_batch_with_a_gap_before_it_is_refused() -> None:

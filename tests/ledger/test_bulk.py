@@ -37,11 +37,11 @@ from perdure.ledger.facts import (
     AttemptLost,
     RunAborted,
     RunCleared,
-    RunCompleted,
-    RunFailed,
+    RunErrored,
     RunInterrupted,
     RunParked,
     RunRetried,
+    RunSucceeded,
     UndoBegan,
     UndoPromised,
 )
@@ -53,8 +53,8 @@ from tests.kit import NOW_MS, PARENT, Ledger, asked, begun, child, placed
 ENDS: dict[str, tuple[Any, ...]] = {
     "starting": (),
     "running": (placed("running"), begun("running")),
-    "completed": (RunCompleted("completed", 1, b"\x01", "", False, True),),
-    "error": (RunFailed("error", 1, "Timeout: the page was slow", True),),
+    "completed": (RunSucceeded("completed", 1, b"\x01", "", False, True),),
+    "error": (RunErrored("error", 1, "Timeout: the page was slow", True),),
     "aborted": (RunAborted("aborted", "not needed"),),
     "interrupted": (RunInterrupted("interrupted", "no-progress", None, "it was silent"),),
     "parked": (placed("parked", incarnation=2), RunParked("parked", 1, "ImportError: no module named desk")),
@@ -160,7 +160,7 @@ def test_an_error_is_sought_for_in_many_rows_by_pages_that_may_be_empty(monkeypa
     ledger, store = Ledger(), MemoryStore()
     rows = []
     for number in range(20):
-        end = RunFailed(f"r{number}", 1, "rare" if number == 3 else "common", True)
+        end = RunErrored(f"r{number}", 1, "rare" if number == 3 else "common", True)
         rows += [record_fact(ledger.view, fact, NOW_MS) for fact in (asked(f"r{number}"), end)]
     store.append(rows, [])
     store.checkpoint(meta_of(ledger.view), ledger.view.seq, dirty_records(ledger.view), [])
@@ -294,7 +294,7 @@ def test_a_group_that_comes_twice_finds_everything_as_it_is_to_be(verb: Verb) ->
 def test_what_is_tried_again_and_fails_at_once_is_not_tried_twice_in_one_pass() -> None:
     ledger = every()
     assert steered(ledger, "retry", "error").hit == 1
-    ledger.given(RunFailed("error", 1, "again", True))
+    ledger.given(RunErrored("error", 1, "again", True))
     assert steered(ledger, "retry", "error").already == 1
     assert steered(ledger.later(10), "retry", "error").hit == 1, "the next pass begins later"
 
@@ -325,7 +325,7 @@ def test_what_goes_with_a_run_is_counted_apart() -> None:
 
 
 def test_a_run_whose_agent_is_being_deleted_is_refused_with_that() -> None:
-    ledger = Ledger().given(asked("r"), placed("r"), begun("r"), RunFailed("r", 1, "it broke", False))
+    ledger = Ledger().given(asked("r"), placed("r"), begun("r"), RunErrored("r", 1, "it broke", False))
     ledger.when(Forget(child("r")))
     assert steered(ledger, "retry", "r").refused == {"its agent is being deleted": 1}
 

@@ -18,10 +18,10 @@ from perdure.ledger.facts import (
     MailFailed,
     ProgressReported,
     RunAborted,
-    RunCompleted,
-    RunFailed,
+    RunErrored,
     RunInterrupted,
     RunReattached,
+    RunSucceeded,
     TeardownBegan,
 )
 from perdure.ledger.status import InterruptedReason
@@ -189,19 +189,19 @@ def test_a_class_that_vanished_is_named() -> None:
 
 
 def test_an_end_is_told_with_its_time_and_never_changes() -> None:
-    done = [asked(), placed(), LOST, AGAIN, RunCompleted("r", 2, None, "", released=True)]
+    done = [asked(), placed(), LOST, AGAIN, RunSucceeded("r", 2, None, "", released=True)]
     assert "It completed 5 s ago, 0 ms after it was asked for, in attempt 2." in said(done, after_ms=5_000)
-    assert "has failed (error)" in said([asked(), placed(), RunFailed("r", 1, "it broke", released=True)])
+    assert "has failed (error)" in said([asked(), placed(), RunErrored("r", 1, "it broke", released=True)])
     cancelled = said([asked(), placed(), RunAborted("r", "enough")])
     assert "It was cancelled 0 ms ago, 0 ms after it was asked for: enough" in cancelled
     assert "Its child on host h1 is being stopped." in cancelled
     assert "This end never changes." in cancelled
 
 
-STAYS = RunCompleted("r", 1, None, "", released=False)
+STAYS = RunSucceeded("r", 1, None, "", released=False)
 
 
-@pytest.mark.parametrize("end", [RunCompleted("r", 1, pack(1), "1", released=True), RunAborted("r", "no")])
+@pytest.mark.parametrize("end", [RunSucceeded("r", 1, pack(1), "1", released=True), RunAborted("r", "no")])
 def test_nobody_waits_any_more_for_a_run_that_has_ended(end: Fact) -> None:
     assert f"Its parent {PARENT} requested it 0 ms ago, and waited for its result." in said(
         [asked(), placed(), begun(), end]
@@ -209,7 +209,7 @@ def test_nobody_waits_any_more_for_a_run_that_has_ended(end: Fact) -> None:
 
 
 def test_of_a_run_that_has_ended_where_nothing_serves_it_only_what_is_left_to_do_waits() -> None:
-    ended = [asked(**DETACHED), placed(), begun(), RunCompleted("r", 1, pack(1), "1", released=True)]
+    ended = [asked(**DETACHED), placed(), begun(), RunSucceeded("r", 1, pack(1), "1", released=True)]
     told = said(ended, served=False)
     assert "so what is still to be done about it waits until one is started" in told
     assert "nothing happens to it" not in told
@@ -226,7 +226,7 @@ def test_of_a_child_that_lives_on_after_its_run_it_says_where_and_when_it_is_wok
     assert "It gets a host to itself, because 2 hosts died under it lately." in again
 
 
-ENDED: list[Fact] = [asked(**DETACHED), placed(), RunCompleted("r", 1, None, "", released=True)]
+ENDED: list[Fact] = [asked(**DETACHED), placed(), RunSucceeded("r", 1, None, "", released=True)]
 MAIL: dict[str, tuple[list[Fact], list[str]]] = {
     "pending": (ENDED, [f"The mail that tells {PARENT} of its end is on its way."]),
     "failed": (

@@ -16,10 +16,10 @@ from perdure.ledger.facts import (
     ProgressReported,
     RunAborted,
     RunCleared,
-    RunCompleted,
-    RunFailed,
+    RunErrored,
     RunInterrupted,
     RunReattached,
+    RunSucceeded,
 )
 from tests.kit import NOW_MS, PARENT, TYPE, Ledger, asked, begun, placed
 
@@ -34,10 +34,10 @@ EVENTS: list[tuple[Fact, dict[str, Any]]] = [
     ),
     (ChunkEmitted("r", 1, 0, pack("text")), {"kind": "chunk", "body": Kept(pack("text"))}),
     (
-        RunCompleted("r", 1, pack(42), "said", released=True),
+        RunSucceeded("r", 1, pack(42), "said", released=True),
         {"kind": "finished", "summary": "said", "output": Kept(pack(42))},
     ),
-    (RunFailed("r", 1, "it broke", released=True), {"kind": "error", "error": "it broke"}),
+    (RunErrored("r", 1, "it broke", released=True), {"kind": "error", "error": "it broke"}),
     (RunAborted("r", "enough"), {"kind": "aborted", "reason": "enough"}),
     (INTERRUPTED, {"kind": "interrupted", "error": "silence", "reason": "no-progress", "child_still_running": True}),
     (
@@ -101,7 +101,7 @@ def test_numbers_have_no_holes_whatever_happens_to_a_run() -> None:
         placed(attempt=2, incarnation=2),
         INTERRUPTED,
         RunReattached("r", 2, 2),
-        RunCompleted("r", 2, None, "", released=True),
+        RunSucceeded("r", 2, None, "", released=True),
         RunCleared("r"),
     ]
     run = ledger.run()
@@ -115,7 +115,7 @@ def test_an_inspection_tells_the_outcome_progress_milestones_and_deliveries() ->
         placed(),
         MilestoneReached("r", 1, 0, "m", 1, pack({"data": 7})),
         ProgressReported("r", 1, SAID),
-        RunCompleted("r", 1, pack(42), "said", released=True),
+        RunSucceeded("r", 1, pack(42), "said", released=True),
     )
     told = inspected(ledger.run())
     assert (told["status"], told["output"], told["summary"]) == ("completed", Kept(pack(42)), "said")
@@ -130,7 +130,7 @@ def test_an_interruption_carries_its_cause_and_a_repair_nothing_of_it() -> None:
     ledger = Ledger().given(asked(), placed(), begun(), INTERRUPTED)
     told = outcome_of(ledger.run())
     assert (told["reason"], told["child_still_running"]) == ("no-progress", True)
-    ledger.given(RunCompleted("r", 1, None, "", released=True))
+    ledger.given(RunSucceeded("r", 1, None, "", released=True))
     assert "reason" not in outcome_of(ledger.run())
 
 
@@ -138,7 +138,7 @@ def test_the_audit_equation_balances_at_every_step() -> None:
     ledger = Ledger().given(asked(detached=True, on_finish="f", on_give_up="g"), placed(), begun())
     steps: list[tuple[Fact, dict[str, int]]] = [
         (INTERRUPTED, {"enqueued": 1, "pending": 1}),
-        (RunCompleted("r", 1, None, "", released=True), {"enqueued": 2, "pending": 1, "superseded": 1}),
+        (RunSucceeded("r", 1, None, "", released=True), {"enqueued": 2, "pending": 1, "superseded": 1}),
         (MailFailed("r!finish", "no", None), {"enqueued": 2, "parked": 1, "superseded": 1}),
     ]
     for fact, expected in steps:
@@ -151,7 +151,7 @@ def test_the_audit_equation_balances_at_every_step() -> None:
 
 def test_a_give_up_that_was_handled_although_a_finish_superseded_it_counts_as_delivered() -> None:
     ledger = Ledger().given(asked(detached=True, on_finish="f"), placed(), begun(), INTERRUPTED)
-    ledger.given(RunCompleted("r", 1, None, "", released=True), MailDelivered(PARENT, ["r!give-up"]))
+    ledger.given(RunSucceeded("r", 1, None, "", released=True), MailDelivered(PARENT, ["r!give-up"]))
     told = audit(ledger.view)
     assert (told["delivered"], told["superseded"], told["pending"], told["balanced"]) == (1, 0, 1, True)
 

@@ -40,12 +40,12 @@ from perdure.ledger.facts import (
     JoinMet,
     RunAborted,
     RunCleared,
-    RunCompleted,
-    RunFailed,
+    RunErrored,
     RunInterrupted,
     RunReattached,
     RunRequested,
     RunRetried,
+    RunSucceeded,
 )
 from perdure.ledger.inspection import line
 from perdure.ledger.store.store import Boot
@@ -111,7 +111,7 @@ def test_a_run_that_waits_for_others_is_in_no_queue_until_they_are_there_and_beg
 ):
     ledger = waiting(Of(2, (A, B)))
     assert [*ledger.enact(assign_hosts(ledger.view, ledger.now_ms, ledger.limits)), *ledger.view.queues] == []
-    assert ledger.then(ended("b", 2)) == [RunCompleted("b", 1, pack("b"), "b", released=True)]
+    assert ledger.then(ended("b", 2)) == [RunSucceeded("b", 1, pack("b"), "b", released=True)]
     made = ledger.then(ended("a", 1))
     assert made[-1] == JoinMet("w", [0, 1])
     assert list(ledger.view.queues) == ["w"]
@@ -160,7 +160,7 @@ def test_ends_of_one_turn_are_judged_together_and_one_that_waits_for_another_fol
     ledger.given(join(EndOf("w"), "x"), join(Of(2, (EndOf("x"), C)), "y"))
     made = ledger.then(ended("c", 3, "boom"), ended("b", 2), ended("a", 1))
     assert JoinMet("w", [0, 1]) in made
-    assert [each.run_id for each in made if isinstance(each, RunFailed)] == ["c", "y"]
+    assert [each.run_id for each in made if isinstance(each, RunErrored)] == ["c", "y"]
     (failed,) = ledger.then(Cancel("w", None, "enough"))[1:]
     assert (failed.run_id, "run w was cancelled (enough)" in failed.error) == ("x", True)
 
@@ -184,7 +184,7 @@ def test_one_whose_condition_can_never_come_true_fails_in_the_same_turn_and_says
 ) -> None:
     ledger = waiting(condition, on_finish="on_done")
     failed = ledger.then(stimulus)[-1]
-    assert isinstance(failed, RunFailed)
+    assert isinstance(failed, RunErrored)
     assert failed.error.startswith("it can never begin. It waited for ")
     assert why in failed.error
     assert ledger.mail_state("finish", "w") == "pending"
@@ -250,7 +250,7 @@ def test_the_first_of_many_are_told_by_the_order_of_their_ends_and_need_no_child
     ledger.then(ended("b", 2, "boom"), ended("c", 3))
     made = ledger.then(ended("d", 4))
     assert made[1] == JoinMet("w", [2, 3])
-    assert isinstance(made[2], RunCompleted)
+    assert isinstance(made[2], RunSucceeded)
     assert shown(made[2].output or b"") == ["c", "d"]
     assert [each.run_id for each in made[3:]] == ["a"]
 
@@ -270,7 +270,7 @@ def test_when_too_few_of_many_can_still_complete_it_fails_and_the_rest_are_cance
     ledger.given(*at_work("a", "b", "c"), first_of(2, "a", "b", "c"))
     ledger.then(ended("a", 1, "boom"))
     made = ledger.then(ended("b", 2, "bang"))
-    assert [type(each) for each in made] == [RunFailed, RunFailed, RunAborted]
+    assert [type(each) for each in made] == [RunErrored, RunErrored, RunAborted]
     assert made[1].error.startswith("it can never complete. It waited for 2 of: ")
 
 
@@ -347,7 +347,7 @@ def test_a_boot_finds_what_it_waits_for_again_and_decides_what_was_not(when: str
     assert list(again.view.queues) == list(ledger.view.queues)
     assert again.then() == []
     if when == "waits":
-        again.given(RunCompleted("b", 1, b"", "", released=True))
+        again.given(RunSucceeded("b", 1, b"", "", released=True))
         assert again.then() == [JoinMet("w", [1])]
 
 

@@ -50,12 +50,12 @@ from perdure.ledger.facts import (
     ProgressReported,
     RunAborted,
     RunCleared,
-    RunCompleted,
-    RunFailed,
+    RunErrored,
     RunInterrupted,
     RunReattached,
     RunRequested,
     RunStarted,
+    RunSucceeded,
     TeardownBegan,
 )
 from perdure.policies import Limits
@@ -260,7 +260,7 @@ def test_signals_of_the_current_life_are_facts() -> None:
     assert ledger.when(Progress("r", 1, b"\x80")) == [ProgressReported("r", 1, b"\x80")]
     assert ledger.when(Milestone("r", 1, "m", 1, b"\x80")) == [MilestoneReached("r", 1, 0, "m", 1, b"\x80")]
     assert ledger.when(Chunk("r", 1, 0, b"\xc0")) == [ChunkEmitted("r", 1, 0, b"\xc0")]
-    assert ledger.when(DONE) == [RunCompleted("r", 1, b"\x2a", "said", released=False)]
+    assert ledger.when(DONE) == [RunSucceeded("r", 1, b"\x2a", "said", released=False)]
 
 
 STALE: list[Stimulus] = [
@@ -331,7 +331,7 @@ def test_one_hard_end_is_accepted_and_a_second_one_only_frees_the_place() -> Non
 def test_a_failure_keeps_its_words_and_ends_what_the_child_waited_for() -> None:
     ledger = running().given(asked("below", parent=child()))
     facts = ledger.when(Ended("r", 1, None, "", "ValueError: no", released=True))
-    assert facts[0] == RunFailed("r", 1, "ValueError: no", released=True)
+    assert facts[0] == RunErrored("r", 1, "ValueError: no", released=True)
     assert [fact.run_id for fact in facts if isinstance(fact, RunAborted)] == ["below"]
 
 
@@ -342,8 +342,8 @@ TORN_DOWN = [TeardownBegan("r", "budget-exceeded")]
 @pytest.mark.parametrize(
     ("before", "end", "kind"),
     [
-        (COLLECTING, HostLost("h1", "killed"), RunFailed),
-        (COLLECTING, Unstarted("r", 2, "collected-nothing", "lost"), RunFailed),
+        (COLLECTING, HostLost("h1", "killed"), RunErrored),
+        (COLLECTING, Unstarted("r", 2, "collected-nothing", "lost"), RunErrored),
         (TORN_DOWN, HostLost("h1", "killed"), RunInterrupted),
         (TORN_DOWN, Released(child(), 1), RunInterrupted),
     ],
@@ -360,15 +360,15 @@ def test_a_run_that_is_given_up_or_has_failed_for_good_ends_what_its_child_waite
 def test_a_large_output_stands_in_the_payload_table() -> None:
     ledger = Ledger(Limits(inline_bytes_max=2)).given(asked(), placed(), begun())
     (fact,) = ledger.when(DONE._replace(output=b"123"))
-    assert fact == RunCompleted("r", 1, None, "said", released=False, large=True)
+    assert fact == RunSucceeded("r", 1, None, "said", released=False, large=True)
 
 
 @pytest.mark.parametrize(
     ("cause", "attempt", "kinds"),
     [
-        ("unimportable", 1, [RunFailed]),
-        ("not-runnable", 1, [RunFailed]),
-        ("collected-nothing", 3, [RunFailed]),
+        ("unimportable", 1, [RunErrored]),
+        ("not-runnable", 1, [RunErrored]),
+        ("collected-nothing", 3, [RunErrored]),
         ("unimportable", 2, [AttemptLost, RunInterrupted]),
         ("not-runnable", 2, [AttemptLost, RunInterrupted]),
         ("start-failed", 1, [AttemptLost]),
@@ -446,8 +446,8 @@ def test_a_child_that_dies_while_it_is_torn_down_does_not_run_any_more() -> None
 def test_a_child_that_dies_in_its_last_attempt_is_woken_for_its_other_work_and_one_that_left_is_not() -> None:
     options = {"attempts_max": 1, "pool": [1.0, [], "", False]}
     for end, kinds in (
-        (HostLost("h1", "killed"), [AttemptLost, RunFailed, AgentLost]),
-        (Unstarted("r", 2, "start-failed", "on_start raised"), [AttemptLost, RunFailed]),
+        (HostLost("h1", "killed"), [AttemptLost, RunErrored, AgentLost]),
+        (Unstarted("r", 2, "start-failed", "on_start raised"), [AttemptLost, RunErrored]),
     ):
         ledger = Ledger().given(asked(**options), placed(), AttemptLost("r", 1, "gone", NOW_MS))
         facts = ledger.given(AttemptStarted("r", 2, 2, "h1", collect=True)).when(end)
@@ -464,7 +464,7 @@ def test_the_home_of_a_child_that_never_came_up_is_that_of_its_run() -> None:
 
 def test_a_result_that_comes_during_the_teardown_wins() -> None:
     ledger = running(**DETACHED).given(TeardownBegan("r", "budget-exceeded"))
-    assert [type(fact) for fact in ledger.when(DONE)] == [RunCompleted]
+    assert [type(fact) for fact in ledger.when(DONE)] == [RunSucceeded]
     assert ledger.mail_state("finish") == "pending"
     assert ledger.mail_state("give-up") is None
 
@@ -472,7 +472,7 @@ def test_a_result_that_comes_during_the_teardown_wins() -> None:
 @pytest.mark.parametrize("failed", [[], [MailFailed("r!give-up", "it raised", None)]], ids=["pending", "parked"])
 def test_a_true_end_supersedes_a_give_up_that_is_not_delivered_and_is_itself_delivered(failed: list[Fact]) -> None:
     ledger = running(**DETACHED).given(RunInterrupted("r", "no-progress", True, ""), *failed)
-    assert [type(fact) for fact in ledger.when(DONE)] == [RunCompleted]
+    assert [type(fact) for fact in ledger.when(DONE)] == [RunSucceeded]
     assert (ledger.mail_state("give-up"), ledger.mail_state("finish")) == ("superseded", "pending")
     assert list(ledger.view.mailbox[PARENT]) == ["r!finish"]
     assert ledger.view.tally["parked"] == 0

@@ -15,15 +15,15 @@ from perdure.ledger.facts import (
     MailPosted,
     RunAborted,
     RunCleared,
-    RunCompleted,
     RunInterrupted,
+    RunSucceeded,
 )
 from tests.kit import TYPE, Ledger, asked, begun, child, placed
 
 
 def done(run_id: str = "r", *, parent: str = "", **options: object) -> list[Fact]:
     """A run was requested and has ended, and its child has left."""
-    end = RunCompleted(run_id, 1, b"\x01", "", released=True, sequence=3)
+    end = RunSucceeded(run_id, 1, b"\x01", "", released=True, sequence=3)
     return [asked(run_id, parent=parent, **options), placed(run_id), begun(run_id), end]
 
 
@@ -91,7 +91,7 @@ def test_a_child_that_was_woken_for_the_end_of_its_own_run_is_no_agent_of_its_ow
 
 def test_a_child_that_was_woken_because_its_host_had_died_is_no_agent_of_its_own_unless_a_letter_waited() -> None:
     *before, _ = done("r")
-    end = RunCompleted("r", 1, b"\x01", "", released=False, sequence=3)
+    end = RunSucceeded("r", 1, b"\x01", "", released=False, sequence=3)
     lost = [end, AgentReleased(child("r"), 1), AgentLost(child("r"), 1, 10)]
     again = [AgentActivated(child("r"), 2, "h1"), AgentReleased(child("r"), 2, 4)]
     assert retired(*before, *lost, *again) == ["r"]

@@ -18,7 +18,7 @@ from perdure.ledger import (
     Request,
     Retry,
     RetryRefused,
-    RunFailed,
+    RunErrored,
     RunInterrupted,
     StopAgent,
     Tick,
@@ -41,16 +41,16 @@ from perdure.ledger.facts import (
     MailSuppressed,
     RunAborted,
     RunCleared,
-    RunCompleted,
     RunParked,
     RunRetried,
+    RunSucceeded,
     TeardownBegan,
 )
 from perdure.policies import Limits
 from tests.kit import PARENT, TYPE, Ledger, asked, begun, child, placed
 
 DETACHED: dict[str, Any] = {"detached": True, "on_finish": "on_done"}
-BROKE = RunFailed("r", 1, "it broke", released=True)
+BROKE = RunErrored("r", 1, "it broke", released=True)
 UNFIT = Unstarted("r", 1, "unfit", "input: months: Field required")
 
 
@@ -97,7 +97,7 @@ def test_a_run_that_failed_or_was_given_up_begins_again_under_its_id_with_all_it
     ("facts", "why"),
     [
         ([], "is running"),
-        ([RunCompleted("r", 1, b"\x01", "", released=True)], "is completed"),
+        ([RunSucceeded("r", 1, b"\x01", "", released=True)], "is completed"),
         ([RunAborted("r", "enough")], "was cancelled"),
     ],
     ids=["live", "completed", "cancelled"],
@@ -221,7 +221,7 @@ def test_its_late_failure_and_progress_count_for_nothing_and_its_late_result_is_
     assert ledger.when(Progress("r", 1, b"\x80")) == []
     assert ledger.when(Ended("r", 1, None, "", "stopped", released=False)) == []
     (done,) = ledger.when(Ended("r", 1, b"\x2a", "", None, released=True))
-    assert isinstance(done, RunCompleted)
+    assert isinstance(done, RunSucceeded)
 
 
 def test_the_budgets_begin_anew() -> None:

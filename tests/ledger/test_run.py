@@ -13,18 +13,18 @@ from perdure.ledger.facts import (
     ProgressReported,
     RunAborted,
     RunCleared,
-    RunCompleted,
-    RunFailed,
+    RunErrored,
     RunInterrupted,
     RunReattached,
     RunStarted,
+    RunSucceeded,
     TeardownBegan,
 )
 from perdure.ledger.run import Run, apply, open_run
 from tests.kit import asked, begun, placed
 
 INTERRUPTED = RunInterrupted("r", "no-progress", True, "nothing was heard")
-COMPLETED = RunCompleted("r", 1, pack(42), "forty-two", released=True)
+COMPLETED = RunSucceeded("r", 1, pack(42), "forty-two", released=True)
 
 
 def after(*facts: Fact, **options: object) -> Run:
@@ -101,7 +101,7 @@ def test_asking_again_for_a_run_that_never_began_gives_it_no_deadline_for_a_plac
     ("end", "status", "error"),
     [
         (COMPLETED, Status.COMPLETED, ""),
-        (RunFailed("r", 1, "it broke", released=True), Status.ERROR, "it broke"),
+        (RunErrored("r", 1, "it broke", released=True), Status.ERROR, "it broke"),
         (RunAborted("r", "not wanted"), Status.ABORTED, "not wanted"),
     ],
 )
@@ -135,7 +135,7 @@ def test_events_are_numbered_without_holes_over_attempts_and_ends() -> None:
         ChunkEmitted("r", 2, 0, b"\xc0"),
         INTERRUPTED,
         RunReattached("r", 2, 2),
-        RunCompleted("r", 2, None, "", released=True),
+        RunSucceeded("r", 2, None, "", released=True),
         RunCleared("r"),
     ]
     numbers = [apply(run, fact, 2 + index, 2_000) for index, fact in enumerate(facts)]

@@ -13,7 +13,7 @@ from pydantic import BaseModel, TypeAdapter
 from perdure.ledger import BadRequest, RedactedStream, Secret, pack, plain_without_secrets, provide_secrets, unpack
 from perdure.ledger import secret as secrets_
 from perdure.ledger.codec import encode
-from perdure.ledger.facts import RunFailed
+from perdure.ledger.facts import RunErrored
 
 NAME, VALUE = "PERDURE_TEST_KEY", "sk-péter/7:2"
 
@@ -32,7 +32,7 @@ class Door(BaseModel):
 def test_a_secret_is_its_name_wherever_it_is_kept_or_shown() -> None:
     key = Secret(NAME)
     assert unpack(pack({"key": [key]})) == {"key": [key]}
-    assert unpack(encode(RunFailed("r", 1, key, released=False))[1])[2] == key  # type: ignore[arg-type]
+    assert unpack(encode(RunErrored("r", 1, key, released=False))[1])[2] == key  # type: ignore[arg-type]
     assert (repr(key), str(key), len({key, Secret(NAME)})) == (f"Secret('{NAME}')",) * 2 + (1,)
     assert key != NAME
     for name in ("", None):

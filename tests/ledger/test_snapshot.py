@@ -30,9 +30,9 @@ from perdure.ledger.facts import (
     MailRequeued,
     MilestoneReached,
     RunCleared,
-    RunCompleted,
-    RunFailed,
+    RunErrored,
     RunInterrupted,
+    RunSucceeded,
     SupervisorStarted,
 )
 from perdure.ledger.store.memory_store import MemoryStore
@@ -60,7 +60,7 @@ def ended(run_id: str, number: int) -> list[Fact]:
         asked(run_id, **DETACHED),
         placed(run_id, incarnation=number),
         begun(run_id),
-        RunCompleted(run_id, 1, b"\x01", "", released=True),
+        RunSucceeded(run_id, 1, b"\x01", "", released=True),
     ]
 
 
@@ -148,7 +148,7 @@ def test_mail_keeps_its_order_over_a_boot() -> None:
         asked("r", **DETACHED, milestones=milestones),
         placed("r"),
         MilestoneReached("r", 1, 0, "z", 1, b"\x80"),
-        RunCompleted("r", 1, None, "", released=True),
+        RunSucceeded("r", 1, None, "", released=True),
         *ended("a", 2),
     ]
     ledger, store = life_of(*facts)
@@ -187,7 +187,7 @@ def test_facts_after_the_snapshot_are_folded_onto_it() -> None:
 
 
 def test_what_was_cleared_does_not_come_back() -> None:
-    ledger, store = life_of(asked(), RunFailed("r", 0, "", released=True), RunCleared("r"))
+    ledger, store = life_of(asked(), RunErrored("r", 0, "", released=True), RunCleared("r"))
     assert restore(store.boot()).runs["r"].cleared, "until its storage is deleted the tombstone stays"
     checkpoint(ledger.view, store, "r")
     booted = restore(store.boot())
@@ -205,7 +205,7 @@ def test_the_row_of_a_mail_or_an_agent_that_is_over_is_removed() -> None:
     ledger = Ledger()
     ledger.given(asked(**DETACHED), placed())
     assert ("agents", child()) in {(record.table, record.key) for record in dirty_records(ledger.view)}
-    ledger.given(RunCompleted("r", 1, b"x", "", released=True))
+    ledger.given(RunSucceeded("r", 1, b"x", "", released=True))
     by_table = {(record.table, record.key): record for record in dirty_records(ledger.view)}
     assert by_table["agents", child()].body == b""
     assert by_table["mail", "r!finish"].live

@@ -41,9 +41,9 @@ from perdure.ledger.facts import (
     ProgressReported,
     RunAborted,
     RunCleared,
-    RunCompleted,
     RunInterrupted,
     RunReattached,
+    RunSucceeded,
     TeardownBegan,
 )
 from perdure.ledger.timeouts import next_look
@@ -51,7 +51,7 @@ from perdure.policies import Leap, Limits
 from tests.kit import NOW_MS, PARENT, Ledger, asked, begun, child, placed
 
 SIGNAL = ProgressReported("r", 1, b"\x80")
-DONE = RunCompleted("r", 1, b"\x2a", "", released=True)
+DONE = RunSucceeded("r", 1, b"\x2a", "", released=True)
 
 
 def tick(ledger: Ledger, after_ms: float) -> list[Fact]:
@@ -240,9 +240,9 @@ def test_a_parents_limit_holds_its_runs_back_and_lets_the_next_one_go_when_one_l
     assert [fact[0] for fact in seated(ledger)] == ["a"]
     ledger.view.timers.arm("b", NOW_MS)
     assert [tick(ledger, 0), seated(ledger), list(ledger.view.queues)] == [[], [], []]
-    ledger.given(begun("a"), RunCompleted("a", 1, None, "", released=True))
+    ledger.given(begun("a"), RunSucceeded("a", 1, None, "", released=True))
     assert [fact[0] for fact in seated(ledger)] == ["b"]
-    ledger.given(begun("b"), RunCompleted("b", 1, None, "", released=False))
+    ledger.given(begun("b"), RunSucceeded("b", 1, None, "", released=False))
     assert seated(ledger) == []
     ledger.given(AgentReleased(child("b"), 2))
     assert [fact[0] for fact in seated(ledger)] == ["c"]

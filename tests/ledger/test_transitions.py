@@ -23,8 +23,7 @@ from perdure.ledger.facts import (
     ProgressReported,
     RunAborted,
     RunCleared,
-    RunCompleted,
-    RunFailed,
+    RunErrored,
     RunInterrupted,
     RunParked,
     RunPaused,
@@ -32,6 +31,7 @@ from perdure.ledger.facts import (
     RunRequested,
     RunRetried,
     RunStarted,
+    RunSucceeded,
     RunWaiting,
     TeardownBegan,
     UndoBegan,
@@ -52,8 +52,8 @@ EXPECTED = """
     ProgressReported  running  running  interrupted ignored ignored ignored
     MilestoneReached  running  running  interrupted ignored ignored ignored
     ChunkEmitted      running  running  interrupted ignored ignored ignored
-    RunCompleted      completed completed completed ignored ignored ignored
-    RunFailed         error    error    error    ignored  ignored  ignored
+    RunSucceeded      completed completed completed ignored ignored ignored
+    RunErrored         error    error    error    ignored  ignored  ignored
     RunAborted        aborted  aborted  aborted  ignored  ignored  ignored
     RunInterrupted    interrupted interrupted ignored ignored ignored ignored
     TeardownBegan     starting running  ignored  ignored  ignored  ignored
@@ -88,8 +88,8 @@ FACTS: dict[type[Fact], Fact] = {
     ProgressReported: ProgressReported("r", 1, b"\x80"),
     MilestoneReached: MilestoneReached("r", 1, 0, "m", 1, b"\x80"),
     ChunkEmitted: ChunkEmitted("r", 1, 0, b"\xc0"),
-    RunCompleted: RunCompleted("r", 1, b"\xc0", "", released=True),
-    RunFailed: RunFailed("r", 1, "it broke", released=True),
+    RunSucceeded: RunSucceeded("r", 1, b"\xc0", "", released=True),
+    RunErrored: RunErrored("r", 1, "it broke", released=True),
     RunAborted: RunAborted("r", "cancelled"),
     RunInterrupted: RunInterrupted("r", "no-progress", True, "too long"),
     TeardownBegan: TeardownBegan("r", "budget-exceeded"),
@@ -157,4 +157,4 @@ def test_an_interruption_is_left_by_an_end_a_request_a_retry_a_wait_or_for_its_u
         for fact in TABLE
         if permits(Status.INTERRUPTED, fact) and cell(Status.INTERRUPTED, fact) is not Status.INTERRUPTED
     }
-    assert leaving == {RunCompleted, RunFailed, RunAborted, RunReattached, RunWaiting, UndoBegan, RunRetried}
+    assert leaving == {RunSucceeded, RunErrored, RunAborted, RunReattached, RunWaiting, UndoBegan, RunRetried}

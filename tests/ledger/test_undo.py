@@ -17,7 +17,7 @@ from perdure.ledger import (
     Released,
     Request,
     Retry,
-    RunFailed,
+    RunErrored,
     RunInterrupted,
     StaleIncarnation,
     StartAttempt,
@@ -38,9 +38,9 @@ from perdure.ledger.facts import (
     AttemptStarted,
     RunAborted,
     RunCleared,
-    RunCompleted,
     RunParked,
     RunRetried,
+    RunSucceeded,
     UndoBegan,
     UndoPromised,
 )
@@ -85,7 +85,7 @@ def test_the_first_step_with_an_undo_is_put_on_record_and_others_need_not_be() -
     ("before", "incarnation"),
     [
         ([RunAborted("r", "enough")], 1),
-        ([RunFailed("r", 1, "it broke", released=True)], 1),
+        ([RunErrored("r", 1, "it broke", released=True)], 1),
         ([PROMISED, CANCELLED], 1),
         ([AttemptLost("r", 1, "gone", 0)], 1),
         ([AttemptLost("r", 1, "gone", 0), placed(attempt=2, incarnation=2)], 1),
@@ -178,7 +178,7 @@ def test_a_child_that_raised_undoes_in_the_same_life() -> None:
     assert ledger.when(Undoing("r", 1, "it broke", "trace")) == []
     assert effects(ledger) == []
     assert ledger.when(Ended("r", 1, None, "", "it broke", True, "trace")) == [
-        RunFailed("r", 1, "it broke", released=True, trace="trace")
+        RunErrored("r", 1, "it broke", released=True, trace="trace")
     ]
 
 
@@ -215,7 +215,7 @@ def test_so_is_one_whose_last_attempt_has_left_nothing() -> None:
 
 def test_a_result_that_was_committed_before_the_attempts_were_used_up_still_counts() -> None:
     ledger = undoing(undo="error")
-    assert [type(fact) for fact in ledger.when(Ended("r", 2, b"\x01", "done", None))] == [RunCompleted]
+    assert [type(fact) for fact in ledger.when(Ended("r", 2, b"\x01", "done", None))] == [RunSucceeded]
 
 
 # ---------------------------------------------------------------- parked

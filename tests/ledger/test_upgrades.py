@@ -6,7 +6,7 @@ from perdure.ledger import (
     Adopt,
     HostView,
     Retry,
-    RunFailed,
+    RunErrored,
     Unstarted,
     assign_hosts,
     explain,
@@ -66,7 +66,7 @@ def test_the_child_of_a_run_and_what_belongs_to_it_keep_the_code_of_the_run() ->
 
 
 def test_a_run_that_is_tried_again_has_the_code_that_came_last() -> None:
-    ledger = with_new_code().given(RunFailed("r", 1, "it broke", released=True))
+    ledger = with_new_code().given(RunErrored("r", 1, "it broke", released=True))
     assert ledger.when(Retry("r")) == [RunRetried("r", "new")]
     assert ledger.run().options["pool"] == NEW
 
@@ -95,7 +95,7 @@ def test_hosts_with_the_newest_code_are_kept_warm_and_a_boot_knows_it() -> None:
 
 def failed_with_old_code() -> Ledger:
     """Tried again before the program with the mended code was started."""
-    ledger = Ledger().given(asked(pool=OLD), placed(), begun(), RunFailed("r", 1, "it broke", released=True))
+    ledger = Ledger().given(asked(pool=OLD), placed(), begun(), RunErrored("r", 1, "it broke", released=True))
     ledger.given(CodeAdopted("old", {ORIGIN: ""}))
     assert ledger.when(Retry("r")) == [RunRetried("r", "old")]
     return ledger

@@ -61,13 +61,13 @@ from perdure.ledger.facts import (
     EventTaken,
     RunAborted,
     RunCleared,
-    RunCompleted,
-    RunFailed,
+    RunErrored,
     RunInterrupted,
     RunParked,
     RunPaused,
     RunReattached,
     RunRetried,
+    RunSucceeded,
     RunWaiting,
     TeardownBegan,
 )
@@ -84,7 +84,7 @@ HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 BODY = pack_value("value", 7)
 DETACHED: dict[str, Any] = {"detached": True, "on_finish": "f"}
-DONE = RunCompleted("r", 1, b"\x2a", "", released=True)
+DONE = RunSucceeded("r", 1, b"\x2a", "", released=True)
 
 
 class Booted(Ledger):
@@ -291,8 +291,8 @@ def test_a_report_that_is_doubled_late_or_of_another_life_is_an_echo() -> None:
 @pytest.mark.parametrize("status", sorted(HARD))
 def test_a_run_that_has_ended_waits_for_nothing_and_its_child_leaves(status: Status) -> None:
     ends: dict[Status, Fact] = {
-        Status.COMPLETED: RunCompleted("r", 1, b"", "", released=False),
-        Status.ERROR: RunFailed("r", 1, "no", released=False),
+        Status.COMPLETED: RunSucceeded("r", 1, b"", "", released=False),
+        Status.ERROR: RunErrored("r", 1, "no", released=False),
         Status.ABORTED: RunAborted("r", "cancelled"),
     }
     ledger = at_work().given(ends[status])
@@ -360,7 +360,7 @@ def test_a_child_that_left_before_it_is_entered_again_is_entered_somewhere() -> 
 def test_a_host_that_dies_under_a_child_that_is_awake_for_other_work_costs_its_run_nothing() -> None:
     ledger = resting("go", released=False)
     facts = ledger.when(HostLost("h1", "killed"))
-    assert not any(isinstance(fact, AttemptLost | RunInterrupted | RunFailed) for fact in facts)
+    assert not any(isinstance(fact, AttemptLost | RunInterrupted | RunErrored) for fact in facts)
     assert (ledger.run().status, ledger.run().losses) == (Status.RUNNING, 0)
     ledger.when(sent())
     (again,) = ledger.passes(60_000)
@@ -383,7 +383,7 @@ def test_a_parents_limit_also_holds_back_a_run_whose_child_is_awake() -> None:
     ledger.when(sent())
     assert ledger.seated() == []
     assert ledger.view.held
-    ledger.given(RunCompleted("s", 1, b"", "", released=True))
+    ledger.given(RunSucceeded("s", 1, b"", "", released=True))
     assert ledger.seated() == [placed(attempt=2, incarnation=1)]
 
 
@@ -518,7 +518,7 @@ def test_a_run_that_is_torn_down_may_be_paused_and_is_given_up_all_the_same() ->
 
 ENDED = [
     DONE,
-    RunFailed("r", 1, "no", released=True),
+    RunErrored("r", 1, "no", released=True),
     RunAborted("r", "no"),
     RunInterrupted("r", "budget-exceeded", None, ""),
 ]
@@ -677,7 +677,7 @@ def test_an_interrupted_run_keeps_its_events_for_whoever_tries_it_again() -> Non
 def test_a_run_that_failed_after_waits_is_tried_again_with_all_its_attempts_and_nothing_of_the_waits() -> None:
     ledger = resting(ms=1000)
     ledger.passes(1000)
-    ledger.given(RunFailed("r", 2, "no", released=True))
+    ledger.given(RunErrored("r", 2, "no", released=True))
     assert ledger.when(Retry("r")) == [RunRetried("r")]
     run = ledger.run()
     assert (run.wait, run.paused, run.waited_ms, run.reentries, run.over_ms) == (None, False, 0, 0, 0)

@@ -10,7 +10,7 @@ from perdure.actors import Client, Supervisor
 from perdure.actors.link.messages import Deliver, Message, RunEnded, RunsEnded, Start, Starts, Wake
 from perdure.ledger import FactRow, View
 from perdure.ledger.codec import encode
-from perdure.ledger.facts import AgentActivated, AttemptStarted, ProgressReported, RunAborted, RunCompleted
+from perdure.ledger.facts import AgentActivated, AttemptStarted, ProgressReported, RunAborted, RunSucceeded
 from perdure.ledger.indexes import line_for
 from perdure.ledger.storage.agent_storages import AgentStorages
 from perdure.scenarios.cast.workers import Boss, BossJob, Task, Worker
@@ -132,7 +132,7 @@ FORGED = {
     "another attempt": ("two", AttemptStarted("two", 2, 99, "h")),
     "was activated while it lives": (BOSS, AgentActivated(BOSS, 99, "h")),
     "then came ProgressReported": ("two", ProgressReported("two", 1, b"\x80")),
-    "was next": ("two", RunCompleted("two", 1, None, "", True)),
+    "was next": ("two", RunSucceeded("two", 1, None, "", True)),
 }
 
 

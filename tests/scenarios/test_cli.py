@@ -59,7 +59,7 @@ from perdure.ledger.facts import (
     MailFailed,
     MailPosted,
     RunAborted,
-    RunFailed,
+    RunErrored,
     RunRequested,
     RunWaiting,
     UndoPromised,
@@ -359,7 +359,7 @@ def archive(data: Path) -> Path:
         for number in range(1, 8):
             run_id, parent, at_ms = f"e{number}", "" if number % 2 else "p@m:P", 60_000 * number
             asked = RunRequested(run_id, "Reader", parent, "", "digest", b"\x01", {}, 0)
-            end = RunFailed(run_id, 0, "it\nbroke", True) if number == 1 else RunAborted(run_id, "x" * 80)
+            end = RunErrored(run_id, 0, "it\nbroke", True) if number == 1 else RunAborted(run_id, "x" * 80)
             store.append([record_fact(view, asked, at_ms), record_fact(view, end, at_ms + 1_500)], [])
         store.checkpoint(meta_of(view), view.seq, dirty_records(view), [])
     return data
@@ -434,7 +434,7 @@ def test_words_of_agents_are_shown_without_what_a_terminal_would_obey(data: Path
         view = restore(store.boot())
         facts = [
             RunRequested("tab\tbed", "Reader", "", "", "digest", b"\x01", {}, 0),
-            RunFailed("tab\tbed", 0, "red \x1b[31m\x07 flag\r\n of \u202elatin 👩\u200d🚀", True),
+            RunErrored("tab\tbed", 0, "red \x1b[31m\x07 flag\r\n of \u202elatin 👩\u200d🚀", True),
         ]
         store.append([record_fact(view, fact, 3_000) for fact in facts], [])
     told = [

@@ -15,8 +15,8 @@ from perdure.ledger.facts import (
     AskOpened,
     AskWithdrawn,
     RunAborted,
-    RunCompleted,
-    RunFailed,
+    RunErrored,
+    RunSucceeded,
     UndoBegan,
     UndoPromised,
 )
@@ -48,8 +48,8 @@ STORIES: dict[str, list[Fact]] = {
     "asked again": [opening(), AskWithdrawn("r", 1), opening()],
     "to others": [opening(), AskEscalated("r", 1, 2), AskEscalated("r", 1, 3)],
     "two": [opening(), opening(2), answer("ada", closes=True)],
-    "completed": [opening(), RunCompleted("r", 1, pack(None), "", True)],
-    "failed": [opening(), opening(2), AskLapsed("r", 2), RunFailed("r", 1, "no", True)],
+    "completed": [opening(), RunSucceeded("r", 1, pack(None), "", True)],
+    "failed": [opening(), opening(2), AskLapsed("r", 2), RunErrored("r", 1, "no", True)],
     "aborted": [opening(), RunAborted("r", "enough")],
     "undone": [UndoPromised("r", 1), opening(), UndoBegan("r", 1, "error", "no")],
 }

@@ -20,7 +20,7 @@ from perdure.actors.supervisor.calls import CallRouter, Calls
 from perdure.actors.supervisor.sessions import PeerSession, Sessions
 from perdure.ledger import OutcomeUnknown, View, last_end, restore, unpack
 from perdure.ledger.activation import LIVES_KEPT
-from perdure.ledger.facts import AgentActivated, AgentLost, AgentReleased, AgentStopped, RunCleared, RunCompleted
+from perdure.ledger.facts import AgentActivated, AgentLost, AgentReleased, AgentStopped, RunCleared, RunSucceeded
 from perdure.ledger.snapshot import meta_of
 from perdure.ledger.store.store import Boot
 from tests.kit import ROOMY, Ledger, Stage, address, asked, begun, child, placed, play
@@ -437,7 +437,7 @@ def test_a_child_of_a_run_also_lived_in_its_attempts_of_which_only_the_first_is_
     ledger = Ledger().given(asked())
     assert last_end(ledger.view, child()) == 0
     assert last_end(ledger.given(placed(), begun()).view, child()) == 0
-    ended = ledger.given(RunCompleted("r", 1, None, "", released=True)).view
+    ended = ledger.given(RunSucceeded("r", 1, None, "", released=True)).view
     assert last_end(ended, child()) == ended.seq
     assert last_end(ledger.given(RunCleared("r")).view, "somebody else@t") == ended.seq
 

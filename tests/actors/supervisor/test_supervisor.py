@@ -26,8 +26,8 @@ from perdure.ledger.facts import (
     MailRequeued,
     MailSuppressed,
     RunCleared,
-    RunCompleted,
     RunInterrupted,
+    RunSucceeded,
     SupervisorStarted,
 )
 from perdure.ledger.storage.agent_storages import AgentStorages, MemoryDisk
@@ -179,7 +179,7 @@ def test_mail_of_a_cleared_run_does_not_come_back_by_way_of_the_snapshot() -> No
         placed(),
         begun(),
         RunInterrupted("r", "no-progress", True, ""),
-        RunCompleted("r", 1, None, "", released=True),
+        RunSucceeded("r", 1, None, "", released=True),
         MailSuppressed("r!finish"),
         RunCleared("r"),
     ]
@@ -267,7 +267,7 @@ class Reception:
             asked(detached=True, on_finish="f"),
             placed(),
             begun(),
-            RunCompleted("r", 1, None, "", released=True),
+            RunSucceeded("r", 1, None, "", released=True),
             AgentActivated(PARENT, 9, "h1"),
             *more,
         ]
