@@ -4,7 +4,8 @@
 another one. Where a real selector would sleep until the next timer, `_Jump` moves the clock there; where it would sleep
 for ever, because no timer is set and nothing can ever become ready, it raises `Deadlock` and says who waits for what.
 There are no sockets, signals or subprocesses. A thread has the turn while the loop stands still: `run_in_executor` (and so
-`asyncio.to_thread`) lets its function run until it ends or waits, and the caller goes on in an iteration after its end.
+`asyncio.to_thread`, and `anyio.to_thread`, which libraries use) lets its function run until it ends or waits, and the caller goes on in an
+iteration after its end.
 
 If it is told that nothing happens but upkeep (`lull_s`), time leaps to shortly before the next timer of anything else: heartbeats and
 sweeps over days would cost a minute.
@@ -22,8 +23,11 @@ import gc
 import heapq
 import math
 from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextvars import copy_context
 from functools import partial
 from typing import Any, NoReturn, TypeAlias, TypeVar, TypeVarTuple, cast
+
+from anyio._backends._asyncio import AsyncIOBackend
 
 from perdure.actors.upkeep import LeapingLoop
 
@@ -236,3 +240,19 @@ def _line(coroutine: object) -> str:
             line = f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno} in {frame.f_code.co_name}"
         coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "ag_await", None)
     return line
+
+
+# Time would fly while a thread of anyio works, and one that is left when its loop is over keeps the process from ending.
+def _share_threads() -> None:
+    theirs = AsyncIOBackend.run_sync_in_worker_thread
+
+    async def ours(func: Callable[..., object], args: tuple[Any, ...], **options: Any) -> object:
+        loop = asyncio.get_running_loop()
+        if not isinstance(loop, VirtualLoop):
+            return await theirs(func, args, **options)
+        return await loop.run_in_executor(None, partial(copy_context().run, func, *args))
+
+    AsyncIOBackend.run_sync_in_worker_thread = ours  # type: ignore[method-assign,assignment]
+
+
+_share_threads()

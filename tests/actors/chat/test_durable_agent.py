@@ -183,6 +183,17 @@ Careless = Scripted.of(
 )
 
 
+def test_a_simulated_loop_waits_for_what_is_not_async() -> None:
+    """Its time flies while a thread works of which it does not know."""
+
+    async def story(room: Room) -> float:
+        await room.do("submit_messages", "sum", request_id="asked")
+        await room.do("attach", "asked", follow=True)
+        return room.laboratory.simulation.now_ms()
+
+    assert visit(Summer, story, ALL) < 3_000
+
+
 def test_the_agent_of_the_library_plays_the_turn() -> None:
     """Its tools, dependencies, instructions, system prompt and history processors are used; the answer is the one of a chat agent."""
     Outside.begin(ALL)

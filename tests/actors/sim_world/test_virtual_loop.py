@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
+import anyio
+import anyio.to_thread
 import pytest
 
 from perdure.actors.ports import Transport, World
@@ -40,6 +43,26 @@ def test_threads_of_authors_run_inline() -> None:
 
     with supervised(forever) as simulation:
         assert simulation.run(main) == (4, "beside")
+
+
+def test_so_do_threads_of_anyio_which_libraries_use() -> None:
+    """Time would fly while they work."""
+
+    async def main(world: World, transport: Transport) -> float:
+        begun_ms = world.clock.now_ms()
+        with pytest.raises(ZeroDivisionError):
+            await anyio.to_thread.run_sync(lambda: 1 // 0)
+        limited = anyio.CapacityLimiter(1)
+        assert await anyio.to_thread.run_sync(len, "four", limiter=limited, abandon_on_cancel=True) == 4
+        return world.clock.now_ms() - begun_ms
+
+    with supervised(forever) as simulation:
+        assert simulation.run(main) == 0
+    assert not [each for each in threading.enumerate() if each.name == "AnyIO worker thread"]
+
+
+def test_on_any_other_loop_they_are_anyio_s_own() -> None:
+    assert asyncio.run(anyio.to_thread.run_sync(lambda: threading.current_thread().name)) == "AnyIO worker thread"
 
 
 def test_the_check_after_a_step_can_end_the_run() -> None:
