@@ -53,7 +53,8 @@ def test_the_wheel_brings_one_package_with_all_of_our_code_and_nothing_else(buil
     code = {name for name in files if not name.startswith("perdure-0.1.0.dist-info/")}
     ours = {f"perdure/{source.path}" for source in sources(*FOLDERS)}
     page = {f"perdure/{each.relative_to(ROOT)}" for each in (ROOT / "actors/dashboard/assets").iterdir()}
-    assert code == {*ours, *page, *(f"perdure/{name}" for name in SURFACE), "perdure/ledger/schema.sql"}
+    data = {"perdure/ledger/schema.sql", "perdure/actors/gateway/ray_job.yaml"}
+    assert code == {*ours, *page, *data, *(f"perdure/{name}" for name in SURFACE)}
     assert "perdure = perdure.cli:main" in files["perdure-0.1.0.dist-info/entry_points.txt"].decode()
 
 

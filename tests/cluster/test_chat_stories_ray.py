@@ -34,7 +34,7 @@ def perdure(*words: str | Path, **environment: str) -> dict[str, Any]:
 
 
 @pytest.mark.shows(chat_recovery="C-1314", transport_recovery="A2")
-@pytest.mark.thorough
+@pytest.mark.long
 def test_processes_that_are_killed_in_a_turn_change_nothing(tmp_path: Path) -> None:
     told = perdure("chat-recovery", "--points", "2", "--seed", "1", "--data", tmp_path)
     assert told["turns"] == {"asked": 3, "completed": 3, "error": 0}

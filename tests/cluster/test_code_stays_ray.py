@@ -87,7 +87,7 @@ def drive(script: Path, *arguments: object, **environment: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(params=["own", "joined"])

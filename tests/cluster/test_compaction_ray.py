@@ -21,7 +21,7 @@ from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 from perdure import ChatAgent, ContextOverflow, DurableAgent, Runtime, tool
 from perdure.policies import SUMMARY_HEAD, SUMMARY_INSTRUCTIONS, Limits
 
-pytestmark = [pytest.mark.shared_ray, pytest.mark.thorough]
+pytestmark = [pytest.mark.shared_ray, pytest.mark.long]
 
 PATIENCE_S = 120
 WINDOW = 3_000  # in characters of all messages

@@ -40,7 +40,7 @@ def _can_unshare() -> bool:
 
 
 pytestmark = [
-    pytest.mark.thorough,
+    pytest.mark.long,
     pytest.mark.skipif(not _can_unshare(), reason="another disk at a path takes root, and `unshare`"),
 ]
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.tidy import ROOT
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.long
 
 COMMAND = [sys.executable, "-m", "perdure.scenarios.cli"]
 
@@ -71,7 +71,7 @@ def test_ctrl_c_stops_and_resume_carries_on(tmp_path: Path) -> None:
 def _wait_until_under_way(data: Path) -> None:
     record, end_s = data / "scenario.json", time.monotonic() + 120
     while time.monotonic() < end_s:
-        if record.exists() and json.loads(record.read_text())["progress"]["before"] is not None:
+        if record.exists() and perdure("ps", "--data", data)["live"]:
             return
         time.sleep(0.1)
     raise AssertionError("the fan-out did not begin")

@@ -15,7 +15,7 @@ from perdure.policies import Limits
 from perdure.scenarios.cli import app
 from tests.cluster.test_ray_world import soon
 
-pytestmark = [pytest.mark.shared_ray, pytest.mark.thorough]
+pytestmark = [pytest.mark.shared_ray, pytest.mark.long]
 
 
 class Ledger(Agent):

@@ -62,7 +62,7 @@ def balances_elsewhere(url: str, s3: S3, folder: Path) -> bool:
     return bool(json.loads(told.stdout)["balanced"])
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 @pytest.mark.skipif(not are_possible(), reason="machines of their own need root, `ip netns` and `unshare`")
 def test_the_supervisors_machine_dies_with_its_disk_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
     with cluster(tmp_path) as (made, s3):
@@ -116,7 +116,7 @@ class Calls:
                     self.refused[agent] += 1
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 @pytest.mark.skipif(not are_possible(), reason="machines of their own need root, `ip netns` and `unshare`")
 @pytest.mark.parametrize("cut", CUTS)
 def test_the_supervisors_machine_is_cut_off_and_comes_back(tmp_path: Path, cut: str) -> None:

@@ -19,7 +19,7 @@ from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 from perdure.actors import ChatAgent, Runtime
 from perdure.policies import Limits
 
-pytestmark = [pytest.mark.shared_ray, pytest.mark.thorough]
+pytestmark = [pytest.mark.shared_ray, pytest.mark.long]
 
 PATIENCE_MS = 120_000  # for a host to start: on a busy machine that takes more than the half minute of the default
 SERVER = str(Path(__file__).with_name("mcp_server.py"))

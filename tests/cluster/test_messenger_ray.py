@@ -14,7 +14,7 @@ from tests.actors.secret_cast import found_in
 from tests.tidy import ROOT
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_messages_are_answered_once_although_processes_are_killed(tmp_path: Path) -> None:
     words = ["--updates", "3", "--kills", "2", "--chats", "2", "--seed", "1", "--data", str(tmp_path), "--json"]
     command = [sys.executable, "-m", "perdure.scenarios.cli", "run", "messenger", *words]

@@ -9,7 +9,7 @@ import pytest
 from tests.cluster.test_fan_out_ray import perdure
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_editions_wait_over_a_weekend_and_nothing_happens_twice_although_processes_are_killed(tmp_path: Path) -> None:
     words = ("run", "newsroom", "--editions", "3", "--seed", "1", "--data", tmp_path)
     told = perdure(*words, "--kills", "2")

@@ -22,7 +22,7 @@ from perdure.actors import Agent, RunContext, Runtime
 from perdure.actors.ray_world.ray_internals import SETUP_HOOK, read_settings
 from perdure.policies import Limits
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.long
 
 TOLD = "no host goes there, and what is there leaves"
 

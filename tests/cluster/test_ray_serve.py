@@ -17,7 +17,7 @@ from websockets.sync.client import connect
 
 from tests.tidy import IMPORT_PATH, ROOT
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.long
 
 TOKEN: Final = "a-token-that-nobody-guesses"  # noqa: S105 - of this test alone
 WHO: Final = {"authorization": f"Bearer {TOKEN}"}

@@ -27,7 +27,7 @@ from perdure.ledger import NoLongerServed, NoSuchNode
 from perdure.policies import Limits
 from perdure.scenarios.cli import app
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.long
 
 
 class Rester(Agent):

@@ -36,7 +36,7 @@ def until_served_elsewhere(ask: Callable[[], object], within_s: float) -> Served
     raise AssertionError("it goes on")
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_two_sessions_on_one_bucket_do_not_fight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PERDURE_CACHE", str(tmp_path / "first"))
     with in_process() as s3:

@@ -176,11 +176,13 @@ def test_whichever_block_is_damaged_what_can_be_read_is_saved_and_what_cannot_is
         if all(finding.severity == "ok" for finding in examine(wreck)):
             continue  # a free block may hold anything
         said = words(repair(wreck))
-        if "the ledger is built anew from what can be read" not in said:
+        if "is built anew" not in said:
             assert (wreck / DATABASE).read_bytes() == flipped(whole, place)
             continue
         saved += 1
-        assert (wreck / "ledger.db.damaged-1").read_bytes() == flipped(whole, place)
+        if "(table run_filter) is damaged; it is built anew from the records" not in said:
+            assert "the ledger is built anew from what can be read" in said
+            assert (wreck / "ledger.db.damaged-1").read_bytes() == flipped(whole, place)
         with closing(DuckDBStore(wreck, fsync=False)) as store:
             read = store.boot()
             assert read.findings == []
