@@ -4,10 +4,10 @@ Ray connects a process to one cluster at a time, so everything that the process 
 a Ray, the last one leaves it, and ends it if it is our own.
 
 All that is done by one thread that never ends, because the kernel kills the processes of a Ray when the *thread* that started them ends.
-The thread also watches: when the raylet of this machine is gone, and with it its cluster, or there is another one; when the GCS of a Ray
-that a program of this machine has started is gone; or when a cluster has not answered for 30 s, that life is over. Callers that wait for
-an answer get an error, what is left of a Ray of our own is killed, and the next life begins; work goes on when its supervisor is found.
-Without this Ray would end the process 60 s after its GCS has died.
+The thread also watches: when a process of a Ray of our own is gone, or the GCS of one that a program of this machine has started; when
+the raylet of this machine is another one than before; or when a cluster has not answered for 30 s, that life is over. Callers that wait
+for an answer get an error, what is left of a Ray of our own is killed, and the next life begins; work goes on when its supervisor is
+found. Without this Ray would end the process 60 s after its GCS has died.
 
 The next life is found as the first one was: another Ray is started where none serves the directory, and a cluster that was named is
 waited for. So a Ray that ends with the program that started it is replaced by one of those that had joined it, whom the others join.
@@ -49,7 +49,6 @@ from perdure.actors.ray_world.os_processes import (
     have_standard_files,
     is_alive,
     kill,
-    runs_here,
     this_process,
     wait_until_gone,
     with_command,
@@ -348,12 +347,13 @@ def _life(data: Path, *, own: bool = False, borrowed: bool = False) -> RayLife:
     return RayLife(here.address, here.session, vital, own=own, borrowed=borrowed)
 
 
-# On a machine that was cut off from its cluster for a while, the raylet has ended. This process stays connected: as long as there is no
-# raylet here, it can join nothing.
+# On a machine that is cut off from its cluster, the raylet ends. This process stays connected until another one is there, for it
+# can join nothing before, and works on when the cluster is there again.
 def _dead_of(life: RayLife) -> list[str]:
     dead = [name for name, process in life.vital.items() if not is_alive(process)]
-    is_cut_off = dead == ["raylet"] and not life.own and answers(life.address) and not runs_here(RAYLET)
-    return [] if is_cut_off else dead
+    if dead == ["raylet"] and not life.own and not with_command(RAYLET, f"--gcs-address={life.address}"):
+        return []
+    return dead
 
 
 # A raylet that died has left its workers behind, as children of another process.

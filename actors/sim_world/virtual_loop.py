@@ -42,6 +42,10 @@ COLLECT_STRIDE = 1 << 14  # steps between two collections of garbage, while the 
 TIMER_RESOLUTION_S = 1e-6  # timers this close fire together, so that no float remainder can make the clock stand still
 PENDING_SHOWN_MAX = 40
 THROWS_MAX = 1_000
+NO_SOCKETS = (
+    "in a Laboratory the event loop has neither sockets nor processes: let a test give this code something else to ask, do it by sync code "
+    "(`asyncio.to_thread`), or test this on Ray"
+)
 UPKEEP_S = 12.0  # in which all upkeep has its turn: a call is held open for ten seconds
 
 
@@ -215,6 +219,27 @@ class VirtualLoop(asyncio.BaseEventLoop, LeapingLoop):
 
     def _write_to_self(self) -> None:
         """Part of `BaseEventLoop`'s contract: nobody sleeps, so nobody needs to be woken."""
+
+
+async def _refuse(_loop: VirtualLoop, *_given: object, **_options: object) -> NoReturn:
+    raise NotImplementedError(NO_SOCKETS)
+
+
+for _name in (  # of which asyncio would raise an error without words
+    *("create_connection", "create_server", "create_datagram_endpoint", "create_unix_connection", "create_unix_server"),
+    *(
+        "sock_accept",
+        "sock_connect",
+        "sock_recv",
+        "sock_recv_into",
+        "sock_recvfrom",
+        "sock_sendall",
+        "sock_sendto",
+        "sock_sendfile",
+    ),
+    *("subprocess_exec", "subprocess_shell", "connect_read_pipe", "connect_write_pipe", "start_tls", "sendfile"),
+):
+    setattr(VirtualLoop, _name, _refuse)
 
 
 # All that `BaseEventLoop` asks of a selector. It has no files, and passes time instead of waiting.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Awaitable, Callable
 
 import anyio
 import anyio.to_thread
@@ -43,6 +44,26 @@ def test_threads_of_authors_run_inline() -> None:
 
     with supervised(forever) as simulation:
         assert simulation.run(main) == (4, "beside")
+
+
+ASKED: dict[str, Callable[[], Awaitable[object]]] = {
+    "a connection": lambda: asyncio.open_connection("127.0.0.1", 1),
+    "a connection of anyio": lambda: anyio.connect_tcp("127.0.0.1", 1),
+    "a server": lambda: asyncio.start_server(lambda *_: None, "127.0.0.1", 0),
+    "a process": lambda: asyncio.create_subprocess_exec("true"),
+    "a shell": lambda: asyncio.create_subprocess_shell("true"),
+}
+
+
+@pytest.mark.parametrize("what", ASKED)
+def test_what_there_is_not_is_refused_in_words(what: str) -> None:
+    async def main(world: World, transport: Transport) -> str:
+        with pytest.raises((NotImplementedError, ExceptionGroup)) as raised:
+            await ASKED[what]()
+        return str(getattr(raised.value, "exceptions", [raised.value])[0])
+
+    with supervised(forever) as simulation:
+        assert "neither sockets nor processes" in simulation.run(main)
 
 
 def test_so_do_threads_of_anyio_which_libraries_use() -> None:
