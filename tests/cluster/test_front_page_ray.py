@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit import some
 from tests.readmes.pages import FRONT, module_of
 from tests.tidy import IMPORT_PATH
 
 
-@pytest.mark.parametrize("name", ["library", "shop"])
+@pytest.mark.parametrize("name", some(1, ["shop", "library"]))
 def test_an_agent_of_the_front_page_prints_what_is_shown(name: str, tmp_path: Path) -> None:
     (code,) = [block for block in FRONT.blocks("python") if module_of(block) == name]
     (output,) = [block for block in FRONT.blocks("text") if block.startswith(f"$ python {name}.py\n")]

@@ -10,6 +10,7 @@ from perdure.actors import Runtime
 from tests.cluster.test_ray_death import ONE_HOST, Napper
 
 
+@pytest.mark.thorough
 def test_a_ray_of_our_own_ends_nobody_for_the_memory_of_the_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -126,6 +126,7 @@ def test_what_answers_where_a_ray_was_on_record_but_is_none_any_more_holds_nobod
             assert runtime.run(Napper, 0.0, run_id="nap").output == 1
 
 
+@pytest.mark.thorough
 def test_a_ray_that_is_too_slow_to_start_is_started_once_more_and_who_waits_is_told_that_it_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

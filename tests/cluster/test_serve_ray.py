@@ -175,6 +175,7 @@ def test_at_its_end_it_drains_and_leaves_with_success(served: Served) -> None:
         client.get("/")
 
 
+@pytest.mark.thorough
 def test_over_rest_it_is_examined_backed_up_and_stopped(tmp_path: Path) -> None:
     data, backups = tmp_path / "data", tmp_path / "backups"
     served = Served(data, "perdure.scenarios.cast.demo:AGENTS", "--backups", str(backups))

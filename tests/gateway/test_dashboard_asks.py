@@ -228,6 +228,7 @@ def test_two_people_are_to_say_the_same_and_the_first_is_seen_meanwhile(gateway:
         assert said(gateway, "both")[1] == "bob"
 
 
+@pytest.mark.thorough
 def test_many_questions_are_listed_by_pages_with_their_count_and_reached_by_keys(
     gateway: RealGateway, browser: Browser
 ) -> None:

@@ -335,6 +335,7 @@ def test_a_line_that_was_cut_is_replayed_in_its_session_and_to_nobody_else(
     tried(story)
 
 
+@pytest.mark.thorough
 def test_the_events_of_a_session_reach_no_other_one_although_both_have_a_request_of_that_number(
     gateway: RealGateway, tmp_path: Path
 ) -> None:

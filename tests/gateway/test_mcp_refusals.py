@@ -126,6 +126,7 @@ def test_a_gateway_that_offers_no_tool_says_so_in_words(tmp_path_factory: pytest
         tried(lambda: story(without))
 
 
+@pytest.mark.thorough
 def test_sessions_that_nobody_ends_make_room_for_others_and_are_served_nevertheless(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -178,6 +179,7 @@ class Reader:
                 await asyncio.sleep(0)
 
 
+@pytest.mark.thorough
 def test_a_cut_stream_goes_on_after_the_last_event_that_the_client_has_until_its_request_is_answered() -> None:
     """Neither that event again nor what other streams were told, nor what was kept only to number it; and nothing is lost in between."""
 

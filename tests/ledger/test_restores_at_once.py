@@ -19,6 +19,7 @@ from perdure.ledger.maintenance.restoration import restore_backup
 from perdure.ledger.maintenance.restore_part import left_beside
 from perdure.ledger.maintenance.target import BackupTarget
 from perdure.scenarios.commands.keep import diagnosis, doctor
+from tests.kit import some
 from tests.ledger.directories import lived, recorded, written
 from tests.ledger.wrecks import ROOT
 
@@ -82,7 +83,7 @@ def beside(directory: Path) -> list[str]:
     return sorted(each.name for each in directory.parent.iterdir() if each.name.startswith(directory.name))
 
 
-@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("replace", some(1, [False, True]))
 def test_of_restores_at_the_same_moment_one_wins_and_the_others_leave_nothing(
     tmp_path: Path, start: Start, *, replace: bool
 ) -> None:

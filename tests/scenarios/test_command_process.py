@@ -15,6 +15,7 @@ import pytest
 from perdure.scenarios.cli import main
 from perdure.scenarios.commands.opening import ColdLedger
 from perdure.scenarios.exits import TERMINATED, Terminated, heed_sigterm
+from tests.kit import some
 from tests.scenarios.test_cli import data, perdure  # noqa: F401 - one is a fixture
 
 MAIN = "from perdure.cli import main; main()"
@@ -84,6 +85,7 @@ for mode, kind, ask in ((0, BadRequest, Runtime), (0, LedgerUnwritable, bucket_o
     assert told.stdout.count("check its path, owner and permissions") == 2
 
 
+@pytest.mark.thorough
 def test_a_text_that_the_encoding_of_the_terminal_lacks_is_shown_by_its_number(data: Path) -> None:  # noqa: F811
     perdure("cancel", "one", "--reason", "tired 🙂", "--data", data)
     for variables in ({"PYTHONIOENCODING": "latin-1"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}):
@@ -113,7 +115,7 @@ def test_an_argument_that_is_no_utf_8_is_refused_by_its_name(
     assert (end.value.code, capsys.readouterr().err) == (2, f"perdure: {name}: 'odd \\udcff' is no UTF-8\n")
 
 
-@pytest.mark.parametrize("buffered", ["", "1"])
+@pytest.mark.parametrize("buffered", some(1, ["", "1"]))
 def test_a_reader_that_has_gone_ends_a_command_quietly_and_a_full_disk_in_a_sentence(
     data: Path,  # noqa: F811
     buffered: str,

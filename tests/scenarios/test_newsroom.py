@@ -43,7 +43,7 @@ from perdure.scenarios.stories.stage import Stage
 from tests.kit import some
 
 DAY_MS = 120_000
-SEEDS, SEEDS_MAX = 4, 10
+SEEDS, SEEDS_MAX = 2, 10
 FIELDS = (
     "scenario world seed editions researchers approvals corrections printers decisions presses deliveries kills seconds verified"
 ).split()

@@ -18,6 +18,7 @@ from perdure.scenarios.swarm.runner import play, swarm
 from perdure.scenarios.testing.checks import unlike_the_inboxes
 from perdure.scenarios.testing.laboratory import Laboratory, Violation, Weather
 from tests.actors.cast import Sleeper
+from tests.kit import some
 
 
 class Adder(Agent):
@@ -265,7 +266,7 @@ def _plays(door: str) -> Any:
         return doors[door]()
 
 
-@pytest.mark.parametrize("door", ["a run", "a call", "a story", "rest", "explore", "swarm"])
+@pytest.mark.parametrize("door", some(2, ["a run", "a story", "a call", "rest", "explore", "swarm"]))
 @pytest.mark.filterwarnings("error")
 def test_async_code_is_told_to_play_from_sync_code_and_leaves_nothing_that_is_never_awaited(door: str) -> None:
     async def test() -> None:

@@ -14,7 +14,7 @@ from perdure.actors.code.known_types import TYPES, NotedProgram, damaged_lines, 
 from perdure.actors.code.naming import load_type, place_name, type_name
 from perdure.actors.runtime.packing import files_for
 from perdure.ledger import BadRequest, UnknownAgentType, agent_id, parent_of, sub_agent_id, type_of
-from tests.kit import Stage, play
+from tests.kit import Stage, play, some
 from tests.tidy import IMPORT_PATH
 
 
@@ -159,7 +159,7 @@ def test_a_script_that_nobody_could_import_goes_by_its_path_with_and_without_a_m
 
 
 @pytest.mark.parametrize("name", ["tally.py", "my-tally.py"])
-@pytest.mark.parametrize("way", ["spawn", "forkserver", "by its name"])
+@pytest.mark.parametrize("way", some(1, ["spawn", "forkserver", "by its name"]))
 def test_a_worker_process_calls_a_class_of_the_script_as_the_script_does(way: str, name: str, tmp_path: Path) -> None:
     home = written(tmp_path / "home", tmp_path / "data/code")
     by_name = way == "by its name"
@@ -214,7 +214,7 @@ def test_a_class_that_came_by_value_without_its_code_is_asked_for_in_a_module(
         type_name(by_value(NotedProgram("", file)))
 
 
-@pytest.mark.parametrize("is_guarded", [True, False])
+@pytest.mark.parametrize("is_guarded", some(1, [True, False]))
 def test_two_programs_whose_scripts_have_one_name_are_told_that_they_share_a_type(
     is_guarded: bool, tmp_path: Path
 ) -> None:
