@@ -573,6 +573,8 @@ MUTANTS = (
            "test_a_body_or_a_frame_that_is_too_large_is_refused_before_it_is_whole"),
     Mutant("actors.serve.app:ServePlan.application", "removed call", "check_proxies",
            "test_what_cannot_be_served_is_told_before_anything_is_started"),
+    Mutant("scenarios.testing.laboratory:Laboratory.play", "never", "_is_open",
+           "test_a_laboratory_plays_within_its_with_statement_until_it_is_settled"),
     Mutant("actors.sim_world.virtual_loop:_share_threads", "always", "loop isinstance",
            "test_so_do_threads_of_anyio_which_libraries_use"),
     Mutant("actors.sim_world.process:SimProcess.check", "never", "alive",

@@ -115,6 +115,7 @@ class Laboratory:
         self.limits, self._telemetry = limits, telemetry or Telemetry()
         self._diaries = diaries
         self._client: Client | None = None
+        self._is_open = False
         self.store = Ledger(carries_storages=carried is not None)
         self.disk = MemoryDisk() if carried is None else LedgerDisk(carried / "verified", self.store)
         self.bucket: Any = None
@@ -182,13 +183,23 @@ class Laboratory:
 
     def play(self, story: Callable[[Client], Awaitable[T]], timeout_ms: float | None = None) -> T:
         """Play a story: a coroutine that is given a client. One that cannot end raises `Deadlock`, `Overdue` or `Runaway`, which say what
-        runs wait for, with a note of each turn that waits for a person. Raises `BadRequest` in async code: it has a loop of its own.
+        runs wait for, with a note of each turn that waits for a person. Raises `BadRequest` in async code, for this has a loop of its
+        own, and outside of the laboratory's `with` statement or after `settle`.
 
         Args:
             timeout_ms: most milliseconds of virtual time. Without it they are three hours, in which those do not count where nothing
                 happens: in fine weather time leaps over them, to the next thing that is to happen, be it days ahead.
         """
         before = self._client  # of a story, in which this is refused
+        if self.simulation.loop.is_closed():
+            raise BadRequest(
+                "laboratory",
+                "it is over: `settle`, `verify` and the end of its `with` statement end it; make another one",
+            )
+        if not self._is_open:
+            raise BadRequest(
+                "laboratory", "it plays within a `with` statement: `with Laboratory(seed=1) as laboratory:`"
+            )
 
         async def main(world: World, transport: Transport) -> T:
             client = self._client = Client(world, transport, self.limits)
@@ -330,6 +341,7 @@ class Laboratory:
         )
 
     def __enter__(self) -> Self:
+        self._is_open = True
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -266,6 +266,19 @@ def _plays(door: str) -> Any:
         return doors[door]()
 
 
+def test_a_laboratory_plays_within_its_with_statement_until_it_is_settled() -> None:
+    laboratory = Laboratory(7)
+    with pytest.raises(BadRequest, match=r"^laboratory: it plays within a `with` statement: "):
+        laboratory.run(Sleeper, 1)
+    with laboratory:
+        assert laboratory.run(Sleeper, 1).ok
+        laboratory.settle()
+        with pytest.raises(BadRequest, match=r"^laboratory: it is over: .* make another one"):
+            laboratory.agent(Adder, "a").fragile()
+    with pytest.raises(BadRequest, match=r"^laboratory: it is over: "):
+        laboratory.rest()
+
+
 @pytest.mark.parametrize("door", some(2, ["a run", "a story", "a call", "rest", "explore", "swarm"]))
 @pytest.mark.filterwarnings("error")
 def test_async_code_is_told_to_play_from_sync_code_and_leaves_nothing_that_is_never_awaited(door: str) -> None:
