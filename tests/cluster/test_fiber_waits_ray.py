@@ -68,7 +68,7 @@ class Desk(Agent):
         return list(self.state.values())
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_fibers_that_wait_lose_nothing_to_the_death_of_their_host_and_need_none(tmp_path: Path) -> None:
     data = str(tmp_path / "data")
     with Runtime(data, limits=LIMITS) as runtime:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler, fo
 ALONE = ("unshare", "--mount")  # file systems that are mounted are seen by nobody else, and gone with the process
 ROOMS = (16, 64, 112, 208, 304, 512, 1_024, 2_048)  # in KiB
 PARTS = 8  # of all states of a workload
-SAMPLE = 115  # states of each workload; there are some two thousand
+SAMPLE = 80  # states of each workload; there are some two thousand
 Explore = Callable[..., dict[str, Any]]
 
 
