@@ -35,6 +35,8 @@ from perdure.scenarios.cli import app
 from tests.cluster.test_ray_death import ONE_HOST
 from tests.cluster.test_ray_world import soon
 
+pytestmark = pytest.mark.thorough
+
 LIMITS = replace(ONE_HOST, wait_in_memory_ms=500)
 
 
@@ -90,7 +92,6 @@ def asked(runtime: Runtime, *names: str) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.thorough
 def test_questions_of_sync_and_async_code_are_answered_by_a_command_a_script_and_in_a_cold_directory(
     tmp_path: Path,
 ) -> None:
@@ -129,7 +130,6 @@ def test_questions_of_sync_and_async_code_are_answered_by_a_command_a_script_and
         assert [each["status"] for each in runtime.asks(closed=True) if each["run_id"] == "gate"] == ["answered"]
 
 
-@pytest.mark.thorough
 def test_an_agent_asks_outside_of_its_runs_and_its_host_is_killed_meanwhile(tmp_path: Path) -> None:
     with Runtime(tmp_path / "data", limits=LIMITS) as runtime:
         counter = runtime.agent(Counter, "c")

@@ -30,6 +30,8 @@ STEPS = 8
 PROGRAM = """
 import sys
 from perdure import Runtime
+
+pytestmark = pytest.mark.thorough
 with Runtime(sys.argv[1]) as runtime:
     print("joined", runtime.cluster.address)
 """
@@ -77,7 +79,6 @@ class Stepper(Agent):
         return [await run.step(f"step {at}", work) for at in range(n)]
 
 
-@pytest.mark.thorough
 def test_commands_and_programs_find_the_supervisor_through_the_bucket_and_who_is_connected_learns_of_a_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,7 +161,6 @@ def test_what_was_acknowledged_is_there_whatever_is_killed_and_deleted(
         assert json.loads(told.stdout)["balanced"], told.output
 
 
-@pytest.mark.thorough
 def test_a_directory_that_is_followed_is_brought_back_from_its_replica(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

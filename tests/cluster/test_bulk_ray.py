@@ -16,6 +16,8 @@ from perdure.scenarios.cli import app
 from tests.cluster.test_ray_death import ONE_HOST, Napper
 from tests.cluster.test_ray_world import soon
 
+pytestmark = pytest.mark.thorough
+
 COUNT = 1_200  # more than two groups
 
 

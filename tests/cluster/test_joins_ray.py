@@ -16,7 +16,7 @@ from perdure.actors import Agent, RunContext, RunFailed, Runtime, all_of, any_of
 from perdure.ledger import BadRequest, UnknownRun
 from perdure.policies import Limits
 
-pytestmark = pytest.mark.shared_ray
+pytestmark = [pytest.mark.shared_ray, pytest.mark.thorough]
 
 PATIENCE_S = 60.0
 

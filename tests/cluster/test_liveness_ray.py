@@ -15,7 +15,7 @@ import pytest
 from perdure.actors import Agent, RunContext, Runtime
 from perdure.policies import Limits
 
-pytestmark = pytest.mark.shared_ray
+pytestmark = [pytest.mark.shared_ray, pytest.mark.thorough]
 
 SOON_S = 60.0
 SWIFT = Limits(hosts_max=1, hosts_warm=1, heartbeat_ms=500, blocked_warn_ms=1_000, blocked_max_ms=60_000)
@@ -104,7 +104,6 @@ def test_a_loop_that_never_comes_back_is_ended_with_that_cause(
     assert cause in said_of(runtime, "block")
 
 
-@pytest.mark.thorough
 def test_a_machine_that_stands_still_costs_no_attempt(runtime: Runtime, happened: list[Any], morning: Path) -> None:
     for number in range(5):
         runtime.start(Napper, str(morning), run_id=f"nap{number}")

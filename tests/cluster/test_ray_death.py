@@ -168,6 +168,7 @@ def test_ctrl_c_while_a_runtime_opens_ends_the_script_with_the_line_that_opens_i
     assert sum(line.startswith("  File ") for line in lines) <= 3, said
 
 
+@pytest.mark.thorough
 def test_a_script_that_is_asked_to_end_puts_everything_away_and_says_nothing(tmp_path: Path) -> None:
     with script(tmp_path / "data") as (running, _):
         script_process = process_of(running.pid)
@@ -194,6 +195,7 @@ Path(sys.argv[1], "left").touch()
 """
 
 
+@pytest.mark.thorough
 def test_a_process_whose_parent_is_gone_outlives_the_ray_that_it_leaves(tmp_path: Path) -> None:
     """So does what the init process of a machine or of a container has started."""
     command = ["sh", "-c", '"$@" $$ >&2 & echo $!', "sh", sys.executable, "-c", ORPHAN, str(tmp_path)]
@@ -206,6 +208,7 @@ def test_a_process_whose_parent_is_gone_outlives_the_ray_that_it_leaves(tmp_path
     assert (tmp_path / "left").exists()
 
 
+@pytest.mark.thorough
 def test_async_code_goes_on_while_a_runtime_opens_and_who_waits_is_told_that_it_was_closed(tmp_path: Path) -> None:
     async def story() -> None:
         ticking, gaps = True, [0.0]

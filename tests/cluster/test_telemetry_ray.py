@@ -24,6 +24,8 @@ from perdure.policies import Limits
 from tests.actors.secret_cast import found_in
 from tests.collector import Collector, Received, collector
 
+pytestmark = pytest.mark.thorough
+
 KEY, QUESTION, TOPIC, FOUND = "PERDURE_TEST_KEY", "Where is Atlantis?", "the-lost-island", "below-the-waves"
 
 

@@ -16,6 +16,8 @@ import pytest
 from perdure.actors import Agent, RunContext, Runtime, blocking
 from perdure.policies import Limits, Retries
 
+pytestmark = pytest.mark.thorough
+
 PATIENCE_S = 90.0
 BRIEF = Retries(attempts_max=3, first_ms=50, most_ms=100)
 

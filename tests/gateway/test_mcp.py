@@ -301,6 +301,7 @@ def test_a_gateway_that_is_killed_loses_no_run(tmp_path: Path) -> None:
         tried(lambda: story(gateway))
 
 
+@pytest.mark.thorough
 def test_a_line_that_was_cut_is_replayed_in_its_session_and_to_nobody_else(
     gateway: RealGateway, tmp_path: Path
 ) -> None:
