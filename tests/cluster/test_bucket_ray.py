@@ -26,12 +26,13 @@ from perdure.scenarios.cli import app
 from tests import named_bucket
 from tests.s3_server import in_process
 
+pytestmark = pytest.mark.thorough
+
 STEPS = 8
 PROGRAM = """
 import sys
 from perdure import Runtime
 
-pytestmark = pytest.mark.thorough
 with Runtime(sys.argv[1]) as runtime:
     print("joined", runtime.cluster.address)
 """
