@@ -381,14 +381,14 @@ class Agent(Hosted):
 
     @overload
     def ask(
-        self, question: str, schema: Any = bool, *, then: None = None, **options: Unpack[AskOptions]
+        self, question: str, schema: object = bool, *, then: None = None, **options: Unpack[AskOptions]
     ) -> Pending[Answer]: ...
     @overload
     def ask(
-        self, question: str, schema: Any = bool, *, then: str | Callable[..., object], **options: Unpack[AskOptions]
+        self, question: str, schema: object = bool, *, then: str | Callable[..., object], **options: Unpack[AskOptions]
     ) -> RunHandle: ...
 
-    def ask(self, question: str, schema: Any = bool, *, then: object = None, **options: Unpack[AskOptions]) -> Any:
+    def ask(self, question: str, schema: object = bool, *, then: object = None, **options: Unpack[AskOptions]) -> Any:
         """Ask people something, and wait for the answer. Await it in async code. The arguments, but for `via`, and the answer
         are those of `RunContext.ask`, which this is in the code of a `run`.
 

@@ -78,7 +78,7 @@ def exposed(method: Callable[Concatenate[Any, P], R]) -> Exposed[P, R, R]: ...
 def exposed(*, repeatable: bool = False, concurrent: bool = False) -> Marking: ...
 
 
-def exposed(method: Any = None, *, repeatable: bool = False, concurrent: bool = False) -> Any:
+def exposed(method: object = None, *, repeatable: bool = False, concurrent: bool = False) -> Any:
     """Let a method be called over a handle.
 
     A call is made at most once. With `repeatable=True` it is repeated if the agent's host died during it.
@@ -92,7 +92,7 @@ def exposed(method: Any = None, *, repeatable: bool = False, concurrent: bool = 
     check_bool("repeatable", repeatable)
     check_bool("concurrent", concurrent)
 
-    def mark(marked: Any) -> Any:
+    def mark(marked: object) -> Any:
         function: Any = marked.__func__ if isinstance(marked, staticmethod | classmethod) else marked
         if not callable(function):
             raise BadRequest("method", f"{marked!r:.200} is no method, and only methods can be exposed")

@@ -60,7 +60,7 @@ class ToolContext:
     approved: bool = False
     asks: Callable[..., object] | None = None
 
-    def ask(self, question: str, schema: Any = bool, **options: Unpack[AskOptions]) -> Pending[Answer]:
+    def ask(self, question: str, schema: object = bool, **options: Unpack[AskOptions]) -> Pending[Answer]:
         """Ask people something, and wait for the answer, as `RunContext.ask`. Await it in async code.
 
         The time limit of the call stands still meanwhile. A tool with `effect="once"` waits in memory, and so does one with `inline=True`.

@@ -60,7 +60,7 @@ class Asking:
         self._life, self._dispatch = life, dispatch
 
     def ask(
-        self, question: str, schema: Any = bool, then: object = None, **options: Unpack[AskOptions]
+        self, question: str, schema: object = bool, then: object = None, **options: Unpack[AskOptions]
     ) -> Pending[Answer] | RunHandle:
         life, activity = self._life, ACTIVITY.get()
         unknown = options.keys() - AskOptions.__annotations__.keys()
