@@ -69,6 +69,11 @@ _WAYS: Final = {
     "to_dicts": "….to_dicts()",
     "to_dict": "….to_dict()",
 }
+_OWN_WAYS: Final = {
+    "model_fields": "say `….model_dump()`",
+    "__dataclass_fields__": "say `dataclasses.asdict(…)`",
+    "__members__": "say `….value`",
+}
 SECRETIVE: Final = (
     "the value of a secret is never kept; pass `perdure.Secret(name)`, and call its `reveal()` where it is needed"
 )
@@ -463,7 +468,9 @@ def _refusal(value: object) -> str:
     if base is not None and not hasattr(kind, "__members__"):
         return f"{what}; it would arrive as {base.__name__}, so say `{base.__name__}(…)`"
     if hasattr(kind, "model_fields") or hasattr(kind, "__dataclass_fields__") or hasattr(kind, "__members__") or base:
-        return f"{what}; objects of {class_name(kind)} travel where the annotation names that class"
+        own = next((way for mark, way in _OWN_WAYS.items() if hasattr(kind, mark)), "pass its parts")
+        named = f"where the annotation of an input or an output names {class_name(kind)}, its objects travel"
+        return f"{what}; {named}; elsewhere {own}"
     way = _way_of(value)
     return f"{what}; {f'say `{way}`' if way else 'pass its parts, or what it can be made of again'}"
 

@@ -94,7 +94,7 @@ class Dispatch:
         asked = self._requests.many(requests, detached)
         if self._life.transaction is not None:
             return self._post(asked)
-        return self._life.bridge(self._many(asked))
+        return self._life.bridge(self._many(asked, waits=not detached))
 
     def _handle(self, request: Request, status: str = "running") -> RunHandle:
         return RunHandle(request.run_id, request.agent_type, status, sends=self._sends)
@@ -120,7 +120,7 @@ class Dispatch:
         with self._waiting([entry]):
             return self._outcome(entry, await future)
 
-    async def _many(self, asked: list[RequestedRun]) -> Sequence[RunResult | RunHandle]:
+    async def _many(self, asked: list[RequestedRun], *, waits: bool) -> Sequence[RunResult | RunHandle]:
         futures = await self._ask_for(asked)
         with self._waiting(asked):
             # of thousands most have ended when the first ones are looked at; these need no coroutine each
@@ -128,7 +128,8 @@ class Dispatch:
                 self._outcome(entry, future.result()) if _has_result(future) else await self._end(entry, future)
                 for entry, future in zip(asked, futures, strict=True)
             ]
-        return done if any(entry.request.wait for entry in asked) else RunHandles(cast("list[RunHandle]", done))
+        is_awaited = any(entry.request.wait for entry in asked) if asked else waits
+        return done if is_awaited else RunHandles(cast("list[RunHandle]", done))
 
     async def _end(self, entry: RequestedRun, future: asyncio.Future[Plain]) -> RunResult | RunHandle:
         # That the limit was reached is the end of this one, and not that of the others.

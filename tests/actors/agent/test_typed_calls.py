@@ -54,6 +54,10 @@ class Caller(Agent):
         return (await self.run_agent_tool(Failing, "x", run_id="bad")).output
 
     @exposed
+    async def none(self) -> list[str]:
+        return [type(await self.run_agent_tools([], detached=detached)).__name__ for detached in (False, True)]
+
+    @exposed
     async def raises_an_error_of_ours(self) -> None:
         raise Own("own words")
 
@@ -72,6 +76,13 @@ class Caller(Agent):
 def test_detached_runs_are_the_same_list_inside_and_outside_of_a_transaction() -> None:
     async def story(stage: Stage) -> None:
         assert await stage.call(Caller, "detached") == ["RunHandles"] * 3
+
+    play(story)
+
+
+def test_of_no_runs_there_is_what_there_would_be_of_some() -> None:
+    async def story(stage: Stage) -> None:
+        assert await stage.call(Caller, "none") == ["list", "RunHandles"]
 
     play(story)
 
