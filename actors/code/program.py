@@ -297,13 +297,18 @@ class Program:
     def _executed(self, effects: Effects, started: set[str]) -> list[Effects]:
         found = [effects]
         for each in found:  # grows while it is walked
-            bodies = [body for call in each.calls for body in self._called(call, effects)]
+            afar = self._of_runtimes(each)
+            bodies = [body for call in each.calls if not call.on & afar for body in self._called(call, effects)]
             given = set[str]().union(*(call.given for call in each.calls)) - started
             bodies += [body for name in given for body in self._bodies.get(name, ()) if not body.bodies]
             bodies += [body for base in each.bases for body in self._made_by(base)]
             once = {id(body): body for body in bodies}.values()
             found += [body for body in once if all(body is not other for other in found)]
         return found
+
+    # The names that hold a runtime: what is called on it, or on a handle that it gives, is executed elsewhere.
+    def _of_runtimes(self, effects: Effects) -> set[str]:
+        return {name for name, others in (*effects.shares.items(), *effects.derives.items()) if others & self._runtimes}
 
     def _called(self, call: CallSite, within: Effects | None = None) -> Iterator[Effects]:
         if within is not None and call.name in within.bodies and call.name not in self._bound:

@@ -8,7 +8,7 @@ import sys
 import zipfile
 from pathlib import Path
 from textwrap import dedent
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, Self
 
 import pytest
@@ -40,6 +40,11 @@ class FakeRuntime:
         del given
         SEEN.append(cls().look())
         return SEEN[-1]
+
+    def agent(self, cls: Any, name: str) -> object:
+        """A handle: what is called on it is done elsewhere."""
+        del name
+        return SimpleNamespace(look=lambda: SEEN.append(cls().look()))
 
 
 SEEN: list[object] = []
@@ -372,6 +377,11 @@ class Item:
 """,
         "[*map(len, words('a b')), Item(1).twice().n]",
         "    print(words('c'), list(map(len, words('d'))), list(filter(clean, 'e')), Item(2).twice().n)\n    Runtime().run(Till)\n",
+    ),
+    "what a method changes that is called on a handle": (
+        "found = {}\n",
+        "found.setdefault('n', 1)",
+        "    with Runtime() as runtime:\n        print(runtime.agent(Till, 'x').look())\n",
     ),
     "what a class does when it is run, whose result is changed": (
         """
