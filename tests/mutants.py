@@ -61,6 +61,8 @@ MUTANTS = (
            "test_a_property_is_taken_where_agents_are_asked_and_refused_where_the_class_is"),
     Mutant("actors.chat.turn_failures:failure_of", "never", "SETUP UNKNOWN",
            "test_a_mistake_in_the_setup_is_told_with_its_type"),
+    Mutant("actors.chat.plain_data:plain_output", "no argument", "refuse",
+           "test_an_output_that_is_no_plain_data_is_refused_by_its_name_and_kind"),
     Mutant("actors.life.host_options:_check_gpus", "never", "amount int",
            "test_a_bad_bound_is_refused_when_the_class_is_made"),
     Mutant("actors.life.run_requests:RunRequests._request_of", "never", "pool",
