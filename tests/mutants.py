@@ -67,6 +67,8 @@ MUTANTS = (
            "test_what_cannot_be_sent_is_refused_by_its_name_before_anything_is_asked"),
     Mutant("actors.remote.remote_requests:_check_json", "never", "NESTING_MAX",
            "test_what_cannot_be_sent_is_refused_by_its_name_before_anything_is_asked"),
+    Mutant("actors.chat.turn_recovery:TurnRecovery._first", "always", "named",
+           "test_there_may_be_nothing_to_give_again"),
     Mutant("actors.life.host_options:_check_gpus", "never", "amount int",
            "test_a_bad_bound_is_refused_when_the_class_is_made"),
     Mutant("actors.life.run_requests:RunRequests._request_of", "never", "pool",
