@@ -69,6 +69,8 @@ MUTANTS = (
            "test_what_cannot_be_sent_is_refused_by_its_name_before_anything_is_asked"),
     Mutant("actors.chat.turn_recovery:TurnRecovery._first", "always", "named",
            "test_there_may_be_nothing_to_give_again"),
+    Mutant("actors.rest.agents:_address", "never", "written_as len",
+           "test_a_method_is_called_of_an_agent_whose_name_has_a_slash"),
     Mutant("actors.life.host_options:_check_gpus", "never", "amount int",
            "test_a_bad_bound_is_refused_when_the_class_is_made"),
     Mutant("actors.life.run_requests:RunRequests._request_of", "never", "pool",
