@@ -118,7 +118,7 @@ if TYPE_CHECKING:
         pause_ms,
         ready_at_ms,
     )
-    from perdure.policies.failures import Failure, FailureKind, Raised
+    from perdure.policies.failures import Failure, FailureKind, Raised, one_line
     from perdure.policies.fiber_decisions import (
         UNSET,
         AskHook,

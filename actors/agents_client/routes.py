@@ -17,9 +17,8 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, aclosing
 from itertools import count
 from typing import ClassVar, Final
-from urllib.parse import quote, unquote
 
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -30,7 +29,7 @@ from perdure.actors.agents_client.talk import MESSAGES, RESPONSE, Attendance, Au
 from perdure.actors.agents_client.tool_runs import RunList, RunTeller
 from perdure.actors.chat.chat_agent import ChatAgent
 from perdure.actors.code.signatures import gives_bit_by_bit
-from perdure.actors.gateway.backend import Backend, Reached, asked
+from perdure.actors.gateway.backend import Backend, Reached, asked, segments_of
 from perdure.actors.gateway.bodies import parsed_object
 from perdure.actors.gateway.chat_turns import CallAnswer, ChatTurns, TurnDropped
 from perdure.actors.gateway.feeds import KnownState, Shared, WatchedState
@@ -328,7 +327,7 @@ class AgentsClients:
 
     async def messages(self, request: Request) -> Response:
         who = self._backend.principal(request, Scope.READ)
-        reached, rest = await self._backend.reach(who, segments_of(request))
+        reached, rest = await self._backend.reach(who, segments_of(request, PREFIX))
         if rest != [TRANSCRIPT] or not issubclass(reached.agent_class, ChatAgent):
             raise NoSuchAgent(f"{request.url.path!r:.200} has no transcript")
         try:
@@ -359,7 +358,7 @@ class AgentsClients:
         who = self._backend.principal(line.socket, Scope.READ)
         if line.socket.query_params.get("__agents_transport"):
             raise BadRequest("transport", "transport not supported: this gateway speaks the JSON frames")
-        reached, rest = await self._backend.reach(who, segments_of(line.socket))
+        reached, rest = await self._backend.reach(who, segments_of(line.socket, PREFIX))
         if rest:
             raise NoSuchAgent(f"no agent is addressed so: {'/'.join(rest)!r:.60} is left")
         caller = reached.caller
@@ -436,14 +435,6 @@ class AgentsClients:
 
 
 PASSIVE: Final = frozenset({"cf_agent_stream_resume_request", "cf_agent_stream_resume_ack"})
-
-
-def segments_of(connection: HTTPConnection) -> list[str]:
-    # Each is decoded once: a slash within a name is no end of it.
-    raw = connection.scope.get("raw_path")
-    path = raw.decode("latin-1") if raw else quote(connection.scope["path"])
-    path = path.removeprefix(quote(connection.scope.get("root_path", "")))
-    return [unquote(each) for each in path.removeprefix(PREFIX).split("/")]
 
 
 async def _close(socket: WebSocket, code: int, reason: str) -> None:

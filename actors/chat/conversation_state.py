@@ -87,6 +87,9 @@ BOUNDS_OF_CHATS: Final[Checks] = {
     "message_concurrency": partial(_check_read, Overlap.of),
     "model_key": partial(_check_is, Secret),
     "instructions": partial(_check_is, str),
+    # What these are shows when they are asked: the library is not loaded here.
+    "model": partial(_check_is, object),
+    "toolsets": partial(_check_is, object),
 }
 
 

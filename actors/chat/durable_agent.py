@@ -17,7 +17,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from perdure.actors.chat.chat_agent import ChatAgent
+from perdure.actors.chat.conversation_state import BOUNDS_OF_CHATS
 from perdure.actors.chat.turn import TurnResult
+from perdure.actors.life.host_options import Checks
 from perdure.actors.life.run_context import RunContext
 from perdure.ledger import BadRequest
 
@@ -38,6 +40,8 @@ class DurableAgent(ChatAgent[Any]):
     """
 
     agent: ClassVar[Any] = None
+
+    _perdure_bounds: ClassVar[Checks] = {**BOUNDS_OF_CHATS, "agent": lambda _, value: _check(value)}
 
     @classmethod
     def of(

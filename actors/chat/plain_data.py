@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar, cast
 
-from pydantic_core import to_json
+from pydantic_core import to_json, to_jsonable_python
 
 from perdure.actors.code.author_call import tried_now
 from perdure.ledger import BadRequest, class_name
@@ -53,7 +53,25 @@ def checked_plain(field: str, value: object, depth: int = 0) -> Any:
         }
     if isinstance(value, list | tuple):
         return [checked_plain(f"{field}[{at}]", each, depth + 1) for at, each in enumerate(value)]
-    raise BadRequest(field, f"{value!r:.200} is {class_name(type(value))}, which is not plain data")
+    raise BadRequest(field, _no_data(value))
+
+
+def plain_output(field: str, value: object) -> Any:
+    """What an author's code gave, as JSON-like data: of models, dataclasses, dates and the like what pydantic makes of them. Raises
+    `BadRequest` for what it does not know."""
+
+    def refuse(unknown: object) -> object:
+        raise BadRequest(field, _no_data(unknown))
+
+    try:
+        plain = to_jsonable_python(value, by_alias=True, fallback=refuse)
+    except (ValueError, TypeError, RecursionError) as problem:
+        raise BadRequest(field, f"cannot be made plain data: {problem}") from problem
+    return checked_plain(field, all_mended(plain))
+
+
+def _no_data(value: object) -> str:
+    return f"{value!r:.200} is {class_name(type(value))}, which is not plain data"
 
 
 def _key(field: str, key: object) -> str:

@@ -31,6 +31,7 @@ from perdure.actors.chat.convert import CONTINUE, beside_result, call_result, to
 from perdure.actors.chat.history import History
 from perdure.actors.chat.live_turn import LiveTurn
 from perdure.actors.chat.model import stream_model, stream_request
+from perdure.actors.chat.plain_data import plain_output
 from perdure.actors.chat.stream import last_boundary, step_ends
 from perdure.actors.chat.tools import Tool
 from perdure.actors.chat.toolsets import deps_of, library_tool, with_owners
@@ -312,9 +313,8 @@ class _LibraryTurn:
             return TurnOutcome(TurnEvent.FAILED, in_words(problem), "library")
         if problem is not None:
             raise problem
-        if result != last_text(self._live.stream.own_parts):
-            shown = to_jsonable_python(result, by_alias=True, fallback=str)
-            self._live.stream.add({"type": OUTPUT, "id": "output", "data": shown})
+        if not isinstance(result, str) or result != last_text(self._live.stream.own_parts):
+            self._live.stream.add({"type": OUTPUT, "id": "output", "data": plain_output("output", result)})
         return TurnOutcome(TurnEvent.COMPLETED, reason=self._live.stream.remark)
 
     async def _run(self) -> object:

@@ -10,11 +10,12 @@ import errno
 import socket
 import ssl
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 
-from perdure.actors.code.author_call import behind, kind_of, members_of, text_of, tried_now
+from perdure.actors.code.author_call import behind, in_words, kind_of, members_of, text_of, tried_now
 from perdure.ledger import PerdureError
-from perdure.policies import Failure, FailureKind, Raised, classify, is_number, stream_ended
+from perdure.policies import Failure, FailureKind, Raised, classify, is_number, one_line, stream_ended
 
 CHAIN_MAX = 8
 
@@ -62,6 +63,8 @@ def failure_of(problem: BaseException, *, is_reading: bool = False) -> Failure:
         found = [failure_of(each, is_reading=is_reading) for each in problem.exceptions]
         return next((each for each in found if each.is_transient), found[0])
     failure = classify(list(chain_of(problem)), is_setup=not is_reading)
+    if failure.kind in (FailureKind.SETUP, FailureKind.UNKNOWN) and not isinstance(problem, PerdureError):
+        failure = replace(failure, text=one_line(in_words(problem)))  # a mistake, which its message alone may not tell
     if is_reading and failure.kind is FailureKind.UNKNOWN:
         return stream_ended(f"the answer could not be read: {failure.text}")
     return failure

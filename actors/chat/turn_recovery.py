@@ -211,7 +211,9 @@ class TurnRecovery:
             leaf = state.transcript.leaf
             turn.options["instead_of"] = leaf["id"] if leaf is not None and leaf["role"] == "assistant" else ""
         if turn.options.get("instead_of", None) is not None and turn.options["instead_of"] not in state.transcript:
-            return TurnOutcome(TurnEvent.SKIPPED, "The message to be replaced is not there any more.", "no_answer")
+            named, gone = turn.options["instead_of"], "The message to be replaced is not there any more."
+            words = gone if named else "There is no answer to give again."
+            return TurnOutcome(TurnEvent.SKIPPED, words, "no_answer")
         if turn.trigger == "continue":
             leaf = state.transcript.leaf
             if leaf is None or leaf["role"] != "assistant":

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from inspect import isawaitable
 from pathlib import Path
 from typing import NamedTuple, TypeVar, cast
+from urllib.parse import quote, unquote
 
 from starlette.requests import HTTPConnection
 
@@ -141,6 +142,14 @@ class Backend:
         async with aclosing(self._feeds.watch(await self.client(), run_id, after)) as batches:
             async for batch in batches:
                 yield batch
+
+
+def segments_of(connection: HTTPConnection, prefix: str) -> list[str]:
+    # Each is decoded once: a slash within a name is no end of it.
+    raw = connection.scope.get("raw_path")
+    path = raw.decode("latin-1") if raw else quote(connection.scope["path"])
+    path = path.removeprefix(quote(connection.scope.get("root_path", "")))
+    return [unquote(each) for each in path.removeprefix(prefix).split("/")]
 
 
 async def asked(call: Awaitable[T]) -> T:

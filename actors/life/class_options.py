@@ -87,9 +87,21 @@ def _count(field: str, value: object) -> int:
 def check_made(agent_class: Any) -> None:
     for attribute, check in agent_class._perdure_bounds.items():  # noqa: SLF001 - the runtime's part of the class
         value = getattr(agent_class, attribute, None)
-        if value is not None and not hasattr(type(value), "__get__"):  # a property is of the objects
-            check(attribute, value)
+        if inspect.isroutine(value):
+            raise _is_method(agent_class, attribute)
+        if not hasattr(type(value), "__get__"):
+            if value is not None:
+                check(attribute, value)
+        elif attribute in _OF_CLASSES:  # elsewhere a property is of the objects
+            words = "is read of the class, where a property has no value; assign the value itself"
+            raise BadRequest(attribute, words)
     check_run(agent_class)
+
+
+def _is_method(agent_class: type, attribute: str) -> BadRequest:
+    hook = f"get_{attribute}"
+    instead = f"a method that gives it is called `{hook}`" if hasattr(agent_class, hook) else "assign the value itself"
+    return BadRequest(attribute, f"is a method, and would never be called; {instead}")
 
 
 def check_class(agent_class: object) -> None:
@@ -154,4 +166,13 @@ BOUNDS: Final[Checks] = {
     "stands_alone": check_bool,
     **PLACEMENT,
     "callback_retry": _check_retries,
+}
+_OF_CLASSES: Final = {
+    "attempts_max",
+    "agent_tool_reattach_no_progress_timeout_ms",
+    "agent_tool_reattach_max_window_ms",
+    "stands_alone",
+    "toolsets",
+    "agent",
+    *PLACEMENT,
 }

@@ -11,14 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard
-from urllib.parse import quote
 from uuid import uuid4
 
 import httpx
 
 from perdure.actors.remote import remote_requests
-from perdure.actors.remote.remote_requests import Listening, RemoteRequest, given, operation
-from perdure.ledger import request_of
+from perdure.actors.remote.remote_requests import Listening, RemoteRequest, given, operation, segment, segments
+from perdure.ledger import check_text, request_of
 from perdure.policies import TURN_ENDED, TurnStatus
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ class ChatQuestion(NamedTuple):
     def sent(self) -> RemoteRequest[object]:
         parts = [{"type": "text", "text": self.text}]
         message = {"id": self.message_id, "role": "user", "parts": parts}
-        path = f"/chat/{quote(self.address[0], safe='')}"
+        path = f"/chat/{segment('agent_class', self.address[0])}"
         return RemoteRequest("POST", path, {"id": self.address[1], "messages": [message]}, _ONCE)
 
     def followed(self) -> RemoteRequest[object]:
@@ -96,9 +95,9 @@ class ChatOperations:
         Durable on return. The same id is the same message. Returns `request_id`, `message_id`, `steered` (the turn, or None if the message
         is a turn of its own) and `accepted`.
         """
-        message = {"id": uuid4().hex if message_id is None else message_id, "role": "user"}
-        parts = [{"type": "text", "text": text}]
-        path = f"/api/agents/{'/'.join(quote(each, safe='') for each in self._address)}/steer"
+        message = {"id": own_id(message_id), "role": "user"}
+        parts = [{"type": "text", "text": check_text("text", text)}]
+        path = f"/api/agents/{segments(self._address)}/steer"
         return RemoteRequest("POST", path, {"message": {**message, "parts": parts}})
 
     @operation
@@ -119,8 +118,12 @@ class AnswerOperations:
         return method(question.address, "cancel_chat", question.request_id, "cancelled by a client")
 
 
+def own_id(message_id: str | None) -> str:
+    return uuid4().hex if message_id is None else check_text("message_id", message_id)
+
+
 def chat_path(address: Sequence[str], what: str) -> str:
-    return f"/chat/{'/'.join(quote(each, safe='') for each in address)}/{what}"
+    return f"/chat/{segments(address)}/{what}"
 
 
 def method(address: Sequence[str], name: str, *args: object) -> RemoteRequest[Any]:

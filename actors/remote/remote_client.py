@@ -13,7 +13,6 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mappi
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar, cast
-from uuid import uuid4
 
 import httpx
 
@@ -32,7 +31,7 @@ from perdure.actors.remote.remote_requests import (
     given,
 )
 from perdure.actors.tasks import Pending
-from perdure.ledger import BadRequest
+from perdure.ledger import BadRequest, check_text
 
 if TYPE_CHECKING:
     from perdure.actors.chat.turn import TurnTold
@@ -72,6 +71,7 @@ class AsyncRemoteChat(ChatOperations, Awaits):
     """A conversation with a chat agent. What was asked goes on when the client leaves."""
 
     def __init__(self, wire: Wire, ask: _Ask, address: tuple[str, str]) -> None:
+        remote_requests.segments(address)
         self._wire, self._ask, self._address = wire, ask, address
 
     async def send(self, text: str, *, message_id: str | None = None) -> AnswerEnd:
@@ -81,12 +81,13 @@ class AsyncRemoteChat(ChatOperations, Awaits):
     def ask(self, text: str, *, message_id: str | None = None) -> AsyncRemoteAnswer:
         """A question, which is asked when its answer is followed. The same id is the same question: it is asked once, and to follow it with
         another text raises `ConflictingRequest`."""
-        own_id = uuid4().hex if message_id is None else message_id
-        return AsyncRemoteAnswer(self._wire, self._ask, ChatQuestion(self._address, own_id, text))
+        question = ChatQuestion(self._address, answers.own_id(message_id), check_text("text", text))
+        return AsyncRemoteAnswer(self._wire, self._ask, question)
 
     def attach(self, message_id: str) -> AsyncRemoteAnswer:
         """The answer to a question that was asked before, by whomever. To follow it raises `BadRequest` if there is none."""
-        return AsyncRemoteAnswer(self._wire, self._ask, ChatQuestion(self._address, message_id))
+        question = ChatQuestion(self._address, check_text("message_id", message_id))
+        return AsyncRemoteAnswer(self._wire, self._ask, question)
 
 
 class AsyncRemoteAnswer(AnswerOperations, Awaits):

@@ -26,6 +26,8 @@ from perdure.ledger import (
     PerdureError,
     RuntimeClosed,
     SupervisorUnreachable,
+    check_text,
+    class_name,
 )
 from perdure.ledger import errors as known_errors
 from perdure.policies import JsonObject
@@ -37,6 +39,8 @@ PAUSE_S_MAX: Final = 2.0
 REFUSED: Final = 400
 RAISED: Final = 422
 AGAIN: Final = frozenset({429, 503})
+NESTING_MAX: Final = 64
+"""Levels of lists and objects in what is looked through for what JSON does not know."""
 
 
 P = ParamSpec("P")
@@ -60,7 +64,55 @@ class RemoteRequest(NamedTuple, Generic[T_co]):
 
     @property
     def http(self) -> dict[str, Any]:
-        return {"method": self.method, "url": self.path, "json": self.body, "params": self.query}
+        asked = {"method": self.method, "url": self.path, "params": self.query}
+        if self.body is None:
+            return asked
+        return asked | {"content": _as_json(self.body), "headers": {"content-type": "application/json"}}
+
+
+def _as_json(body: Mapping[str, object]) -> bytes:
+    try:
+        return _encoded(body)
+    except (TypeError, ValueError, RecursionError) as problem:
+        for name, value in body.items():
+            _check_json(name, value, 0)
+        raise BadRequest("body", str(problem)) from problem
+
+
+def _encoded(value: object) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _check_json(field: str, value: object, depth: int) -> None:
+    # Raises `BadRequest` with the path of what JSON does not know.
+    if depth == NESTING_MAX:
+        raise BadRequest(field.partition("[")[0].partition(".")[0], f"is nested deeper than {NESTING_MAX} levels")
+    if isinstance(value, dict):
+        for key, each in value.items():
+            if not isinstance(key, str):
+                raise BadRequest(field, f"has the key {key!r:.200}, which is not a string")
+            _check_json(f"{field}.{key:.60}", each, depth + 1)
+    elif isinstance(value, list | tuple):
+        for at, each in enumerate(value):
+            _check_json(f"{field}[{at}]", each, depth + 1)
+    else:
+        try:
+            _encoded(value)
+        except (TypeError, ValueError):
+            words = f"{value!r:.200} is {class_name(type(value))}, and cannot be sent as JSON"
+            raise BadRequest(field, words) from None
+
+
+def segment(field: str, value: object) -> str:
+    """A text as a segment of a path."""
+    return quote(check_text(field, value), safe="")
+
+
+def segments(address: Sequence[object]) -> str:
+    """An address as a path: its class and name, and `sub`, a class and a name for each sub-agent."""
+    names = ("agent_class", "name")
+    fields = (*names, *(f"address[{at}]" for at in range(len(names), len(address))))
+    return "/".join(segment(field, each) for field, each in zip(fields, address, strict=False))
 
 
 class ConnectionState:
@@ -113,11 +165,11 @@ def operation(request: Callable[Concatenate[Any, P], RemoteRequest[T]]) -> Perfo
 
 
 def run_path(run_id: str, then: str = "") -> str:
-    return f"/api/runs/{quote(run_id, safe='')}{then}"
+    return f"/api/runs/{segment('run_id', run_id)}{then}"
 
 
 def _agent_path(agent: str) -> str:
-    return f"/api/agents/{quote(agent, safe='')}"
+    return f"/api/agents/{segment('address', agent)}"
 
 
 def given(**values: object) -> dict[str, object]:
@@ -215,7 +267,7 @@ class Operations:
         names, and `digest` is that of the question that was looked at. `who` is for gateways that do not know who asks. Raises
         `AlreadyAnswered`, `AskClosed`, `AnswerForbidden`, `AnswerRefused` and `UnknownAsk`."""
         body = {"value": value, "answer_id": uuid4().hex} | given(args=args, digest=digest, who=who)
-        return RemoteRequest("POST", f"/api/asks/{quote(ask_id, safe='')}/answer", body)
+        return RemoteRequest("POST", f"/api/asks/{segment('ask_id', ask_id)}/answer", body)
 
     @operation
     def clear(self, run_id: str) -> RemoteRequest[None]:
@@ -304,11 +356,10 @@ def call(
     address: Sequence[str], how: str, method: str, args: Sequence[object], kwargs: Mapping[str, object]
 ) -> RemoteRequest[Any]:
     # A call is never repeated.
-    path = "/".join(quote(each, safe="") for each in address)
     body = {"args": list(args), "kwargs": dict(kwargs)}
     return RemoteRequest(
         "POST",
-        f"/api/agents/{path}/{how}/{quote(method, safe='')}",
+        f"/api/agents/{segments(address)}/{how}/{segment('method', method)}",
         body,
         told=lambda told: told.get("value"),
         repeatable=False,
@@ -319,6 +370,7 @@ class AgentOperations:
     """The operations of an agent. Its exposed methods are called as if it were here."""
 
     def __init__(self, ask: Callable[[RemoteRequest[object]], object], address: tuple[str, ...]) -> None:
+        segments(address)
         self._ask, self._address = ask, address
 
     def __getattr__(self, method: str) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ from pydantic_core import to_jsonable_python
 from perdure.actors.chat.chat_agent import ChatAgent
 from perdure.actors.code.signatures import gives_bit_by_bit, unexposed
 from perdure.actors.code.written import written
-from perdure.actors.gateway.backend import Reached, asked
+from perdure.actors.gateway.backend import Reached, asked, segments_of
 from perdure.actors.gateway.chat_turns import ChatTurns
 from perdure.actors.gateway.refusals import NoSuchAgent
 from perdure.actors.gateway.security import Scope
@@ -103,13 +103,13 @@ class AgentHandlers(Handlers):
     async def steer_turn(self, given: ApiRequest) -> object:
         """Say something to the turn of a chat agent that is under way. It is read before the next request to the model, or is the next
         message; it is durable when this is answered. A message with an id that is sent again is the same one."""
-        reached, rest = await self._backend.reach(given.who, given.path.address.split("/"))
+        reached, rest = await self._backend.reach(given.who, _address(given, behind=1))
         if rest or not issubclass(reached.agent_class, ChatAgent):
             raise NoSuchAgent("a turn is steered at /api/agents/CLASS/NAME/steer, of a chat agent")
         return await ChatTurns(reached.caller, given.who).steer(given.body.message)
 
     async def _method(self, given: ApiRequest) -> Method:
-        reached, rest = await self._backend.reach(given.who, given.path.address.split("/"))
+        reached, rest = await self._backend.reach(given.who, _address(given, behind=2))
         if rest:
             raise NoSuchAgent("a method is called at /api/agents/CLASS/NAME/call/METHOD")
         function = _exposed(reached, given.path.method)
@@ -121,6 +121,12 @@ class AgentHandlers(Handlers):
             raise BadRequest("args", str(problem)) from None
         method: Method = getattr(reached.handle, given.path.method)
         return method
+
+
+def _address(given: ApiRequest, behind: int) -> list[str]:
+    # Written as one segment it has encoded slashes between its names; written as several, those that are encoded are within names.
+    written_as = segments_of(given.request, "/api/agents/")[:-behind]
+    return written_as if len(written_as) > 1 else given.path.address.split("/")
 
 
 def _exposed(reached: Reached, name: str) -> Callable[..., object]:

@@ -218,6 +218,20 @@ def test_two_megabytes_reach_a_child_as_they_were_sent() -> None:
     visit([Family], story)
 
 
+def test_a_method_is_called_of_an_agent_whose_name_has_a_slash() -> None:
+    """It is the agent that a WebSocket to the same address reaches."""
+
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        for address in ("family/a%2Fb", "family/one/sub/family/a%2Fsub%2Fb"):
+            answer = await door.post(f"/api/agents/{address}/call/count", {})
+            assert answer.json() == {"value": 1}, answer.body
+            async with door.socket(f"/agents/{address}") as socket:
+                await opened(socket)
+                assert (await call(socket, "count"))[-1]["result"] == 2
+
+    visit([Family], story)
+
+
 @pytest.mark.shows(sub_agents="R2 R24 R36")
 def test_below_a_path_that_begins_like_a_child_s_agents_are_found() -> None:
     async def story(_: Door, laboratory: Laboratory) -> None:

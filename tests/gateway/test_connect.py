@@ -7,8 +7,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,8 @@ from perdure.ledger import StorageConflict
 from tests.gateway.real import RealGateway, real_gateway
 from tests.tidy import IMPORT_PATH
 
+ENDLESS: list[object] = []
+ENDLESS.append(ENDLESS)
 AGENTS = ["tests.gateway.cast:Walker", "tests.gateway.cast:Counter"]
 
 
@@ -207,6 +210,38 @@ def test_the_client_needs_httpx_and_msgpack_and_nothing_else_of_an_installation(
         timeout=120,
     )
     assert said.stdout.split() == ["there", "1", "unknown", "NoSuchAgent"], said.stderr
+
+
+@pytest.mark.parametrize(
+    ("hand_over", "field"),
+    [
+        (lambda remote: remote.agent("counter", "c").add(object()), "args[0]"),
+        (lambda remote: remote.agent("counter", "c").add(1, [{"rows": float("nan")}]), "args[1][0].rows"),
+        (lambda remote: remote.agent("counter", "c").add(amount=b"2"), "kwargs.amount"),
+        (lambda remote: remote.agent("counter", "c").tell("add", {1}), "args[0]"),
+        (lambda remote: remote.agent("counter", "c").tell(None), "method"),
+        (lambda remote: remote.start("walker", object()), "input"),
+        (lambda remote: remote.run("walker", {(1, 2): 3}), "input"),
+        (lambda remote: remote.run("walker", ENDLESS), "input"),
+        (lambda remote: remote.send("run", "event", object()), "value"),
+        (lambda remote: remote.cancel_runs(run_ids=["run", object()]), "run_ids[1]"),
+        (lambda remote: remote.agent("counter", None), "name"),
+        (lambda remote: remote.agent(None, "c"), "agent_class"),
+        (lambda remote: remote.agent("counter", "c", "sub", "shard", 2), "address[4]"),
+        (lambda remote: remote.chat("waiter", None), "name"),
+        (lambda remote: remote.chat("waiter", "c").send(None), "text"),
+        (lambda remote: remote.chat("waiter", "c").steer(None), "text"),
+        (lambda remote: remote.chat("waiter", "c").ask("Hello?", message_id=3), "message_id"),
+        (lambda remote: remote.chat("waiter", "c").attach(None), "message_id"),
+        (lambda remote: remote.show(None), "run_id"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused_by_its_name_before_anything_is_asked(
+    hand_over: Callable[[Any], object], field: str
+) -> None:
+    with perdure.connect("http://127.0.0.1:9") as remote, pytest.raises(perdure.BadRequest) as refused:
+        hand_over(remote)
+    assert refused.value.field == field
 
 
 def test_a_client_that_was_closed_or_forked_or_is_on_another_loop_says_so() -> None:

@@ -7,8 +7,9 @@ from typing import Any, Generic, TypeVar, cast
 
 import pytest
 
-from perdure.actors import Agent, ChatAgent, Detached, agent_tool, exposed, tool
+from perdure.actors import Agent, ChatAgent, Detached, DurableAgent, agent_tool, exposed, tool
 from perdure.actors.life.class_options import check_class
+from perdure.actors.messenger.messenger_agent import MessengerAgent
 from perdure.actors.serve.app import Gateway
 from perdure.ledger import BadRequest
 from tests.actors.cast import Doubler
@@ -84,6 +85,38 @@ def test_a_bad_bound_is_refused_when_the_class_is_made(attribute: str, value: ob
 )
 def test_a_good_bound_is_taken(attribute: str, value: object) -> None:
     check_class(type("Even", (Agent,), {attribute: value}))
+
+
+@pytest.mark.parametrize(
+    ("base", "attribute", "words"),
+    [
+        (ChatAgent, "instructions", "a method that gives it is called `get_instructions`"),
+        (ChatAgent, "model", "a method that gives it is called `get_model`"),
+        (ChatAgent, "toolsets", "assign the value itself"),
+        (ChatAgent, "max_steps", "assign the value itself"),
+        (DurableAgent, "model", "a method that gives it is called `get_model`"),
+        (DurableAgent, "agent", "assign the value itself"),
+        (MessengerAgent, "instructions", "a method that gives it is called `get_instructions`"),
+        (Agent, "num_gpus", "assign the value itself"),
+    ],
+)
+def test_an_attribute_that_is_written_as_a_method_is_refused(base: type[Agent], attribute: str, words: str) -> None:
+    async def later(self: object) -> str:
+        return "Be brief."
+
+    for method in (lambda _: "Be brief.", later, classmethod(lambda _: "Be brief."), staticmethod(lambda: "Be brief.")):
+        with pytest.raises(BadRequest) as refused:
+            type("Odd", (base,), {attribute: method})
+        assert refused.value.field == attribute
+        assert words in str(refused.value)
+
+
+def test_a_property_is_taken_where_agents_are_asked_and_refused_where_the_class_is() -> None:
+    computed = property(lambda _: "Be brief.")
+    type("Even", (ChatAgent,), {"instructions": computed, "model": computed})
+    for attribute in ("toolsets", "num_gpus", "stands_alone"):
+        with pytest.raises(BadRequest, match=f"{attribute}: is read of the class"):
+            type("Odd", (ChatAgent,), {attribute: computed})
 
 
 def test_what_is_asked_for_in_two_ways_is_refused_when_the_class_is_handed_over() -> None:

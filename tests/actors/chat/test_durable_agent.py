@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
+from datetime import date
 from typing import Any
 
 import pytest
@@ -245,6 +246,49 @@ def test_an_output_type_is_the_output() -> None:
     assert result.output == {"title": "Three", "steps": ["one", "two"]}
     assert Planner.__module__ == __name__, "it is found again where it was made"
     assert [state for state, _ in outcomes(result.message)] == ["output-available"] * 2
+
+
+class Column:
+    """No plain data; and it is compared element by element, as those of numpy are."""
+
+    def __ne__(self, other: object) -> bool:
+        raise ValueError("the truth value of a column is ambiguous")
+
+    def __repr__(self) -> str:
+        return "Column(0, 1)"
+
+
+def one_column(_place: int) -> object:
+    """An output function."""
+    return Column()
+
+
+def columns(_place: int) -> object:
+    """Another one."""
+    return {"columns": [Column()]}
+
+
+def dated(_place: int) -> object:
+    """One whose output is known to pydantic."""
+    return {"plan": Plan(title="T", steps=[]), "on": date(2026, 1, 2)}
+
+
+OneColumn = DurableAgent.of(LibraryAgent("test", output_type=one_column), name="OneColumn")
+Columns = DurableAgent.of(LibraryAgent("test", output_type=columns), name="Columns")
+Dated = DurableAgent.of(LibraryAgent("test", output_type=dated), name="Dated")
+
+
+@pytest.mark.parametrize("agent", [OneColumn, Columns])
+def test_an_output_that_is_no_plain_data_is_refused_by_its_name_and_kind(agent: type[DurableAgent]) -> None:
+    """Its text would be taken for what was returned."""
+    result, _, _ = play("columns", agent=agent)
+    assert (result.status, result.reason) == ("error", "BadRequest")
+    assert "output: Column(0, 1) is Column, which is not plain data" in result.error
+
+
+def test_an_output_of_models_and_dates_is_told_as_plain_data() -> None:
+    result, _, _ = play("dates", agent=Dated)
+    assert result.output == {"plan": {"title": "T", "steps": []}, "on": "2026-01-02"}
 
 
 def test_an_output_that_is_refused_is_asked_for_again() -> None:

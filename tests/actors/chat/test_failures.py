@@ -12,6 +12,7 @@ import pytest
 from pydantic_ai.exceptions import FallbackExceptionGroup, ModelAPIError, ModelHTTPError, UnexpectedModelBehavior
 
 from perdure.actors.chat.turn_failures import CHAIN_MAX, ModelFailed, chain_of, failure_of, raised
+from perdure.ledger import BadRequest
 from perdure.policies import Failure, FailureKind
 from perdure.policies.failures import ApiKind
 
@@ -107,6 +108,20 @@ def test_the_chain_goes_by_cause_and_else_by_context_and_ends() -> None:
 def test_each_failure_has_its_class(problem: BaseException, kind: FailureKind, is_transient: bool) -> None:
     failure = failure_of(problem)
     assert (failure.kind, failure.is_transient) == (kind, is_transient), failure
+
+
+@pytest.mark.parametrize(
+    ("problem", "text"),
+    [
+        (KeyError("user_id"), "KeyError: 'user_id'"),
+        (AssertionError(None), "AssertionError: None"),
+        (ValueError(), "ValueError"),
+        (behind(ValueError("no user"), KeyError("user_id")), "ValueError: no user (caused by KeyError: 'user_id')"),
+        (BadRequest("model", "is none"), "model: is none"),
+    ],
+)
+def test_a_mistake_in_the_setup_is_told_with_its_type(problem: Exception, text: str) -> None:
+    assert failure_of(problem).text == text
 
 
 @pytest.mark.parametrize(
