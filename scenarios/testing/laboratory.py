@@ -19,6 +19,7 @@ all of this for many seeds, and `scenarios.swarm.explorer.explore` for every pla
 from __future__ import annotations
 
 import asyncio
+import sys
 import traceback
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing
@@ -376,7 +377,15 @@ def finding(play: Callable[[], None]) -> tuple[str, str]:
     """The failure of a play, in words and as a traceback; empty without one."""
     try:
         play()
-    except (Exception, BaseExceptionGroup) as failure:
+    except (_outcome_of_pytest("skip"), _outcome_of_pytest("xfail"), _outcome_of_pytest("exit")):
+        raise
+    except (Exception, BaseExceptionGroup, _outcome_of_pytest("fail")) as failure:
         words = "; ".join([f"{type(failure).__name__}: {str(failure)[:1500]}", *getattr(failure, "__notes__", ())])
         return words, "".join(traceback.format_exception(failure))
     return "", ""
+
+
+# Most are no `Exception`s. Where one was raised, pytest is there, which is needed for nothing else; otherwise it is what no play raises.
+def _outcome_of_pytest(name: str) -> type[BaseException]:
+    outcome: type[BaseException] = getattr(getattr(sys.modules.get("pytest"), name, None), "Exception", GeneratorExit)
+    return outcome

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -16,7 +17,7 @@ from perdure.ledger.storage.agent_storages import Transaction
 from perdure.scenarios.swarm.explorer import explore
 from perdure.scenarios.swarm.runner import play, swarm
 from perdure.scenarios.testing.checks import unlike_the_inboxes
-from perdure.scenarios.testing.laboratory import Laboratory, Violation, Weather
+from perdure.scenarios.testing.laboratory import Laboratory, Story, Violation, Weather
 from tests.actors.cast import Sleeper
 from tests.kit import some
 
@@ -145,6 +146,45 @@ def test_whatever_a_story_raises_is_a_finding_with_the_line_that_plays_it_again(
     assert "in raises" in report.trace
     assert report.replay == "perdure.scenarios.swarm.runner.play(3, tests.scenarios.test_simulation.raises)"
     assert play(3, raises).digest == report.digest
+
+
+FAILED, SKIPPED = pytest.fail.Exception, pytest.skip.Exception
+
+
+def _ends(by: type[BaseException]) -> Story:
+    async def story(client: Client) -> None:
+        with suppress(OutcomeUnknown, HostUnavailable):
+            await client.agent(Adder, "a").total()
+        raise by("enough")
+
+    return story
+
+
+@pytest.mark.parametrize("outcome", [FAILED, SKIPPED, KeyboardInterrupt, SystemExit])
+def test_a_story_ends_by_what_ends_a_test_or_by_ctrl_c_as_a_test_does(outcome: type[BaseException]) -> None:
+    with Laboratory(1) as laboratory, pytest.raises(outcome, match=r"^enough$"):
+        laboratory.play(_ends(outcome))
+
+
+def test_a_story_that_says_pytest_fail_is_a_finding_and_one_that_is_skipped_or_stopped_is_none() -> None:
+    assert "Failed: enough" in swarm(1, story=_ends(FAILED)).failures[0].problem
+    for outcome in (SKIPPED, pytest.xfail.Exception, KeyboardInterrupt, SystemExit):
+        with pytest.raises(outcome, match=r"^enough$"):
+            swarm(1, story=_ends(outcome))
+
+
+def test_what_a_test_says_of_a_death_is_a_finding_of_the_explorer() -> None:
+    dead: list[str] = []
+
+    async def story(client: Client) -> None:
+        await client.agent(Adder, "a").add(1)
+        dead.append("once")
+        if len(dead) > 1:
+            with pytest.raises(LookupError):
+                pass
+
+    report = explore(story, stride=1_000)
+    assert "Failed: DID NOT RAISE" in report.failures[0].problem
 
 
 async def never(client: Client) -> None:
