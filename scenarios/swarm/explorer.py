@@ -13,9 +13,11 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from perdure.actors import KillPoint
+from perdure.ledger import check_whole, check_word
 from perdure.policies import Limits
 from perdure.scenarios.testing.laboratory import QUICK, Laboratory, Story, finding, weathered
 
+VICTIMS = ("host", "supervisor")
 TIMEOUT_MS = 900_000.0
 
 
@@ -64,6 +66,9 @@ def explore(
         stride: try only each `stride`-th place.
         diaries: the handlers keep diaries; see `Laboratory`.
     """
+    if kill is not None:
+        check_word("kill", kill, VICTIMS)
+    check_whole("stride", stride)
     report = ExploreReport()
     begun_s = perf_counter()
     for place in places(story, seed, limits, kill)[::stride]:

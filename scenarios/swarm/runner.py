@@ -26,13 +26,13 @@ from time import perf_counter
 from perdure.actors import BUCKET_POINTS, Client, KillPoint
 from perdure.actors.ray_world.os_processes import die_with_parent
 from perdure.actors.sim_world.simulation import Span, check_no_loop
-from perdure.ledger import BucketUnreachable
+from perdure.ledger import BadRequest, BucketUnreachable, check_whole
 from perdure.policies import Limits
 from perdure.scenarios.cast.outside import Outside
 from perdure.scenarios.swarm.conversations import approvals, around_chats, around_letters, chats, letters
 from perdure.scenarios.swarm.play_context import Part, PlayContext
 from perdure.scenarios.swarm.stories import STORIES, play_parts, tallies
-from perdure.scenarios.testing.laboratory import Laboratory, Story, Violation, Weather, finding, weathered
+from perdure.scenarios.testing.laboratory import Laboratory, Story, Violation, Weather, begun, finding, weathered
 
 FIRE_S = 25.0
 CALM_MS = 900_000.0
@@ -128,6 +128,11 @@ class SwarmReport:
             self.failures.append(report)
 
 
+def known(story: object) -> None:
+    if isinstance(story, str) and story not in STORIES:
+        raise BadRequest("story", f"{story!r:.200} is not one of {', '.join(sorted(STORIES))}")
+
+
 def story_of(seed: int) -> str:
     return Random(f"story/{seed}").choice(MIXTURE)
 
@@ -164,6 +169,7 @@ def play(seed: int, story: str | Story | None = None, *, limits: Limits = SWIFT,
         carried: the ledger and the agents' storages are in a simulated bucket, and machines lose their disks. Needs `perdure[bucket]`.
     """
     check_no_loop()
+    known(story)
     chosen = story_of(seed) if story is None else story
     if carried:
         limits = replace(limits, checkpoint_facts=ROOTED_FACTS, checkpoint_idle_ms=ROOTED_IDLE_MS)
@@ -233,7 +239,7 @@ def around_story(name: str) -> Iterator[Callable[[], Iterable[str]]]:
 def _play(laboratory: Laboratory, fire: Story, calm: Story) -> None:
 
     async def cut_off(client: Client) -> None:
-        playing = asyncio.ensure_future(fire(client))
+        playing = asyncio.ensure_future(begun(fire, client))
         if not (await asyncio.wait({playing}, timeout=FIRE_S))[0]:
             playing.cancel()
             await asyncio.wait({playing})
@@ -265,6 +271,7 @@ def swarm(
         carried: as for `play`.
         total: is added to, so that it says how far the swarm came when it is stopped by Ctrl-C.
     """
+    check_whole("seeds", seeds)
     total = SwarmReport() if total is None else total
     begun_s = perf_counter()
     play_one, wanted = partial(play, story=story, limits=limits, carried=carried), range(first_seed, first_seed + seeds)

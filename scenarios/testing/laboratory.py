@@ -49,7 +49,7 @@ from perdure.actors import (
     upkeep_pause,
 )
 from perdure.actors.sim_world.simulation import Simulation, Stuck, Weather, on_death
-from perdure.ledger import BadRequest, Run, explain
+from perdure.ledger import BadRequest, Run, check_ms, class_name, explain
 from perdure.ledger.storage.agent_storages import AgentStorages, Disk, MemoryDisk
 from perdure.policies import Limits
 from perdure.scenarios.testing.checks import (
@@ -114,6 +114,9 @@ class Laboratory:
         carried: Path | None = None,
         **simulation: Any,
     ) -> None:
+        weather = Weather.calm() if weather is None else weather
+        _check_kind("weather", weather, Weather)
+        _check_kind("limits", limits, Limits)
         self.limits, self._telemetry = limits, telemetry or Telemetry()
         self._diaries = diaries
         self._client: Client | None = None
@@ -131,7 +134,7 @@ class Laboratory:
         simulation.setdefault("after_step", self.look if checked else None)
         simulation.setdefault("step_stride", LOOK_STRIDE)
         self._lulled_at, self._lull_since_s = -1, 0.0
-        self.simulation = Simulation(seed, weather or Weather.calm(), self._supervisor, self._host, **simulation)
+        self.simulation = Simulation(seed, weather, self._supervisor, self._host, **simulation)
         self.simulation.loop.lull_s = self._lull_s
 
     def _supervisor(self, world: World, fleet: Fleet) -> Wiretap:
@@ -199,6 +202,8 @@ class Laboratory:
                 happens: in fine weather time leaps over them, to the next thing that is to happen, be it days ahead.
         """
         before = self._client  # of a story, in which this is refused
+        if timeout_ms is not None:
+            check_ms("timeout_ms", timeout_ms)
         if self.simulation.loop.is_closed():
             raise BadRequest(
                 "laboratory",
@@ -213,7 +218,7 @@ class Laboratory:
             client = self._client = Client(world, transport, self.limits)
             serving = asyncio.get_running_loop().create_task(client.serve())
             try:
-                return await story(client)
+                return await begun(story, client)
             finally:
                 serving.cancel()
 
@@ -357,6 +362,22 @@ class Laboratory:
         self.disk.close()
 
 
+class NoStory(BadRequest):
+    """What was to be played is no story. It is refused, and no finding."""
+
+
+def begun(story: Callable[[Client], Awaitable[T]], client: Client) -> Awaitable[T]:
+    pending: object = story(client) if callable(story) else None
+    if not isinstance(pending, Awaitable):
+        raise NoStory("story", f"{story!r:.200} is no coroutine function; write `async def story(client)`")
+    return pending
+
+
+def _check_kind(field: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise BadRequest(field, f"{value!r:.200} is {class_name(type(value))}; give `{kind.__name__}(…)`")
+
+
 def _bucket_module() -> Any:
     try:
         return import_module(BUCKET_LEDGER)
@@ -377,7 +398,7 @@ def finding(play: Callable[[], None]) -> tuple[str, str]:
     """The failure of a play, in words and as a traceback; empty without one."""
     try:
         play()
-    except (_outcome_of_pytest("skip"), _outcome_of_pytest("xfail"), _outcome_of_pytest("exit")):
+    except (NoStory, _outcome_of_pytest("skip"), _outcome_of_pytest("xfail"), _outcome_of_pytest("exit")):
         raise
     except (Exception, BaseExceptionGroup, _outcome_of_pytest("fail")) as failure:
         words = "; ".join([f"{type(failure).__name__}: {str(failure)[:1500]}", *getattr(failure, "__notes__", ())])

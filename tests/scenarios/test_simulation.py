@@ -6,7 +6,7 @@ import asyncio
 import gc
 from contextlib import suppress
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -185,6 +185,51 @@ def test_what_a_test_says_of_a_death_is_a_finding_of_the_explorer() -> None:
 
     report = explore(story, stride=1_000)
     assert "Failed: DID NOT RAISE" in report.failures[0].problem
+
+
+def plain(_client: Client) -> int:
+    return 1
+
+
+@pytest.mark.parametrize(
+    ("field", "words", "door"),
+    [
+        ("kill", "'hosts' is none of host, supervisor", lambda: explore(add_five, kill="hosts")),
+        ("stride", "at least 1", lambda: explore(add_five, stride=0)),
+        ("stride", "at least 1", lambda: explore(add_five, stride=-1)),
+        ("seeds", "at least 1", lambda: swarm(0, story=add_five)),
+        ("seeds", "at least 1", lambda: swarm(-1)),
+        ("story", "'nope' is not one of .*trees", lambda: swarm(1, story="nope")),
+        ("story", "'nope' is not one of .*trees", lambda: play(1, "nope")),
+        ("weather", "5 is int; give `Weather", lambda: Laboratory(1, cast("Any", 5))),
+        ("limits", "is dict; give `Limits", lambda: Laboratory(1, limits=cast("Any", {"hosts_max": 3}))),
+    ],
+)
+def test_what_would_check_nothing_is_refused_with_what_may_be_said(field: str, words: str, door: Any) -> None:
+    with pytest.raises(BadRequest, match=f"^{field}: .*{words}"):
+        door()
+
+
+@pytest.mark.parametrize("story", [plain, 5, None])
+def test_what_is_no_story_is_refused_and_told_how_one_is_written(story: Any) -> None:
+    doors = [
+        lambda laboratory: laboratory.play(story),
+        lambda _: explore(story),
+        *([lambda _: swarm(1, story=story)] if story is not None else []),
+    ]
+    for door in doors:
+        with (
+            Laboratory(1) as laboratory,
+            pytest.raises(BadRequest, match=r"^story: .*is no coroutine function; write `async def story\(client\)`"),
+        ):
+            door(laboratory)
+
+
+def test_a_limit_of_time_that_is_no_number_is_refused() -> None:
+    with Laboratory(1) as laboratory:
+        with pytest.raises(BadRequest, match=r"^timeout_ms: .*milliseconds"):
+            laboratory.run(Sleeper, 1, timeout_ms=cast("Any", "5"))
+        assert laboratory.run(Sleeper, 1, timeout_ms=5_000).ok
 
 
 async def never(client: Client) -> None:
