@@ -26,11 +26,11 @@ from time import perf_counter
 from perdure.actors import BUCKET_POINTS, Client, KillPoint
 from perdure.actors.ray_world.os_processes import die_with_parent
 from perdure.actors.sim_world.simulation import Span, check_no_loop
-from perdure.ledger import BadRequest, BucketUnreachable, check_whole
+from perdure.ledger import BadRequest, check_whole
 from perdure.policies import Limits
 from perdure.scenarios.cast.outside import Outside
 from perdure.scenarios.swarm.conversations import approvals, around_chats, around_letters, chats, letters
-from perdure.scenarios.swarm.play_context import Part, PlayContext
+from perdure.scenarios.swarm.play_context import PASSING, Part, PlayContext
 from perdure.scenarios.swarm.stories import STORIES, play_parts, tallies
 from perdure.scenarios.testing.laboratory import Laboratory, Story, Violation, Weather, begun, finding, weathered
 
@@ -244,7 +244,7 @@ def _play(laboratory: Laboratory, fire: Story, calm: Story) -> None:
             playing.cancel()
             await asyncio.wait({playing})
         elif not playing.cancelled():
-            with suppress(BucketUnreachable):  # new work was refused, so the fire ends here
+            with suppress(*PASSING):  # the weather did that, so the fire ends here
                 playing.result()
 
     weathered(laboratory, cut_off, calm, CALM_MS)

@@ -12,7 +12,7 @@ import pytest
 
 from perdure.actors import Agent, Client, Detached, RunContext, RunInfo, RunResult, awaiting, exposed
 from perdure.actors.sim_world.simulation import Overdue
-from perdure.ledger import BadRequest, HostUnavailable, OutcomeUnknown, UnknownRun
+from perdure.ledger import BadRequest, HostUnavailable, OutcomeUnknown, Overloaded, UnknownRun
 from perdure.ledger.storage.agent_storages import Transaction
 from perdure.scenarios.swarm.explorer import explore
 from perdure.scenarios.swarm.runner import play, swarm
@@ -260,6 +260,31 @@ async def calls_what_may_not_be_repeated(client: Client) -> None:
 def test_a_story_may_expect_interrupted_calls() -> None:
     report = swarm(3, story=calls_what_may_not_be_repeated)
     assert report.ok, report.failures
+
+
+REFUSALS = [
+    OutcomeUnknown("a@m:A", "total", "killed"),
+    HostUnavailable("no host comes up, after 4 tries: killed by the weather"),
+    Overloaded(8, 8, 100),
+]
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda each: type(each).__name__)
+def test_what_the_weather_does_to_a_story_under_fire_is_no_failure_and_in_calm_it_is_one(refusal: Exception) -> None:
+    plays: list[str] = []
+
+    def story(times: int) -> Story:
+        async def refused(client: Client) -> None:
+            plays.append("played")
+            if len(plays) <= times:
+                raise refusal
+
+        plays.clear()
+        return refused
+
+    assert swarm(1, story=story(1)).ok
+    assert len(plays) == 2
+    assert type(refusal).__name__ in swarm(1, story=story(2)).failures[0].problem
 
 
 DAY_S = 86_400.0
