@@ -385,7 +385,7 @@ def _bucket_module() -> Any:
         raise BadRequest("carried", f"needs `pip install 'perdure[bucket]'` ({problem})") from problem
 
 
-def weathered(laboratory: Laboratory, fire: Story, calm: Story, timeout_ms: float) -> None:
+def weathered(laboratory: Laboratory, fire: Story, calm: Story, timeout_ms: float | None) -> None:
     """Play a story in the weather and one when it is over, and check everything at rest. Raises what is found."""
     laboratory.play(fire, timeout_ms)
     laboratory.heal()

@@ -230,6 +230,10 @@ def test_a_limit_of_time_that_is_no_number_is_refused() -> None:
         with pytest.raises(BadRequest, match=r"^timeout_ms: .*milliseconds"):
             laboratory.run(Sleeper, 1, timeout_ms=cast("Any", "5"))
         assert laboratory.run(Sleeper, 1, timeout_ms=5_000).ok
+    with pytest.raises(BadRequest, match=r"^timeout_ms: .*milliseconds"):
+        swarm(1, timeout_ms=cast("Any", "5"))
+    with pytest.raises(BadRequest, match=r"^timeout_ms: .*milliseconds"):
+        explore(add_five, timeout_ms=cast("Any", "5"))
 
 
 async def never(client: Client) -> None:
@@ -301,6 +305,28 @@ def test_a_day_in_which_nothing_happens_costs_as_little_as_a_minute(run_id: str)
 
 
 @pytest.mark.thorough
+async def rests_for_a_day(client: Client) -> None:
+    while True:
+        with suppress(OutcomeUnknown, HostUnavailable):
+            assert (await client.run(Patient, DAY_S, run_id="asleep")).ok
+            return
+
+
+def test_a_swarm_and_the_explorer_play_a_story_that_sleeps_for_days_if_they_are_given_the_time() -> None:
+    in_short = swarm(1, story=rests_for_a_day).failures[0]
+    assert "`timeout_ms=` gives another limit" in in_short.problem
+    assert in_short.replay.endswith(".rests_for_a_day)")
+    report = swarm(1, story=rests_for_a_day, timeout_ms=2_000 * DAY_S)
+    assert report.ok, report.failures
+    in_short = swarm(1, story=rests_for_a_day, timeout_ms=60_000).failures[0]
+    assert in_short.replay.endswith(".rests_for_a_day, timeout_ms=60000)")
+    with pytest.raises(Overdue, match="900 s"):
+        explore(rests_for_a_day)
+    deaths = explore(rests_for_a_day, stride=30, timeout_ms=2_000 * DAY_S)
+    assert deaths.ok, deaths.failures
+    assert deaths.kills
+
+
 def test_schedules_ring_in_time_for_days(caplog: pytest.LogCaptureFixture) -> None:
     async def story(client: Client) -> list[int]:
         counts = []
