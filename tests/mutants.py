@@ -579,6 +579,8 @@ MUTANTS = (
            "test_a_story_that_says_pytest_fail_is_a_finding_and_one_that_is_skipped_or_stopped_is_none"),
     Mutant("scenarios.testing.laboratory:finding", "not caught", "fail",
            "test_a_story_that_says_pytest_fail_is_a_finding_and_one_that_is_skipped_or_stopped_is_none"),
+    Mutant("scenarios.testing.laboratory:Laboratory._each", "removed call", "aclose",
+           "test_what_an_agent_gives_bit_by_bit_is_iterated_over_outside_of_a_story_and_only_as_far_as_is_wanted"),
     Mutant("scenarios.testing.laboratory:begun", "never", "Awaitable",
            "test_what_is_no_story_is_refused_and_told_how_one_is_written"),
     Mutant("scenarios.testing.laboratory:finding", "not caught", "NoStory",

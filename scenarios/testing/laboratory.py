@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import traceback
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing
 from importlib import import_module
 from pathlib import Path
@@ -46,6 +46,8 @@ from perdure.actors import (
     Transport,
     World,
     check_class,
+    given_by,
+    gives_bit_by_bit,
     upkeep_pause,
 )
 from perdure.actors.sim_world.simulation import Simulation, Stuck, Weather, on_death
@@ -280,7 +282,8 @@ class Laboratory:
         return self.play(lambda client: client.run(agent_class, input, run_id=run_id), timeout_ms)
 
     def agent(self, agent_class: type[A], name: str) -> type[A]:
-        """A typed handle, as a runtime's. Within a story a call gives an awaitable; outside of one it plays until there is an answer."""
+        """A typed handle, as a runtime's. Within a story a call gives an awaitable; outside of one it plays until there is an answer,
+        and of a generator's values until there is the next one."""
         check_class(agent_class)
         return cast("type[A]", Handle(Address.of(agent_class, name), self._call, self._tell))
 
@@ -288,8 +291,11 @@ class Laboratory:
         if self._client is not None:
             return self._client.caller.reach(*call)
         to, method, args, kwargs = call
-        if hasattr(getattr(to.agent_class, method, None), "__perdure_followed__"):
+        function = getattr(to.agent_class, method, None)
+        if hasattr(function, "__perdure_followed__"):
             return self._followed(to, method, *args, **kwargs)
+        if function is not None and gives_bit_by_bit(function):
+            return self._given(*call)
         return self.play(lambda client: client.caller.call(*call))
 
     def _followed(self, to: Address, method: str, first: int = 0) -> Iterator[Any]:
@@ -302,6 +308,32 @@ class Laboratory:
             event = self.play(next_event)
             first = event["number"] + 1
             yield event
+
+    # An agent keeps open what it gives bit by bit. A client ends with its play, so each value is asked for by another one.
+    def _given(self, to: Address, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Iterator[Any]:
+
+        async def encoded(client: Client) -> tuple[bytes, Any, bool]:
+            return client.caller.encoded(to.agent_class, method, args, kwargs)
+
+        async def call(*asked: Any) -> object:
+            assert self._client is not None, "a play is on"
+            return await self._client.caller.call(*asked)
+
+        body, given, _ = self.play(encoded)
+        return self._each(given_by(call, to, method, body, given))
+
+    def _each(self, values: AsyncGenerator[T, None]) -> Iterator[T]:
+        try:
+            while True:
+                try:
+                    value = self.play(lambda _: anext(values))
+                except StopAsyncIteration:
+                    return
+                yield value
+        except GeneratorExit:  # nothing more is wanted
+            if self._client is None and not self.simulation.loop.is_closed():
+                self.play(lambda _: values.aclose())
+            raise
 
     def _tell(self, *call: Any) -> Any:
         if self._client is not None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
+from itertools import count
 from random import Random
 from typing import Any, cast
 
@@ -69,6 +71,28 @@ class Patient(Agent):
         return "rested"
 
 
+class Counter(Agent):
+    """Counts for as long as somebody listens."""
+
+    @exposed
+    def numbers(self, first: int) -> Iterator[int]:
+        try:
+            yield from count(first)
+        finally:
+            self.state["closed"] = True
+
+    @exposed
+    async def up_to(self, last: int) -> AsyncIterator[int]:
+        for number in range(last):
+            yield number
+        if last > 200:
+            raise LookupError("no more")
+
+    @exposed
+    async def is_closed(self) -> bool:
+        return bool(self.state.get("closed"))
+
+
 async def add_five(client: Client) -> None:
     await client.agent(Adder, "a").add(5)
     while await client.agent(Adder, "a").total() < 5:
@@ -88,6 +112,26 @@ def test_a_handle_answers_outside_of_a_story_and_gives_awaitables_within() -> No
         laboratory.rest()
         laboratory.play(story)
         assert adder.total() == 3
+        laboratory.settle()
+
+
+def test_what_an_agent_gives_bit_by_bit_is_iterated_over_outside_of_a_story_and_only_as_far_as_is_wanted() -> None:
+    async def story(client: Client) -> list[int]:
+        return [number async for number in client.agent(Counter, "a").up_to(3)]
+
+    with Laboratory(1) as laboratory:
+        counter = laboratory.agent(Counter, "a")
+        assert laboratory.play(story) == [0, 1, 2]
+        assert list(counter.up_to(150)) == [*range(150)]
+        numbers = counter.numbers(7)
+        assert [next(numbers), next(numbers)] == [7, 8]
+        assert not counter.is_closed()
+        numbers.close()
+        assert counter.is_closed()
+        with pytest.raises(LookupError, match="no more"):
+            list(counter.up_to(201))
+        with pytest.raises(BadRequest, match="first"):
+            counter.numbers(cast("Any", "seven"))
         laboratory.settle()
 
 
