@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from perdure.actors.chat.turn import ActiveTurn, ChatRecoveryContext, TurnResult
     from perdure.actors.chat.turn_failures import ChatTurnFailed
     from perdure.actors.code.known_types import by_type, mistakable
+    from perdure.actors.code.signatures import gives_bit_by_bit
     from perdure.actors.events.message_parts import apply_chunk
     from perdure.actors.events.reducer import AgentToolEvents
     from perdure.actors.gateway.joining import joining
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
         RunResult,
     )
     from perdure.actors.life.run_context import RunContext, RunMessage
-    from perdure.actors.link.caller import Address
+    from perdure.actors.link.caller import Address, given_by
     from perdure.actors.link.questions import (
         Books,
         Later,

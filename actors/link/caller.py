@@ -105,29 +105,7 @@ class AgentCaller:
         if function is None or not _is_generator(function):
             return None
         body, given, _ = self.encoded(to.agent_class, method, args, kwargs)
-        return partial(self._given, to, method, body, given)
-
-    async def _given(self, to: Address, method: str, body: bytes, given: Shape) -> AsyncGenerator[object, None]:
-        # It goes on only when it is asked, and is closed when nothing more is wanted.
-        stream_id: object = None
-        is_over = True
-        try:
-            stream_id = await self.call(to, "_perdure_begin_stream", (method, body), {})
-            is_over = False
-            while not is_over:
-                page = cast("Mapping[str, Any]", await self.call(to, "_perdure_next_of_stream", (stream_id,), {}))
-                for value in page["values"]:
-                    yield given.decode("yield", value)
-                is_over = page["is_over"]
-        except OutcomeUnknown as problem:
-            is_over = True
-            raise OutcomeUnknown(problem.agent_id, method, problem.cause) from None  # that is what its author calls it
-        except PerdureError:
-            is_over = True
-            raise
-        finally:
-            if not is_over:
-                await self.call(to, "_perdure_end_stream", (stream_id,), {})
+        return partial(given_by, self.call, to, method, body, given)
 
     # What `handle.method(…)` gives on this loop: an awaitable, or something to be iterated over.
     def reach(self, to: Address, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
@@ -180,6 +158,35 @@ class AgentCaller:
 
 
 _is_generator: Final = cache(gives_bit_by_bit)
+
+
+async def given_by(
+    call: Callable[[Address, str, tuple[object, ...], dict[str, object]], Awaitable[object]],
+    to: Address,
+    method: str,
+    body: bytes,
+    given: Shape,
+) -> AsyncGenerator[object, None]:
+    # It goes on only when it is asked, and is closed when nothing more is wanted.
+    stream_id: object = None
+    is_over = True
+    try:
+        stream_id = await call(to, "_perdure_begin_stream", (method, body), {})
+        is_over = False
+        while not is_over:
+            page = cast("Mapping[str, Any]", await call(to, "_perdure_next_of_stream", (stream_id,), {}))
+            for value in page["values"]:
+                yield given.decode("yield", value)
+            is_over = page["is_over"]
+    except OutcomeUnknown as problem:
+        is_over = True
+        raise OutcomeUnknown(problem.agent_id, method, problem.cause) from None  # that is what its author calls it
+    except PerdureError:
+        is_over = True
+        raise
+    finally:
+        if not is_over:
+            await call(to, "_perdure_end_stream", (stream_id,), {})
 
 
 def standalone_of(agent_class: Any) -> Standalone:

@@ -449,7 +449,9 @@ class Simulation:
         transport = SimTransport(process, self._cluster.wire)
         try:
             answer.set_result(await main(make_world(process, self._plan), transport))
-        except (Exception, asyncio.CancelledError, Killed) as error:
+        except (KeyboardInterrupt, SystemExit):  # they end the loop by themselves
+            raise
+        except BaseException as error:  # also what ends a test
             answer.set_exception(error)
 
     def heal(self) -> None:

@@ -13,13 +13,12 @@ from typing import Annotated
 import typer
 
 from perdure.actors import Client
-from perdure.ledger import BadRequest
 from perdure.scenarios.commands.options import AsJson
 from perdure.scenarios.commands.shown import rate
 from perdure.scenarios.exits import code_of, heed_sigterm
 from perdure.scenarios.swarm.explorer import explore
 from perdure.scenarios.swarm.play_context import PlayContext
-from perdure.scenarios.swarm.runner import SeedReport, SwarmReport, around_story, play, swarm
+from perdure.scenarios.swarm.runner import SeedReport, SwarmReport, around_story, known, play, swarm
 from perdure.scenarios.swarm.stories import STORIES, play_parts
 from perdure.scenarios.testing.laboratory import Violation
 
@@ -149,11 +148,6 @@ def explore_command(
             print(f"{death.victim} at {death.point} (visit {death.visit}): {death.problem}", file=sys.stderr)
     if not report.ok:
         raise typer.Exit(1)
-
-
-def known(story: str | None) -> None:
-    if story is not None and story not in STORIES:
-        raise BadRequest("story", f"{story!r} is not one of {', '.join(sorted(STORIES))}")
 
 
 def _progress(last: SeedReport, total: SwarmReport) -> None:

@@ -13,9 +13,11 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from perdure.actors import KillPoint
+from perdure.ledger import check_whole, check_word
 from perdure.policies import Limits
 from perdure.scenarios.testing.laboratory import QUICK, Laboratory, Story, finding, weathered
 
+VICTIMS = ("host", "supervisor")
 TIMEOUT_MS = 900_000.0
 
 
@@ -54,6 +56,7 @@ def explore(
     limits: Limits = QUICK,
     stride: int = 1,
     diaries: bool = False,
+    timeout_ms: float | None = TIMEOUT_MS,
     on_progress: Callable[[Death, ExploreReport], None] | None = None,
 ) -> ExploreReport:
     """Play the story once for every place to die.
@@ -63,11 +66,15 @@ def explore(
         kill: `"supervisor"` or `"host"` to try only these victims; None tries all.
         stride: try only each `stride`-th place.
         diaries: the handlers keep diaries; see `Laboratory`.
+        timeout_ms: most milliseconds of virtual time of each play, as for `Laboratory.play`.
     """
+    if kill is not None:
+        check_word("kill", kill, VICTIMS)
+    check_whole("stride", stride)
     report = ExploreReport()
     begun_s = perf_counter()
-    for place in places(story, seed, limits, kill)[::stride]:
-        death = die_at(story, place, seed, limits, diaries=diaries)
+    for place in places(story, seed, limits, kill, timeout_ms)[::stride]:
+        death = die_at(story, place, seed, limits, diaries=diaries, timeout_ms=timeout_ms)
         report.visits += 1
         report.kills += 1
         report.points[f"{place.victim} {place.point}"] += 1
@@ -79,7 +86,9 @@ def explore(
     return report
 
 
-def places(story: Story, seed: int, limits: Limits, kill: str | None) -> list[Death]:
+def places(
+    story: Story, seed: int, limits: Limits, kill: str | None, timeout_ms: float | None = TIMEOUT_MS
+) -> list[Death]:
     seen: list[Death] = []
 
     def note(process: str, point: KillPoint, detail: str) -> bool:
@@ -88,12 +97,20 @@ def places(story: Story, seed: int, limits: Limits, kill: str | None) -> list[De
         return False
 
     with Laboratory(seed, limits=limits, kill_when=note) as laboratory:
-        laboratory.play(story, TIMEOUT_MS)
-        laboratory.settle(TIMEOUT_MS)
+        laboratory.play(story, timeout_ms)
+        laboratory.settle(timeout_ms)
     return [place for place in seen if place.victim != "client" and kill in (None, place.victim)]
 
 
-def die_at(story: Story, place: Death, seed: int = 0, limits: Limits = QUICK, *, diaries: bool = False) -> Death:
+def die_at(
+    story: Story,
+    place: Death,
+    seed: int = 0,
+    limits: Limits = QUICK,
+    *,
+    diaries: bool = False,
+    timeout_ms: float | None = TIMEOUT_MS,
+) -> Death:
     with Laboratory(seed, limits=limits, kill_at=place.visit, diaries=diaries) as laboratory:
-        words, trace = finding(lambda: weathered(laboratory, story, story, TIMEOUT_MS))
+        words, trace = finding(lambda: weathered(laboratory, story, story, timeout_ms))
     return replace(place, problem=words, trace=trace)

@@ -14,6 +14,8 @@ from perdure.ledger import BucketUnreachable, HostUnavailable, OutcomeUnknown, O
 
 TRIES_MAX = 200
 OFTEN, SELDOM = 0.3, 0.1
+PASSING = (BucketUnreachable, OutcomeUnknown, Overloaded, HostUnavailable)
+"""How the weather may have a call or new work refused."""
 
 
 @dataclass
@@ -37,7 +39,7 @@ class PlayContext:
         for _ in range(TRIES_MAX):
             try:
                 return await ask()
-            except (BucketUnreachable, OutcomeUnknown, Overloaded, HostUnavailable):
+            except PASSING:
                 await asyncio.sleep(0.05)
         self.expect(False, "a call was interrupted for ever")
         return None

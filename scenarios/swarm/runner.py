@@ -26,13 +26,13 @@ from time import perf_counter
 from perdure.actors import BUCKET_POINTS, Client, KillPoint
 from perdure.actors.ray_world.os_processes import die_with_parent
 from perdure.actors.sim_world.simulation import Span, check_no_loop
-from perdure.ledger import BucketUnreachable
+from perdure.ledger import BadRequest, check_ms, check_whole
 from perdure.policies import Limits
 from perdure.scenarios.cast.outside import Outside
 from perdure.scenarios.swarm.conversations import approvals, around_chats, around_letters, chats, letters
-from perdure.scenarios.swarm.play_context import Part, PlayContext
+from perdure.scenarios.swarm.play_context import PASSING, Part, PlayContext
 from perdure.scenarios.swarm.stories import STORIES, play_parts, tallies
-from perdure.scenarios.testing.laboratory import Laboratory, Story, Violation, Weather, finding, weathered
+from perdure.scenarios.testing.laboratory import Laboratory, Story, Violation, Weather, begun, finding, weathered
 
 FIRE_S = 25.0
 CALM_MS = 900_000.0
@@ -92,6 +92,7 @@ class SeedReport:
     problem: str = ""
     trace: str = field(default="", compare=False)
     carried: bool = False
+    timeout_ms: float | None = CALM_MS
 
     @property
     def ok(self) -> bool:
@@ -101,7 +102,9 @@ class SeedReport:
     def replay(self) -> str:
         """The line that plays this seed again: a command, or for a story of your own a call."""
         if self.story not in STORIES:
-            return f"perdure.scenarios.swarm.runner.play({self.seed}, {self.story}{', carried=True' * self.carried})"
+            limit = "" if self.timeout_ms == CALM_MS else f", timeout_ms={self.timeout_ms}"
+            options = f"{', carried=True' * self.carried}{limit}"
+            return f"perdure.scenarios.swarm.runner.play({self.seed}, {self.story}{options})"
         drawn = "" if self.story == story_of(self.seed) else f" --story {self.story}"
         return f"perdure replay {self.seed}{drawn}{' --carried' * self.carried}"
 
@@ -126,6 +129,11 @@ class SwarmReport:
         self.stories[report.story] += 1
         if not report.ok:
             self.failures.append(report)
+
+
+def known(story: object) -> None:
+    if isinstance(story, str) and story not in STORIES:
+        raise BadRequest("story", f"{story!r:.200} is not one of {', '.join(sorted(STORIES))}")
 
 
 def story_of(seed: int) -> str:
@@ -156,14 +164,25 @@ def weather_of(seed: int, *, carried: bool = False) -> Weather:
     )
 
 
-def play(seed: int, story: str | Story | None = None, *, limits: Limits = SWIFT, carried: bool = False) -> SeedReport:
+def play(
+    seed: int,
+    story: str | Story | None = None,
+    *,
+    limits: Limits = SWIFT,
+    carried: bool = False,
+    timeout_ms: float | None = CALM_MS,
+) -> SeedReport:
     """Play one seed to its end, and say what came of it, whatever the story raised.
 
     Args:
         story: one of ours by its name, by default the one that the seed draws; or your own, a coroutine function that is given a client.
         carried: the ledger and the agents' storages are in a simulated bucket, and machines lose their disks. Needs `perdure[bucket]`.
+        timeout_ms: most milliseconds of virtual time of the play to the end, as for `Laboratory.play`.
     """
     check_no_loop()
+    known(story)
+    if timeout_ms is not None:
+        check_ms("timeout_ms", timeout_ms)
     chosen = story_of(seed) if story is None else story
     if carried:
         limits = replace(limits, checkpoint_facts=ROOTED_FACTS, checkpoint_idle_ms=ROOTED_IDLE_MS)
@@ -178,7 +197,7 @@ def play(seed: int, story: str | Story | None = None, *, limits: Limits = SWIFT,
         play_it = (
             partial(_play_ours, name=chosen) if isinstance(chosen, str) else partial(_play, fire=chosen, calm=chosen)
         )
-        problem, trace = finding(lambda: play_it(laboratory))
+        problem, trace = finding(lambda: play_it(laboratory, timeout_ms=timeout_ms))
     simulation = laboratory.simulation
     return SeedReport(
         seed,
@@ -190,6 +209,7 @@ def play(seed: int, story: str | Story | None = None, *, limits: Limits = SWIFT,
         problem,
         trace,
         carried,
+        timeout_ms,
     )
 
 
@@ -205,7 +225,7 @@ def _hushed() -> Iterator[None]:
         log.setLevel(before)
 
 
-def _play_ours(laboratory: Laboratory, name: str) -> None:
+def _play_ours(laboratory: Laboratory, name: str, timeout_ms: float | None) -> None:
     meddled: dict[str, None] = {}
     complaints: list[str] = []
     heard: dict[str, int] = {}
@@ -216,7 +236,7 @@ def _play_ours(laboratory: Laboratory, name: str) -> None:
         await play_parts(parts, PlayContext(client, Random(seed), patient, "", meddled, complaints, heard), seed)
 
     with around_story(name) as complaints_outside:
-        _play(laboratory, partial(story, patient=False), partial(story, patient=True))
+        _play(laboratory, partial(story, patient=False), partial(story, patient=True), timeout_ms)
         complaints += complaints_outside()
     if complaints:
         raise Violation("; ".join(complaints))
@@ -230,18 +250,18 @@ def around_story(name: str) -> Iterator[Callable[[], Iterable[str]]]:
         yield lambda: [complaint for world in worlds for complaint in world.complaints()]
 
 
-def _play(laboratory: Laboratory, fire: Story, calm: Story) -> None:
+def _play(laboratory: Laboratory, fire: Story, calm: Story, timeout_ms: float | None) -> None:
 
     async def cut_off(client: Client) -> None:
-        playing = asyncio.ensure_future(fire(client))
+        playing = asyncio.ensure_future(begun(fire, client))
         if not (await asyncio.wait({playing}, timeout=FIRE_S))[0]:
             playing.cancel()
             await asyncio.wait({playing})
         elif not playing.cancelled():
-            with suppress(BucketUnreachable):  # new work was refused, so the fire ends here
+            with suppress(*PASSING):  # the weather did that, so the fire ends here
                 playing.result()
 
-    weathered(laboratory, cut_off, calm, CALM_MS)
+    weathered(laboratory, cut_off, calm, timeout_ms)
 
 
 def swarm(
@@ -253,6 +273,7 @@ def swarm(
     on_progress: Callable[[SeedReport, SwarmReport], None] | None = None,
     processes: int = 1,
     carried: bool = False,
+    timeout_ms: float | None = CALM_MS,
     total: SwarmReport | None = None,
 ) -> SwarmReport:
     """Play many seeds, and add up what came of them, in the order of the seeds.
@@ -262,12 +283,14 @@ def swarm(
             It is played twice in each world, first under fire, where it may be cut off anywhere, and then to its end. So it asks for its
             work under ids of its own, and calls what may be called again.
         processes: in how many at once. With more than one, a story of your own must be a function of a module.
-        carried: as for `play`.
+        carried, timeout_ms: as for `play`.
         total: is added to, so that it says how far the swarm came when it is stopped by Ctrl-C.
     """
+    check_whole("seeds", seeds)
     total = SwarmReport() if total is None else total
     begun_s = perf_counter()
-    play_one, wanted = partial(play, story=story, limits=limits, carried=carried), range(first_seed, first_seed + seeds)
+    play_one = partial(play, story=story, limits=limits, carried=carried, timeout_ms=timeout_ms)
+    wanted = range(first_seed, first_seed + seeds)
     for report in map(play_one, wanted) if processes <= 1 else _played_at_once(processes, play_one, wanted):
         total.add(report)
         total.seconds = perf_counter() - begun_s

@@ -19,8 +19,9 @@ all of this for many seeds, and `scenarios.swarm.explorer.explore` for every pla
 from __future__ import annotations
 
 import asyncio
+import sys
 import traceback
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing
 from importlib import import_module
 from pathlib import Path
@@ -45,10 +46,12 @@ from perdure.actors import (
     Transport,
     World,
     check_class,
+    given_by,
+    gives_bit_by_bit,
     upkeep_pause,
 )
 from perdure.actors.sim_world.simulation import Simulation, Stuck, Weather, on_death
-from perdure.ledger import BadRequest, Run, explain
+from perdure.ledger import BadRequest, Run, check_ms, class_name, explain
 from perdure.ledger.storage.agent_storages import AgentStorages, Disk, MemoryDisk
 from perdure.policies import Limits
 from perdure.scenarios.testing.checks import (
@@ -113,6 +116,9 @@ class Laboratory:
         carried: Path | None = None,
         **simulation: Any,
     ) -> None:
+        weather = Weather.calm() if weather is None else weather
+        _check_kind("weather", weather, Weather)
+        _check_kind("limits", limits, Limits)
         self.limits, self._telemetry = limits, telemetry or Telemetry()
         self._diaries = diaries
         self._client: Client | None = None
@@ -130,7 +136,7 @@ class Laboratory:
         simulation.setdefault("after_step", self.look if checked else None)
         simulation.setdefault("step_stride", LOOK_STRIDE)
         self._lulled_at, self._lull_since_s = -1, 0.0
-        self.simulation = Simulation(seed, weather or Weather.calm(), self._supervisor, self._host, **simulation)
+        self.simulation = Simulation(seed, weather, self._supervisor, self._host, **simulation)
         self.simulation.loop.lull_s = self._lull_s
 
     def _supervisor(self, world: World, fleet: Fleet) -> Wiretap:
@@ -198,6 +204,8 @@ class Laboratory:
                 happens: in fine weather time leaps over them, to the next thing that is to happen, be it days ahead.
         """
         before = self._client  # of a story, in which this is refused
+        if timeout_ms is not None:
+            check_ms("timeout_ms", timeout_ms)
         if self.simulation.loop.is_closed():
             raise BadRequest(
                 "laboratory",
@@ -212,7 +220,7 @@ class Laboratory:
             client = self._client = Client(world, transport, self.limits)
             serving = asyncio.get_running_loop().create_task(client.serve())
             try:
-                return await story(client)
+                return await begun(story, client)
             finally:
                 serving.cancel()
 
@@ -274,7 +282,8 @@ class Laboratory:
         return self.play(lambda client: client.run(agent_class, input, run_id=run_id), timeout_ms)
 
     def agent(self, agent_class: type[A], name: str) -> type[A]:
-        """A typed handle, as a runtime's. Within a story a call gives an awaitable; outside of one it plays until there is an answer."""
+        """A typed handle, as a runtime's. Within a story a call gives an awaitable; outside of one it plays until there is an answer,
+        and of a generator's values until there is the next one."""
         check_class(agent_class)
         return cast("type[A]", Handle(Address.of(agent_class, name), self._call, self._tell))
 
@@ -282,8 +291,11 @@ class Laboratory:
         if self._client is not None:
             return self._client.caller.reach(*call)
         to, method, args, kwargs = call
-        if hasattr(getattr(to.agent_class, method, None), "__perdure_followed__"):
+        function = getattr(to.agent_class, method, None)
+        if hasattr(function, "__perdure_followed__"):
             return self._followed(to, method, *args, **kwargs)
+        if function is not None and gives_bit_by_bit(function):
+            return self._given(*call)
         return self.play(lambda client: client.caller.call(*call))
 
     def _followed(self, to: Address, method: str, first: int = 0) -> Iterator[Any]:
@@ -296,6 +308,32 @@ class Laboratory:
             event = self.play(next_event)
             first = event["number"] + 1
             yield event
+
+    # An agent keeps open what it gives bit by bit. A client ends with its play, so each value is asked for by another one.
+    def _given(self, to: Address, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Iterator[Any]:
+
+        async def encoded(client: Client) -> tuple[bytes, Any, bool]:
+            return client.caller.encoded(to.agent_class, method, args, kwargs)
+
+        async def call(*asked: Any) -> object:
+            assert self._client is not None, "a play is on"
+            return await self._client.caller.call(*asked)
+
+        body, given, _ = self.play(encoded)
+        return self._each(given_by(call, to, method, body, given))
+
+    def _each(self, values: AsyncGenerator[T, None]) -> Iterator[T]:
+        try:
+            while True:
+                try:
+                    value = self.play(lambda _: anext(values))
+                except StopAsyncIteration:
+                    return
+                yield value
+        except GeneratorExit:  # nothing more is wanted
+            if self._client is None and not self.simulation.loop.is_closed():
+                self.play(lambda _: values.aclose())
+            raise
 
     def _tell(self, *call: Any) -> Any:
         if self._client is not None:
@@ -356,6 +394,22 @@ class Laboratory:
         self.disk.close()
 
 
+class NoStory(BadRequest):
+    """What was to be played is no story. It is refused, and no finding."""
+
+
+def begun(story: Callable[[Client], Awaitable[T]], client: Client) -> Awaitable[T]:
+    pending: object = story(client) if callable(story) else None
+    if not isinstance(pending, Awaitable):
+        raise NoStory("story", f"{story!r:.200} is no coroutine function; write `async def story(client)`")
+    return pending
+
+
+def _check_kind(field: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise BadRequest(field, f"{value!r:.200} is {class_name(type(value))}; give `{kind.__name__}(…)`")
+
+
 def _bucket_module() -> Any:
     try:
         return import_module(BUCKET_LEDGER)
@@ -363,7 +417,7 @@ def _bucket_module() -> Any:
         raise BadRequest("carried", f"needs `pip install 'perdure[bucket]'` ({problem})") from problem
 
 
-def weathered(laboratory: Laboratory, fire: Story, calm: Story, timeout_ms: float) -> None:
+def weathered(laboratory: Laboratory, fire: Story, calm: Story, timeout_ms: float | None) -> None:
     """Play a story in the weather and one when it is over, and check everything at rest. Raises what is found."""
     laboratory.play(fire, timeout_ms)
     laboratory.heal()
@@ -376,7 +430,15 @@ def finding(play: Callable[[], None]) -> tuple[str, str]:
     """The failure of a play, in words and as a traceback; empty without one."""
     try:
         play()
-    except (Exception, BaseExceptionGroup) as failure:
+    except (NoStory, _outcome_of_pytest("skip"), _outcome_of_pytest("xfail"), _outcome_of_pytest("exit")):
+        raise
+    except (Exception, BaseExceptionGroup, _outcome_of_pytest("fail")) as failure:
         words = "; ".join([f"{type(failure).__name__}: {str(failure)[:1500]}", *getattr(failure, "__notes__", ())])
         return words, "".join(traceback.format_exception(failure))
     return "", ""
+
+
+# Most are no `Exception`s. Where one was raised, pytest is there, which is needed for nothing else; otherwise it is what no play raises.
+def _outcome_of_pytest(name: str) -> type[BaseException]:
+    outcome: type[BaseException] = getattr(getattr(sys.modules.get("pytest"), name, None), "Exception", GeneratorExit)
+    return outcome

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from itertools import count, islice
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from perdure.actors import Agent, Client, Detached, RunContext, RunInfo, RunResult, awaiting, exposed
 from perdure.actors.sim_world.simulation import Overdue
-from perdure.ledger import BadRequest, HostUnavailable, OutcomeUnknown, UnknownRun
+from perdure.ledger import BadRequest, HostUnavailable, OutcomeUnknown, Overloaded, UnknownRun
 from perdure.ledger.storage.agent_storages import Transaction
 from perdure.scenarios.swarm.explorer import explore
 from perdure.scenarios.swarm.runner import play, swarm
 from perdure.scenarios.testing.checks import unlike_the_inboxes
-from perdure.scenarios.testing.laboratory import Laboratory, Violation, Weather
+from perdure.scenarios.testing.laboratory import Laboratory, Story, Violation, Weather
 from tests.actors.cast import Sleeper
 from tests.kit import some
 
@@ -68,6 +71,28 @@ class Patient(Agent):
         return "rested"
 
 
+class Counter(Agent):
+    """Counts for as long as somebody listens."""
+
+    @exposed
+    def numbers(self, first: int) -> Iterator[int]:
+        try:
+            yield from count(first)
+        finally:
+            self.state["closed"] = True
+
+    @exposed
+    async def up_to(self, last: int) -> AsyncIterator[int]:
+        for number in range(last):
+            yield number
+        if last > 200:
+            raise LookupError("no more")
+
+    @exposed
+    async def is_closed(self) -> bool:
+        return bool(self.state.get("closed"))
+
+
 async def add_five(client: Client) -> None:
     await client.agent(Adder, "a").add(5)
     while await client.agent(Adder, "a").total() < 5:
@@ -87,6 +112,23 @@ def test_a_handle_answers_outside_of_a_story_and_gives_awaitables_within() -> No
         laboratory.rest()
         laboratory.play(story)
         assert adder.total() == 3
+        laboratory.settle()
+
+
+def test_what_an_agent_gives_bit_by_bit_is_iterated_over_outside_of_a_story_and_only_as_far_as_is_wanted() -> None:
+    async def story(client: Client) -> list[int]:
+        return [number async for number in client.agent(Counter, "a").up_to(3)]
+
+    with Laboratory(1) as laboratory:
+        counter = laboratory.agent(Counter, "a")
+        assert laboratory.play(story) == [0, 1, 2]
+        assert list(counter.up_to(150)) == [*range(150)]
+        assert [*islice(counter.numbers(7), 2)] == [7, 8]
+        assert counter.is_closed()
+        with pytest.raises(LookupError, match="no more"):
+            list(counter.up_to(201))
+        with pytest.raises(BadRequest, match="first"):
+            counter.numbers(cast("Any", "seven"))
         laboratory.settle()
 
 
@@ -147,6 +189,94 @@ def test_whatever_a_story_raises_is_a_finding_with_the_line_that_plays_it_again(
     assert play(3, raises).digest == report.digest
 
 
+FAILED, SKIPPED = pytest.fail.Exception, pytest.skip.Exception
+
+
+def _ends(by: type[BaseException]) -> Story:
+    async def story(client: Client) -> None:
+        with suppress(OutcomeUnknown, HostUnavailable):
+            await client.agent(Adder, "a").total()
+        raise by("enough")
+
+    return story
+
+
+@pytest.mark.parametrize("outcome", [FAILED, SKIPPED, KeyboardInterrupt, SystemExit])
+def test_a_story_ends_by_what_ends_a_test_or_by_ctrl_c_as_a_test_does(outcome: type[BaseException]) -> None:
+    with Laboratory(1) as laboratory, pytest.raises(outcome, match=r"^enough$"):
+        laboratory.play(_ends(outcome))
+
+
+def test_a_story_that_says_pytest_fail_is_a_finding_and_one_that_is_skipped_or_stopped_is_none() -> None:
+    assert "Failed: enough" in swarm(1, story=_ends(FAILED)).failures[0].problem
+    for outcome in (SKIPPED, pytest.xfail.Exception, KeyboardInterrupt, SystemExit):
+        with pytest.raises(outcome, match=r"^enough$"):
+            swarm(1, story=_ends(outcome))
+
+
+def test_what_a_test_says_of_a_death_is_a_finding_of_the_explorer() -> None:
+    dead: list[str] = []
+
+    async def story(client: Client) -> None:
+        await client.agent(Adder, "a").add(1)
+        dead.append("once")
+        if len(dead) > 1:
+            with pytest.raises(LookupError):
+                pass
+
+    report = explore(story, stride=1_000)
+    assert "Failed: DID NOT RAISE" in report.failures[0].problem
+
+
+def plain(_client: Client) -> int:
+    return 1
+
+
+@pytest.mark.parametrize(
+    ("field", "words", "door"),
+    [
+        ("kill", "'hosts' is none of host, supervisor", lambda: explore(add_five, kill="hosts")),
+        ("stride", "at least 1", lambda: explore(add_five, stride=0)),
+        ("stride", "at least 1", lambda: explore(add_five, stride=-1)),
+        ("seeds", "at least 1", lambda: swarm(0, story=add_five)),
+        ("seeds", "at least 1", lambda: swarm(-1)),
+        ("story", "'nope' is not one of .*trees", lambda: swarm(1, story="nope")),
+        ("story", "'nope' is not one of .*trees", lambda: play(1, "nope")),
+        ("weather", "5 is int; give `Weather", lambda: Laboratory(1, cast("Any", 5))),
+        ("limits", "is dict; give `Limits", lambda: Laboratory(1, limits=cast("Any", {"hosts_max": 3}))),
+    ],
+)
+def test_what_would_check_nothing_is_refused_with_what_may_be_said(field: str, words: str, door: Any) -> None:
+    with pytest.raises(BadRequest, match=f"^{field}: .*{words}"):
+        door()
+
+
+@pytest.mark.parametrize("story", [plain, 5, None])
+def test_what_is_no_story_is_refused_and_told_how_one_is_written(story: Any) -> None:
+    doors = [
+        lambda laboratory: laboratory.play(story),
+        lambda _: explore(story),
+        *([lambda _: swarm(1, story=story)] if story is not None else []),
+    ]
+    for door in doors:
+        with (
+            Laboratory(1) as laboratory,
+            pytest.raises(BadRequest, match=r"^story: .*is no coroutine function; write `async def story\(client\)`"),
+        ):
+            door(laboratory)
+
+
+def test_a_limit_of_time_that_is_no_number_is_refused() -> None:
+    with Laboratory(1) as laboratory:
+        with pytest.raises(BadRequest, match=r"^timeout_ms: .*milliseconds"):
+            laboratory.run(Sleeper, 1, timeout_ms=cast("Any", "5"))
+        assert laboratory.run(Sleeper, 1, timeout_ms=5_000).ok
+    with pytest.raises(BadRequest, match=r"^timeout_ms: .*milliseconds"):
+        swarm(1, timeout_ms=cast("Any", "5"))
+    with pytest.raises(BadRequest, match=r"^timeout_ms: .*milliseconds"):
+        explore(add_five, timeout_ms=cast("Any", "5"))
+
+
 async def never(client: Client) -> None:
     await client.start(Sleeper, 10_000_000, run_id="long")
 
@@ -177,6 +307,31 @@ def test_a_story_may_expect_interrupted_calls() -> None:
     assert report.ok, report.failures
 
 
+REFUSALS = [
+    OutcomeUnknown("a@m:A", "total", "killed"),
+    HostUnavailable("no host comes up, after 4 tries: killed by the weather"),
+    Overloaded(8, 8, 100),
+]
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda each: type(each).__name__)
+def test_what_the_weather_does_to_a_story_under_fire_is_no_failure_and_in_calm_it_is_one(refusal: Exception) -> None:
+    plays: list[str] = []
+
+    def story(times: int) -> Story:
+        async def refused(client: Client) -> None:
+            plays.append("played")
+            if len(plays) <= times:
+                raise refusal
+
+        plays.clear()
+        return refused
+
+    assert swarm(1, story=story(1)).ok
+    assert len(plays) == 2
+    assert type(refusal).__name__ in swarm(1, story=story(2)).failures[0].problem
+
+
 DAY_S = 86_400.0
 
 
@@ -191,6 +346,28 @@ def test_a_day_in_which_nothing_happens_costs_as_little_as_a_minute(run_id: str)
 
 
 @pytest.mark.thorough
+async def rests_for_a_day(client: Client) -> None:
+    while True:
+        with suppress(OutcomeUnknown, HostUnavailable):
+            assert (await client.run(Patient, DAY_S, run_id="asleep")).ok
+            return
+
+
+def test_a_swarm_and_the_explorer_play_a_story_that_sleeps_for_days_if_they_are_given_the_time() -> None:
+    in_short = swarm(1, story=rests_for_a_day).failures[0]
+    assert "`timeout_ms=` gives another limit" in in_short.problem
+    assert in_short.replay.endswith(".rests_for_a_day)")
+    report = swarm(1, story=rests_for_a_day, timeout_ms=2_000 * DAY_S)
+    assert report.ok, report.failures
+    in_short = swarm(1, story=rests_for_a_day, timeout_ms=60_000).failures[0]
+    assert in_short.replay.endswith(".rests_for_a_day, timeout_ms=60000)")
+    with pytest.raises(Overdue, match="900 s"):
+        explore(rests_for_a_day)
+    deaths = explore(rests_for_a_day, stride=30, timeout_ms=2_000 * DAY_S)
+    assert deaths.ok, deaths.failures
+    assert deaths.kills
+
+
 def test_schedules_ring_in_time_for_days(caplog: pytest.LogCaptureFixture) -> None:
     async def story(client: Client) -> list[int]:
         counts = []
