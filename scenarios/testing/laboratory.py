@@ -53,7 +53,7 @@ from perdure.actors import (
 from perdure.actors.sim_world.simulation import Simulation, Stuck, Weather, on_death
 from perdure.ledger import BadRequest, Run, check_ms, class_name, explain
 from perdure.ledger.storage.agent_storages import AgentStorages, Disk, MemoryDisk
-from perdure.policies import Limits
+from perdure.policies import Answerer, Limits
 from perdure.scenarios.testing.checks import (
     Ledger,
     LedgerDisk,
@@ -334,6 +334,18 @@ class Laboratory:
             if self._client is None and not self.simulation.loop.is_closed():
                 self.play(lambda _: values.aclose())
             raise
+
+    def asks(self) -> Any:
+        """The open questions to people, as `Runtime.asks` gives them. Within a story this gives an awaitable."""
+        return self._asked(lambda client: client.ask("asks", None, False, 1000))
+
+    def answer(self, ask_id: str, value: object, *, who: str = "somebody") -> Any:
+        """Answer a question to people, as `Runtime.answer` does. Within a story this gives an awaitable."""
+        by = Answerer(who, is_operator=True)
+        return self._asked(lambda client: client.answer(ask_id, value, by, "laboratory"))
+
+    def _asked(self, ask: Callable[[Client], Awaitable[T]]) -> Any:
+        return self.play(ask) if self._client is None else ask(self._client)
 
     def _tell(self, *call: Any) -> Any:
         if self._client is not None:

@@ -443,6 +443,24 @@ def _plays(door: str) -> Any:
         return doors[door]()
 
 
+class Asking(Agent):
+    async def run(self) -> bool:
+        return (await self.ask("Now?")).value
+
+
+def test_a_laboratory_answers_what_people_are_asked() -> None:
+    async def story(client: Client) -> bool:
+        await client.start(Asking, run_id="r")
+        while not (asked := await laboratory.asks()):
+            await asyncio.sleep(1)
+        assert (await laboratory.answer(asked[0]["ask_id"], True, who="ada"))["status"] == "answered"
+        return (await client.run(Asking, run_id="r")).output
+
+    with Laboratory(7) as laboratory:
+        assert laboratory.play(story)
+        assert laboratory.asks() == []
+
+
 def test_a_laboratory_plays_within_its_with_statement_until_it_is_settled() -> None:
     laboratory = Laboratory(7)
     with pytest.raises(BadRequest, match=r"^laboratory: it plays within a `with` statement: "):
