@@ -703,6 +703,8 @@ MUTANTS = (
            "test_a_timeout_that_is_over_between_two_values_is_raised_at_the_next_one"),
     Mutant("actors.life.call_streams:_Open._drive", "removed call", "_upcoming cancel",
            "test_a_generator_that_cancels_its_own_task_is_over"),
+    Mutant("actors.life.call_streams:_Open._drive", "no part", "_wanted is_set",
+           "test_a_generator_whose_time_is_over_between_two_values_is_told_before_it_is_asked"),
     Mutant("actors.life.call_streams:_Open._end", "not caught", "GeneratorExit",
            "test_a_task_group_is_left_when_nobody_has_asked_for_long_and_the_agent_goes_on"),
     Mutant("actors.life.call_streams:_Open._on_thread", "never", "_step acquire",

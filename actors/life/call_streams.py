@@ -75,7 +75,7 @@ class CallStreams:
             await opened.close()
 
 
-# At most one value is under way.
+# At most one value is under way, and what came of a cancellation after it.
 class _Open:
     def __init__(
         self, life: Life, generator: AsyncGenerator[object, None] | Generator[object, None, None], given: Shape
@@ -83,7 +83,7 @@ class _Open:
         self._life, self._generator, self._given = life, generator, given
         self._driver: asyncio.Task[None] | None = None  # None: it has not begun
         self._upcoming: asyncio.Future[bytes | None] | None = None  # None: it is over
-        self._is_closed = False
+        self._is_at_work = self._is_closed = False
         self._asked, self._wanted = asyncio.Event(), asyncio.Event()
         self._context: Context  # of sync code, whichever thread does a step of it
         self._step = Lock()
@@ -121,35 +121,42 @@ class _Open:
         # What it enters before one value it leaves after another: a timeout and a task group in the same task, and context variables that
         # it has set in the same context.
         self._context = copy_context()
+        cancelled: asyncio.CancelledError | None = None
+        found: tuple[bytes | None, Exception | None] | None = None
         try:
-            while True:
-                cancelled = await self._until_wanted()
-                if self._is_closed:
-                    break
-                self._wanted.clear()
-                value, problem = await tried(self._next(cancelled))
-                upcoming = self._want()
-                if problem is None:
-                    upcoming.set_result(value)
-                else:
-                    upcoming.set_exception(problem)
+            while not self._is_closed:
+                cancelled = await self._until_wanted() or cancelled
+                if found is None and not self._is_closed:
+                    self._is_at_work = True
+                    found = await tried(self._next(cancelled))
+                    self._is_at_work, cancelled = False, None
+                if found is not None and self._wanted.is_set() and not self._is_closed:
+                    self._give(*found)
+                    found = None
         finally:
+            self._is_at_work = False
             if self._upcoming is not None:
                 self._upcoming.cancel()
             await self._end()
 
     async def _until_wanted(self) -> asyncio.CancelledError | None:
-        # What the generator has entered may cancel this task also between two values, as a timeout does. It is told when it goes on.
-        found = None
-        while True:
-            try:
-                await self._wanted.wait()
-            except asyncio.CancelledError as cancelled:
-                if self._is_closed or self._life.is_leaving:
-                    raise
-                found = cancelled
-            else:
-                return found
+        # What the generator has entered may cancel this task also between two values, as a timeout does. It is told at once, and what comes
+        # of that is kept until it is wanted: anyio would cancel the task again and again until then.
+        try:
+            await self._wanted.wait()
+        except asyncio.CancelledError as cancelled:
+            if self._is_closed or self._life.is_leaving:
+                raise
+            return cancelled
+        return None
+
+    def _give(self, value: bytes | None, problem: Exception | None) -> None:
+        self._wanted.clear()
+        upcoming = self._want()
+        if problem is None:
+            upcoming.set_result(value)
+        else:
+            upcoming.set_exception(problem)
 
     async def _next(self, cancelled: asyncio.CancelledError | None) -> bytes | None:
         generator = self._generator
@@ -203,7 +210,7 @@ class _Open:
         driver = self._driver
         if driver is None:
             return
-        if self._upcoming is not None and not self._upcoming.done():
+        if self._is_at_work:
             driver.cancel()
         self._wanted.set()
         await asyncio.wait({driver})

@@ -75,6 +75,16 @@ class Scoped(Agent):
             yield 3
 
     @exposed
+    async def in_a_scope(self) -> AsyncIterator[int]:
+        with anyio.move_on_after(0.5):
+            yield 1
+            await asyncio.sleep(0.1)
+            yield 2
+            yield 3
+        self.left.append("the scope")
+        yield 4
+
+    @exposed
     async def by_whom(self) -> AsyncIterator[str]:
         token = who.set("alice")
         yield who.get()
@@ -257,6 +267,16 @@ def test_a_timeout_that_is_over_between_two_values_is_raised_at_the_next_one() -
         with pytest.raises(RemoteError, match="TimeoutError"):
             heard.extend([heard.append(each) or 0 async for each in values])
         assert heard == [2], "what came in time"
+
+    play(story)
+
+
+def test_a_generator_whose_time_is_over_between_two_values_is_told_before_it_is_asked() -> None:
+    async def story(stage: Stage) -> None:
+        values = stage.client.agent(Scoped, "s").in_a_scope()
+        assert await anext(values) == 1
+        await stage.until(lambda: Scoped.left == ["the scope"])
+        assert [each async for each in values] == [2, 4]
 
     play(story)
 
