@@ -315,6 +315,12 @@ def beside() -> Context:
     return context
 
 
+def within(context: Context, work: Callable[[], T]) -> T:
+    """Go on in a context in which an earlier job was. What waits there lends the slot of this one."""
+    context.run(_SLOT.set, _SLOT.get())
+    return context.run(work)
+
+
 def has_loop() -> bool:
     """Whether this is code of an event loop, which must not block. Raises `BadRequest` under trio, whose code can await nothing of ours."""
     try:

@@ -1,19 +1,23 @@
 """Exposed generators, whose values a caller elsewhere fetches page by page.
 
 A generator goes on only when the next page is requested, so it is at most one page ahead of its caller. One that is not asked for long is
-closed, because its caller has gone. An open one keeps the agent awake.
+closed, because its caller has gone. An open one keeps the agent awake. One task drives it from its first step to its close, in one context.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import suppress
+from contextvars import Context, copy_context
+from threading import Lock
 from typing import Final, TypedDict
 
+from perdure.actors.code.author_call import tried
 from perdure.actors.code.schema import Shape
 from perdure.actors.code.signatures import exposed_call, gives_bit_by_bit
 from perdure.actors.life.life import Life
+from perdure.actors.threads import within
 from perdure.ledger import BadRequest
 
 HOLD_S: Final = 10.0  # how long an answer is held open while there is no value
@@ -71,15 +75,18 @@ class CallStreams:
             await opened.close()
 
 
-# At most one value is under way.
+# At most one value is under way, and what came of a cancellation after it.
 class _Open:
     def __init__(
         self, life: Life, generator: AsyncGenerator[object, None] | Generator[object, None, None], given: Shape
     ) -> None:
         self._life, self._generator, self._given = life, generator, given
-        self._upcoming: asyncio.Task[bytes | None] | None = None  # None: it is over
-        self._is_closed = False
-        self._asked = asyncio.Event()
+        self._driver: asyncio.Task[None] | None = None  # None: it has not begun
+        self._upcoming: asyncio.Future[bytes | None] | None = None  # None: it is over
+        self._is_at_work = self._is_closed = False
+        self._asked, self._wanted = asyncio.Event(), asyncio.Event()
+        self._context: Context  # of sync code, whichever thread does a step of it
+        self._step = Lock()
 
     async def page(self) -> Values:
         # What has no room in this page, which is an answer of a call, begins the next one.
@@ -87,13 +94,12 @@ class _Open:
         found: list[bytes] = []
         room = self._life.limits.output_bytes_max - PAGE_BYTES
         while len(found) < PAGE_MAX and not self._is_closed:
-            if self._upcoming is None:
-                self._upcoming = self._life.spawn_awaited(self._next())
-            done, _ = await asyncio.wait({self._upcoming}, timeout=GATHER_S if found else HOLD_S)
-            if not done or (found and (self._upcoming.exception() or len(self._upcoming.result() or b"") > room)):
+            upcoming = self._want()
+            done, _ = await asyncio.wait({upcoming}, timeout=GATHER_S if found else HOLD_S)
+            if not done or (found and (_failed(upcoming) or len(upcoming.result() or b"") > room)):
                 break
-            upcoming, self._upcoming = self._upcoming, None
-            if upcoming.exception() is not None:
+            self._upcoming = None
+            if _failed(upcoming):
                 await self.close()
             value = upcoming.result()
             if value is None:
@@ -103,16 +109,89 @@ class _Open:
                 room -= len(value)
         return {"values": found, "is_over": self._is_closed}
 
-    async def _next(self) -> bytes | None:
+    def _want(self) -> asyncio.Future[bytes | None]:
+        if self._upcoming is None:
+            self._upcoming = asyncio.get_running_loop().create_future()
+            self._wanted.set()
+        if self._driver is None:
+            self._driver = self._life.spawn_awaited(self._drive())
+        return self._upcoming
+
+    async def _drive(self) -> None:
+        # What it enters before one value it leaves after another: a timeout and a task group in the same task, and context variables that
+        # it has set in the same context.
+        self._context = copy_context()
+        cancelled: asyncio.CancelledError | None = None
+        found: tuple[bytes | None, Exception | None] | None = None
+        try:
+            while not self._is_closed:
+                cancelled = await self._until_wanted() or cancelled
+                if found is None and not self._is_closed:
+                    self._is_at_work = True
+                    found = await tried(self._next(cancelled))
+                    self._is_at_work, cancelled = False, None
+                if found is not None and self._wanted.is_set() and not self._is_closed:
+                    self._give(*found)
+                    found = None
+        finally:
+            self._is_at_work = False
+            if self._upcoming is not None:
+                self._upcoming.cancel()
+            await self._end()
+
+    async def _until_wanted(self) -> asyncio.CancelledError | None:
+        # What the generator has entered may cancel this task also between two values, as a timeout does. It is told at once, and what comes
+        # of that is kept until it is wanted: anyio would cancel the task again and again until then.
+        try:
+            await self._wanted.wait()
+        except asyncio.CancelledError as cancelled:
+            if self._is_closed or self._life.is_leaving:
+                raise
+            return cancelled
+        return None
+
+    def _give(self, value: bytes | None, problem: Exception | None) -> None:
+        self._wanted.clear()
+        upcoming = self._want()
+        if problem is None:
+            upcoming.set_result(value)
+        else:
+            upcoming.set_exception(problem)
+
+    async def _next(self, cancelled: asyncio.CancelledError | None) -> bytes | None:
         generator = self._generator
         if isinstance(generator, Generator):
-            async with self._life.threads.turn(self._life) as turn:
-                value = await self._life.threads.run(lambda: next(generator, _OVER), turn)
+            value = await self._on_thread(lambda: next(generator, _OVER))
         else:
-            value = await anext(generator, _OVER)
+            try:
+                value = await (anext(generator) if cancelled is None else generator.athrow(cancelled))
+            except StopAsyncIteration:
+                return None
         if value is _OVER:
             return None
         return self._given.encode("yield", value, self._life.limits.output_bytes_max - PAGE_BYTES)
+
+    async def _on_thread(self, work: Callable[[], object]) -> object:
+        def step() -> object:
+            if not self._step.acquire(blocking=False):
+                raise ValueError("a thread is in the midst of it")
+            try:
+                return within(self._context, work)
+            finally:
+                self._step.release()
+
+        async with self._life.threads.turn(self._life) as turn:
+            return await self._life.threads.run(step, turn)
+
+    async def _end(self) -> None:
+        with suppress(ValueError):  # a thread is in the midst of it, and leaves it there
+            if isinstance(self._generator, Generator):
+                await self._on_thread(self._generator.close)
+            else:
+                try:
+                    await self._generator.aclose()
+                except* GeneratorExit:  # a task group that the close leaves counts it among its errors
+                    pass
 
     async def left(self) -> None:
         while not self._is_closed:
@@ -128,16 +207,19 @@ class _Open:
             return
         self._is_closed = True
         self._asked.set()
-        if self._upcoming is not None:
-            self._upcoming.cancel()
-            await asyncio.wait({self._upcoming})
-        generator = self._generator
-        with suppress(ValueError):  # a thread is in the midst of it, and leaves it there
-            if isinstance(generator, Generator):
-                async with self._life.threads.turn(self._life) as turn:
-                    await self._life.threads.run(generator.close, turn)
-            else:
-                await generator.aclose()
+        driver = self._driver
+        if driver is None:
+            return
+        if self._is_at_work:
+            driver.cancel()
+        self._wanted.set()
+        await asyncio.wait({driver})
+        if not driver.cancelled():
+            driver.result()
+
+
+def _failed(outcome: asyncio.Future[bytes | None]) -> bool:
+    return outcome.cancelled() or outcome.exception() is not None
 
 
 _OVER: Final = object()

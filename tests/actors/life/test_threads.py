@@ -15,7 +15,7 @@ import pytest
 
 from perdure.actors.life import host_services
 from perdure.actors.life.life import cached_once
-from perdure.actors.threads import Crew, inherit_contexts, wait_for
+from perdure.actors.threads import Crew, inherit_contexts, lent, wait_for, within
 from perdure.ledger import StartTimedOut
 from tests.actors.one_process import OneProcess, play
 from tests.actors.sync_cast import Clockwork, Family, Leaf, Stuck, StuckAtFirst, Till, Tree, Waiting
@@ -121,6 +121,19 @@ def test_who_waited_goes_on_before_who_never_began() -> None:
 
     asyncio.run(story())
     assert order == ["waited", "new"]
+
+
+def test_a_job_that_goes_on_in_the_context_of_an_earlier_one_lends_its_own_slot() -> None:
+    crew, context = Crew(1, "test"), contextvars.copy_context()
+
+    def waits() -> int:
+        with lent():
+            return crew.jobs
+
+    async def story() -> list[int]:
+        return [await crew.run(lambda: within(context, waits)) for _ in range(2)]
+
+    assert asyncio.run(story()) == [0, 0]
 
 
 def test_threads_are_used_again_and_those_beyond_the_slots_end() -> None:

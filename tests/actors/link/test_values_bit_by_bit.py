@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from contextlib import suppress
+from contextvars import ContextVar
 from typing import Any, ClassVar
 
+import anyio
 import pytest
 from pydantic import BaseModel
 
@@ -53,6 +57,84 @@ class Source(Agent):
             yield "x" * size
 
 
+who = ContextVar("who", default="nobody")
+
+
+class Scoped(Agent):
+    """Its generators enter before one value what they leave after another."""
+
+    left: ClassVar[list[str]] = []
+    gate: ClassVar[threading.Event] = threading.Event()
+
+    @exposed
+    async def in_time(self, wait_s: float) -> AsyncIterator[int]:
+        async with asyncio.timeout(0.5):
+            yield 1
+            await asyncio.sleep(wait_s)
+            yield 2
+            yield 3
+
+    @exposed
+    async def in_a_scope(self) -> AsyncIterator[int]:
+        with anyio.move_on_after(0.5):
+            yield 1
+            await asyncio.sleep(0.1)
+            yield 2
+            yield 3
+        self.left.append("the scope")
+        yield 4
+
+    @exposed
+    async def by_whom(self) -> AsyncIterator[str]:
+        token = who.set("alice")
+        yield who.get()
+        yield who.get()
+        who.reset(token)
+        yield who.get()
+
+    @exposed
+    def by_whom_in_sync_code(self) -> Generator[str, None, None]:
+        token = who.set("alice")
+        yield who.get()
+        who.reset(token)
+        yield who.get()
+
+    @exposed
+    async def in_a_group(self) -> AsyncIterator[int]:
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(anyio.sleep_forever)
+                for number in range(1000):
+                    yield number
+        finally:
+            self.left.append("the group")
+
+    @exposed
+    async def holds_out(self) -> AsyncIterator[int]:
+        try:
+            yield 1
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(1000)
+            yield 2
+        finally:
+            self.left.append("it held out")
+
+    @exposed
+    def stuck(self) -> Generator[int, None, None]:
+        who.set("alice")
+        yield 1
+        self.gate.wait()
+        self.left.append(who.get())
+
+    @exposed
+    async def gives_itself_up(self) -> AsyncIterator[int]:
+        yield 1
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(1)
+
+
 class Reader(Agent):
     @exposed
     async def read(self) -> Any:
@@ -74,6 +156,7 @@ class Reader(Agent):
 def _nothing_given() -> None:
     Source.closed.clear()
     Source.given.clear()
+    Scoped.left.clear()
 
 
 def test_values_come_as_they_were_given() -> None:
@@ -159,3 +242,106 @@ def test_agents_follow_generators_of_others() -> None:
                 await asyncio.sleep(0.01)
 
     one_process.play(story)
+
+
+def test_a_timeout_around_values_ends_the_generator_in_time() -> None:
+    async def story(stage: Stage) -> None:
+        scoped: Any = stage.client.agent(Scoped, "s")
+        heard: list[int] = []
+        began_s = asyncio.get_running_loop().time()
+        with pytest.raises(RemoteError, match="TimeoutError"):
+            heard.extend([heard.append(each) or 0 async for each in scoped.in_time(300)])
+        assert heard == [1]
+        assert asyncio.get_running_loop().time() - began_s < 100
+
+    play(story)
+
+
+def test_a_timeout_that_is_over_between_two_values_is_raised_at_the_next_one() -> None:
+    async def story(stage: Stage) -> None:
+        scoped: Any = stage.client.agent(Scoped, "s")
+        values = scoped.in_time(0.1)
+        assert await anext(values) == 1
+        await asyncio.sleep(5)
+        heard: list[int] = []
+        with pytest.raises(RemoteError, match="TimeoutError"):
+            heard.extend([heard.append(each) or 0 async for each in values])
+        assert heard == [2], "what came in time"
+
+    play(story)
+
+
+def test_a_generator_whose_time_is_over_between_two_values_is_told_before_it_is_asked() -> None:
+    async def story(stage: Stage) -> None:
+        values = stage.client.agent(Scoped, "s").in_a_scope()
+        assert await anext(values) == 1
+        await stage.until(lambda: Scoped.left == ["the scope"])
+        assert [each async for each in values] == [2, 4]
+
+    play(story)
+
+
+def test_a_context_variable_is_what_the_generator_has_set() -> None:
+    async def story(stage: Stage) -> None:
+        scoped: Any = stage.client.agent(Scoped, "s")
+        assert [each async for each in scoped.by_whom()] == ["alice", "alice", "nobody"]
+        assert [each async for each in scoped.by_whom_in_sync_code()] == ["alice", "nobody"]
+
+    play(story)
+
+
+def test_a_task_group_is_left_when_nobody_has_asked_for_long_and_the_agent_goes_on() -> None:
+    async def story(stage: Stage) -> None:
+        scoped: Any = stage.client.agent(Scoped, "s")
+        values = scoped.in_a_group()
+        assert await anext(values) == 0
+        await stage.until(lambda: bool(Scoped.left))
+        assert Scoped.left == ["the group"]
+        with pytest.raises(BadRequest, match="nobody asked for a while"):
+            assert [each async for each in values] == []
+
+    play(story)
+
+
+def test_a_task_group_is_left_when_nobody_wants_more() -> None:
+    async def story(world: OneProcess) -> None:
+        values = world.client.agent(Scoped, "s").in_a_group()
+        assert await anext(values) == 0
+        await values.aclose()
+        assert Scoped.left == ["the group"]
+
+    one_process.play(story)
+
+
+def test_a_generator_that_is_at_work_is_cancelled_and_closed_when_nobody_wants_more() -> None:
+    async def story(stage: Stage) -> None:
+        values = stage.client.agent(Scoped, "s").holds_out()
+        assert await anext(values) == 1
+        began_s = asyncio.get_running_loop().time()
+        await values.aclose()
+        assert Scoped.left == ["it held out"]
+        assert asyncio.get_running_loop().time() - began_s < 100
+
+    play(story)
+
+
+def test_a_sync_generator_that_is_stuck_is_left_to_its_thread() -> None:
+    async def story(world: OneProcess) -> None:
+        values = world.client.agent(Scoped, "s").stuck()
+        assert await anext(values) == 1
+        await values.aclose()
+        assert Scoped.left == []
+        Scoped.gate.set()
+        await world.until(lambda: Scoped.left == ["alice"])
+
+    one_process.play(story)
+
+
+def test_a_generator_that_cancels_its_own_task_is_over() -> None:
+    async def story(stage: Stage) -> None:
+        scoped: Any = stage.client.agent(Scoped, "s")
+        with pytest.raises(RemoteError, match="cancelled"):
+            assert [each async for each in scoped.gives_itself_up()] == []
+        assert [each async for each in scoped.by_whom()] == ["alice", "alice", "nobody"], "the agent goes on"
+
+    play(story)
