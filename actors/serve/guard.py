@@ -166,7 +166,7 @@ class _Line:
             message = {**message, "headers": [*headers, *((n, v) for n, v in HEADERS.items() if n not in known)]}
             self._scope["state"][IS_STREAM] = known.get(b"content-type", b"").startswith(STREAM)
         await self._send(message)
-        if message.get("more_body"):
+        if message.get("more_body") or message["type"] == "websocket.send":
             # Servers let who sends without a pause go on even after the client has left, and nobody else.
             await asyncio.sleep(0)
 
