@@ -306,9 +306,11 @@ class Program:
             found += [body for body in once if all(body is not other for other in found)]
         return found
 
-    # The names that hold a runtime: what is called on it, or on a handle that it gives, is executed elsewhere.
+    # The names that hold a runtime, and not what is made with one here: what is called on it, or on a handle that it gives, is executed
+    # elsewhere.
     def _of_runtimes(self, effects: Effects) -> set[str]:
-        return {name for name, others in (*effects.shares.items(), *effects.derives.items()) if others & self._runtimes}
+        held = (*effects.shares.items(), *effects.derives.items())
+        return {name for name, others in held if others & self._runtimes and not others & self._bodies.keys()}
 
     def _called(self, call: CallSite, within: Effects | None = None) -> Iterator[Effects]:
         if within is not None and call.name in within.bodies and call.name not in self._bound:

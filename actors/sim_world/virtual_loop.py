@@ -225,20 +225,12 @@ async def _refuse(_loop: VirtualLoop, *_given: object, **_options: object) -> No
     raise NotImplementedError(NO_SOCKETS)
 
 
-for _name in (  # of which asyncio would raise an error without words
-    *("create_connection", "create_server", "create_datagram_endpoint", "create_unix_connection", "create_unix_server"),
-    *(
-        "sock_accept",
-        "sock_connect",
-        "sock_recv",
-        "sock_recv_into",
-        "sock_recvfrom",
-        "sock_sendall",
-        "sock_sendto",
-        "sock_sendfile",
-    ),
-    *("subprocess_exec", "subprocess_shell", "connect_read_pipe", "connect_write_pipe", "start_tls", "sendfile"),
-):
+_WITHOUT = (
+    "create_connection create_server create_datagram_endpoint create_unix_connection create_unix_server start_tls sendfile "
+    "sock_accept sock_connect sock_recv sock_recv_into sock_recvfrom sock_sendall sock_sendto sock_sendfile "
+    "subprocess_exec subprocess_shell connect_read_pipe connect_write_pipe"
+)
+for _name in _WITHOUT.split():  # asyncio would raise an error without words
     setattr(VirtualLoop, _name, _refuse)
 
 

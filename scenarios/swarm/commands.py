@@ -18,7 +18,7 @@ from perdure.scenarios.commands.shown import rate
 from perdure.scenarios.exits import code_of, heed_sigterm
 from perdure.scenarios.swarm.explorer import explore
 from perdure.scenarios.swarm.play_context import PlayContext
-from perdure.scenarios.swarm.runner import SeedReport, SwarmReport, around_story, known, play, swarm
+from perdure.scenarios.swarm.runner import SeedReport, SwarmReport, around_story, check_story, play, swarm
 from perdure.scenarios.swarm.stories import STORIES, play_parts
 from perdure.scenarios.testing.laboratory import Violation
 
@@ -52,7 +52,7 @@ def swarm_command(
         perdure swarm --seeds 500 --first-seed 1000 --processes 2
         perdure swarm --story budgets --json
     """
-    known(story)
+    check_story(story)
     heed_sigterm()
     count = processes or os.cpu_count() or 1
     report, stopped = SwarmReport(), None
@@ -99,7 +99,7 @@ def replay(
         perdure replay 42
         perdure replay 42 --story trees
     """
-    known(story)
+    check_story(story)
     report = play(seed, story, carried=carried)
     if as_json:
         print(json.dumps({**asdict(report), "ok": report.ok}))
@@ -126,7 +126,7 @@ def explore_command(
         perdure explore
         perdure explore --story budgets --stride 5
     """
-    known(story)
+    check_story(story)
 
     async def play_once(client: Client) -> None:
         around.close()  # the last play's; this one begins anew

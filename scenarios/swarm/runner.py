@@ -131,7 +131,7 @@ class SwarmReport:
             self.failures.append(report)
 
 
-def known(story: object) -> None:
+def check_story(story: object) -> None:
     if isinstance(story, str) and story not in STORIES:
         raise BadRequest("story", f"{story!r:.200} is not one of {', '.join(sorted(STORIES))}")
 
@@ -180,7 +180,7 @@ def play(
         timeout_ms: most milliseconds of virtual time of the play to the end, as for `Laboratory.play`.
     """
     check_no_loop()
-    known(story)
+    check_story(story)
     if timeout_ms is not None:
         check_ms("timeout_ms", timeout_ms)
     chosen = story_of(seed) if story is None else story

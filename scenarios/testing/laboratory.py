@@ -82,7 +82,7 @@ Story = Callable[[Client], Awaitable[Any]]
 
 QUICK = Limits(hosts_max=3, hosts_warm=1, idle_ms=2_000, orphan_ms=20_000, turn_max=8)
 LOOK_STRIDE = 7
-FEW = 200  # runs: with so many, each change is looked at
+RUNS_FEW = 200  # with so many, each change is looked at
 LULL_AFTER_S = 30.0  # agents that are done sleep by then
 LEAP_MAX_S = 86_400.0
 RUNS_TOLD_MAX = 5
@@ -177,9 +177,9 @@ class Laboratory:
             raise Violation("; ".join(self.store.violations))
         if self._seen == self.store.facts_count or not self.supervisors:
             return
-        # It takes time for each run. Of thousands it is not done at each change, so that it takes no more than in proportion.
+        # A look takes time for each run. With thousands of runs there is one for many changes, so that all looks take time in proportion.
         runs = len(self.supervisors[-1].view.runs)
-        if self._seen + (runs - FEW) // 5 <= self.store.facts_count:
+        if self._seen + (runs - RUNS_FEW) // 5 <= self.store.facts_count:
             self._check()
 
     def _check(self) -> None:

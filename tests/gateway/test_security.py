@@ -505,6 +505,36 @@ def test_a_body_that_never_ends_is_waited_for_only_so_long() -> None:
     at(story)
 
 
+@pytest.mark.parametrize(
+    ("kind", "piece"),
+    [
+        ("http", {"type": "http.response.body", "body": b"x", "more_body": True}),
+        ("websocket", {"type": "websocket.send", "bytes": b"x"}),
+    ],
+)
+def test_who_sends_without_a_pause_lets_others_go_on(kind: str, piece: dict[str, object]) -> None:
+    """A server takes what is sent to a client that has left, and pauses nobody."""
+
+    async def torrent(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        for _ in range(100):
+            await send(piece)
+        seen.append(others.done())
+
+    async def taken(_message: object) -> None:
+        """At once."""
+
+    async def story() -> None:
+        nonlocal others
+        others = asyncio.ensure_future(asyncio.sleep(0))
+        scope = {"type": kind, "method": "GET", "path": "/", "query_string": b"", "headers": [(b"host", b"localhost")]}
+        await Guard(torrent, Security(), GatewayLimits())(scope, lambda: asyncio.sleep(0), taken)
+
+    others: asyncio.Future[None]
+    seen: list[bool] = []
+    asyncio.run(story())
+    assert seen == [True]
+
+
 # what leaks
 
 

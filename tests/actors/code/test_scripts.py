@@ -342,6 +342,28 @@ if __name__ == "__main__":
     assert "`if __name__ == '__main__':`, gives or changes CACHE" in caplog.text
 
 
+def test_what_an_object_changes_that_the_main_block_makes_with_a_runtime_is_warned_of(
+    script: Script, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = """
+from perdure import Runtime
+CACHE = {}
+class Helper:
+    def __init__(self, runtime): self.runtime = runtime
+    def fill(self): CACHE["a"] = 2
+class Till:
+    def look(self): return dict(CACHE)
+if __name__ == "__main__":
+    helper = Helper(Runtime())
+    helper.fill()
+    helper.runtime.run(Till)
+"""
+    main = script.run(text)
+    with caplog.at_level(logging.WARNING):
+        type_name(main.Till)
+    assert "`if __name__ == '__main__':`, gives or changes CACHE" in caplog.text
+
+
 def test_what_the_main_block_changes_is_warned_of(script: Script, caplog: pytest.LogCaptureFixture) -> None:
     text = _with_till("N = 1|N", 'if __name__ == "__main__":\n    N = 2\n    print(Runtime().run(Till))')
     main = script.run(text)
