@@ -19,7 +19,8 @@ from typing import Annotated, Any, ClassVar, Final, NamedTuple, TextIO
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from perdure.ledger import BadRequest, PerdureError, harmless
+from perdure import BadRequest, PerdureError
+from perdure.ledger import harmless
 from perdure.scenarios.commands.catalog import CATALOG
 from perdure.scenarios.exits import DIFFERS, REFUSED, UNREAD, code_of, heed_sigterm
 

@@ -6,7 +6,7 @@ import statistics
 import time
 from typing import Any
 
-from perdure.actors import Runtime
+from perdure import Runtime
 from perdure.scenarios.bench.figures import Compared, Found
 from perdure.scenarios.bench.measuring import (
     Bench,

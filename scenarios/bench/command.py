@@ -23,8 +23,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from perdure import actors
-from perdure.ledger import BadRequest, checked_url, is_url
+from perdure import BadRequest, actors
+from perdure.ledger import checked_url, is_url
 from perdure.scenarios.bench import chats, deaths, gateway, growth, ledger, runs
 from perdure.scenarios.bench.figures import Failed, Group, Measure, at_least, at_most, report, show
 from perdure.scenarios.bench.measuring import Bench

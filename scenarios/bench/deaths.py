@@ -9,11 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from perdure import actors
-from perdure.actors import Runtime
+from perdure import Limits, Runtime, actors
 from perdure.actors.ray_world.os_processes import kill
 from perdure.ledger import LIVE
-from perdure.policies import Limits
 from perdure.scenarios.bench.chats import delay_ms
 from perdure.scenarios.bench.figures import Compared, Found
 from perdure.scenarios.bench.measuring import (

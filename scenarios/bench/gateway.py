@@ -29,7 +29,8 @@ import psutil
 from websockets.sync.client import connect as connect_socket
 
 import perdure
-from perdure.actors import Gateways, Runtime, ServePlan, bound, messenger_app
+from perdure import Runtime
+from perdure.actors import Gateways, ServePlan, bound, messenger_app
 from perdure.actors.ray_world.os_processes import cpu_s
 from perdure.scenarios.bench.browser import visits
 from perdure.scenarios.bench.chats import chat_ms

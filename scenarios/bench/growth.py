@@ -20,6 +20,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Final
 
+from perdure import Limits
 from perdure.actors.link.messages import Call, Deliver, Start, Starts, Wake
 from perdure.actors.link.wire import messages_in
 from perdure.actors.supervisor.calls import CallRouter, Calls
@@ -46,7 +47,6 @@ from perdure.ledger import (
     pack,
 )
 from perdure.ledger.store.memory_store import MemoryStore
-from perdure.policies import Limits
 from perdure.scenarios.bench.figures import Found
 from perdure.scenarios.bench.ledger import AT_MS, HOST, boot_apart, build
 from perdure.scenarios.bench.measuring import Bench

@@ -18,6 +18,7 @@ from functools import partial
 from io import FileIO
 from pathlib import Path
 
+from perdure import Limits
 from perdure.ledger import (
     Ended,
     FactRow,
@@ -44,7 +45,6 @@ from perdure.ledger import (
     run_record,
 )
 from perdure.ledger.store.duckdb_store import DuckDBStore
-from perdure.policies import Limits
 from perdure.scenarios.bench.figures import Compared, Found
 from perdure.scenarios.bench.measuring import Bench, took_ms
 

@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import psutil
 
-from perdure import actors
-from perdure.actors import Agent
+from perdure import Agent, Limits, actors
 from perdure.actors.ray_world.os_processes import ProcessId, cpu_s
 from perdure.ledger import is_url
-from perdure.policies import Limits
 
 if TYPE_CHECKING:
-    from perdure.actors import Runtime
+    from perdure import Runtime
 
 T = TypeVar("T")
 

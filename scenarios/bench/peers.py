@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from perdure.ledger import BadRequest
+from perdure import BadRequest
 
 AWAITED: Final = "awaited"  # children one after the other, the seconds of each
 FAN_OUT: Final = "fan-out"  # children at once, the seconds until all results are there

@@ -19,8 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import psutil
 
-from perdure import actors, ledger
-from perdure.actors import Runtime
+from perdure import Runtime, UnknownAsk, actors, ledger
 from perdure.actors.ray_world.os_processes import ProcessId, kill
 from perdure.ledger import (
     Alarm,
@@ -28,7 +27,6 @@ from perdure.ledger import (
     HostView,
     Released,
     SupervisorStarted,
-    UnknownAsk,
     View,
     apply_fact,
     assign_hosts,

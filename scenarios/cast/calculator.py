@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from perdure.actors import Approval, ChatAgent, tool
-from perdure.policies import ChatRecovery
+from perdure import Approval, ChatAgent, ChatRecovery, tool
 from perdure.scenarios.cast.environment import model_here, outside
 from perdure.scenarios.provider.script import Round, ScriptedCall, ScriptedQuestion, conclusion
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from perdure.actors import Agent, Detached, RunContext, RunInfo, RunResult, exposed
+from perdure import Agent, Detached, RunContext, RunInfo, RunResult, exposed
 
 BRANCHES = (ast.If, ast.For, ast.While, ast.Try, ast.With, ast.Match, ast.IfExp, ast.BoolOp, ast.comprehension)
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

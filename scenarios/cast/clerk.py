@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Final
 
 from telegram.request import BaseRequest
 
+from perdure import ChatRecovery, Secret
 from perdure.actors import Messenger, MessengerAgent, Telegram, conversation_name
-from perdure.ledger import Secret
-from perdure.policies import ChatRecovery, Delivery
+from perdure.policies import Delivery
 from perdure.scenarios.cast.environment import MODEL, SIMULATED, model_here, outside
 from perdure.scenarios.provider.script import Script, ScriptedQuestion, conclusion
 from perdure.scenarios.simulated_telegram import BOT_NAME

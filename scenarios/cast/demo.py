@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from perdure.actors import Agent, ChatAgent, Detached, RunInfo, RunResult, agent_tool, exposed
+from perdure import Agent, ChatAgent, Detached, RunInfo, RunResult, agent_tool, exposed
 from perdure.scenarios.cast.census import Census, CensusOrder, Findings, Reader, SourceFile, files_for
 from perdure.scenarios.provider.faults import Pace
 from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion

@@ -9,8 +9,8 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from perdure import BadRequest
 from perdure.actors import close_models, resolve_model
-from perdure.ledger import BadRequest
 
 MODEL: Final = "PERDURE_SCENARIO_MODEL"
 SCRIPTED: Final = "openai-chat:scripted"

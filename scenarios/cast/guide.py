@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from perdure.actors import Agent, ChatAgent, RunContext, agent_tool
+from perdure import Agent, ChatAgent, RunContext, agent_tool
 from perdure.scenarios.cast.environment import model_here
 from perdure.scenarios.cast.workspace import SHELF, TOOLS, Workspace, read_file
 from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion, conclusion

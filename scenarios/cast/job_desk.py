@@ -13,7 +13,8 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel
 
-from perdure.actors import Agent, FiberContext, FiberRetry, Occurrence, QueuedItem, Schedule, exposed
+from perdure import Agent, FiberContext, FiberRetry, Occurrence, exposed
+from perdure.actors import QueuedItem, Schedule
 
 Kind = Literal["plain", "flaky", "hopeless", "cancelled", "scheduled", "queued"]
 KINDS: Final[dict[Kind, int]] = {"plain": 50, "flaky": 12, "hopeless": 4, "cancelled": 8, "scheduled": 16, "queued": 10}

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from perdure.actors import Agent, Detached, MilestoneOf, RunContext, RunFailed, all_of, any_of, n_of
+from perdure import Agent, Detached, MilestoneOf, RunContext, RunFailed, all_of, any_of, n_of
 from perdure.ledger import pack
 from perdure.policies import Condition
 from perdure.scenarios.cast.workers import Task, Worker

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 
 from pydantic import BaseModel
 
-from perdure.actors import (
+from perdure import (
     Agent,
     Detached,
     FiberContext,

@@ -12,20 +12,8 @@ from typing import Any
 from pydantic_ai.messages import ModelMessage
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
-from perdure.actors import (
-    ChatAgent,
-    Detached,
-    Kind,
-    Messenger,
-    MessengerAgent,
-    MessengerEvent,
-    Person,
-    RunInfo,
-    RunResult,
-    TextLimits,
-    Webhook,
-    exposed,
-)
+from perdure import ChatAgent, Detached, RunInfo, RunResult, exposed
+from perdure.actors import Kind, Messenger, MessengerAgent, MessengerEvent, Person, TextLimits, Webhook
 from perdure.policies import Counting
 from perdure.scenarios.cast.measured import Parent
 

@@ -20,9 +20,8 @@ from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel
 
-from perdure.actors import Agent, Detached, MilestoneInfo, RunContext, RunInfo, RunResult, exposed, tell
-from perdure.ledger import WaitTimedOut
-from perdure.policies import Delivery, Retries
+from perdure import Agent, Detached, MilestoneInfo, Retries, RunContext, RunInfo, RunResult, WaitTimedOut, exposed, tell
+from perdure.policies import Delivery
 from perdure.scenarios.cast.clerk import EDITORS, EditorsDesk
 
 BERLIN: Final = ZoneInfo("Europe/Berlin")

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel
 
-from perdure.actors import Agent, RunContext
+from perdure import Agent, RunContext
 
 
 class WaitJob(BaseModel):

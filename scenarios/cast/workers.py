@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from perdure.actors import Agent, Detached, MilestoneInfo, RunContext, RunInfo, RunResult, any_of, exposed, tell
+from perdure import Agent, Detached, MilestoneInfo, RunContext, RunInfo, RunResult, any_of, exposed, tell
 
 TOLD = "CREATE TABLE IF NOT EXISTS told(delivery_id VARCHAR, run_id VARCHAR, status VARCHAR)"
 ASKED = "CREATE TABLE IF NOT EXISTS asked(run_id VARCHAR)"

@@ -23,7 +23,7 @@ from random import Random
 from typing import Any, Final, Self
 from uuid import uuid4
 
-from perdure.actors import tool
+from perdure import tool
 from perdure.scenarios.provider.script import Round, ScriptedCall, ScriptedQuestion, key_of
 
 PLACE: Final = "PERDURE_WORKSPACE"

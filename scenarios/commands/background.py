@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from perdure import actors
-from perdure.ledger import BadRequest, LedgerError, name_of, type_of
+from perdure import BadRequest, actors
+from perdure.ledger import LedgerError, name_of, type_of
 from perdure.ledger.maintenance.looking import OneStorage, StorageSource, look, opened_copy
 from perdure.scenarios.commands.opening import ColdLedger, opened
 from perdure.scenarios.commands.options import HERE, AsJson, Data
@@ -28,7 +28,7 @@ from perdure.scenarios.commands.shown import (
 )
 
 if TYPE_CHECKING:
-    from perdure.actors import Runtime
+    from perdure import Runtime
 
 T = TypeVar("T")
 Told = dict[str, Any]

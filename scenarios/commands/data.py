@@ -24,7 +24,7 @@ from perdure.scenarios.commands.options import HERE, AsJson, Data, RunId, check_
 from perdure.scenarios.commands.shown import equation, json_of, print_pairs, say
 
 if TYPE_CHECKING:
-    from perdure.actors import Runtime  # which brings Ray with it; a cold directory needs none
+    from perdure import Runtime  # which brings Ray with it; a cold directory needs none
 
 
 def show(

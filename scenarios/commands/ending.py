@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from perdure import actors
-from perdure.ledger import LEDGER, LIVE, BadRequest, SupervisorUnreachable, given_as, name_of
+from perdure import BadRequest, SupervisorUnreachable, actors
+from perdure.ledger import LEDGER, LIVE, given_as, name_of
 from perdure.ledger.store.integrity import refuse_if_in_use
 from perdure.policies import StrikeTarget
 from perdure.scenarios.commands.opening import ColdLedger

@@ -11,23 +11,19 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from perdure import actors, ledger
+from perdure import BadRequest, LedgerUnwritable, NoLongerServed, SupervisorUnreachable, actors, ledger
 from perdure.actors import read_record
 from perdure.ledger import (
     AGENTS,
     LAG_MAX_MS,
     LAG_MS,
     LEDGER,
-    BadRequest,
     KnownAgents,
     LedgerDamaged,
     LedgerError,
     LedgerTooNew,
     LedgerTooOld,
-    LedgerUnwritable,
     Moment,
-    NoLongerServed,
-    SupervisorUnreachable,
     bucket_of,
     checked_replica,
     checked_url,

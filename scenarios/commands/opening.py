@@ -15,18 +15,16 @@ from secrets import token_hex
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from perdure import actors
+from perdure import BadRequest, Limits, NoLongerServed, SupervisorUnreachable, actors
 from perdure.actors import ray_of
 from perdure.ledger import (
     AGENTS,
     LEDGER,
     AnswerAsk,
-    BadRequest,
     Cancel,
     Clear,
     Deed,
     Forget,
-    NoLongerServed,
     Pause,
     Retry,
     Row,
@@ -34,7 +32,6 @@ from perdure.ledger import (
     Steer,
     Stimulus,
     Store,
-    SupervisorUnreachable,
     apply_fact,
     bucket_of,
     decide,
@@ -48,10 +45,10 @@ from perdure.ledger import (
 from perdure.ledger.maintenance.looking import BucketSource, DirectorySource, StorageSource
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.ledger.store.integrity import is_begun
-from perdure.policies import Answerer, Limits
+from perdure.policies import Answerer
 
 if TYPE_CHECKING:
-    from perdure.actors import Runtime  # which brings Ray with it; a cold directory needs none
+    from perdure import Runtime  # which brings Ray with it; a cold directory needs none
 
 
 @contextmanager

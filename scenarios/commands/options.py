@@ -12,8 +12,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from perdure import BadRequest
 from perdure.actors import data_directory
-from perdure.ledger import BadRequest, Status, lasting, name_of, type_of
+from perdure.ledger import Status, lasting, name_of, type_of
 
 HERE: Final = Path("perdure-data")
 AGE_MAX_MS: Final = 36_500 * 86_400_000

@@ -22,9 +22,9 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from perdure import actors
-from perdure.actors import RunFilter, mistakable, wanted_by
-from perdure.ledger import BadRequest, SupervisorUnreachable, Verb, Wanted, bucket_of, given_as, lasting
+from perdure import BadRequest, RunFilter, SupervisorUnreachable, actors
+from perdure.actors import mistakable, wanted_by
+from perdure.ledger import Verb, Wanted, bucket_of, given_as, lasting
 from perdure.scenarios.commands.background import about, counted, of_storages, show_agent, storages_of, tally
 from perdure.scenarios.commands.opening import ColdLedger, opened
 from perdure.scenarios.commands.options import HERE, AsJson, Data, check_there, choosing
@@ -35,7 +35,7 @@ from perdure.scenarios.faults.strikes import Overview, Strike, Victim
 from perdure.scenarios.live_view import FRAME_S, LINE_S, RunTable, Screen, grid, hosts_line, plural, screen_for, stamp
 
 if TYPE_CHECKING:
-    from perdure.actors import Runtime  # which brings Ray with it; a cold directory needs none
+    from perdure import Runtime  # which brings Ray with it; a cold directory needs none
 
 STORAGES_MAX: Final = 100  # that `ps` looks at
 PAGE_MAX: Final = 1_000_000

@@ -11,9 +11,9 @@ from typing import Annotated, Final
 
 import typer
 
+from perdure import BadRequest, Runtime
 from perdure.actors import (
     Gateways,
-    Runtime,
     ServePlan,
     bound,
     check_certificate,
@@ -23,7 +23,7 @@ from perdure.actors import (
     stop_serving,
     token_digest,
 )
-from perdure.ledger import BadRequest, given_as, is_url
+from perdure.ledger import given_as, is_url
 from perdure.scenarios.cast.demo import PLACE, Repeater
 from perdure.scenarios.commands.ending import stopped_words
 from perdure.scenarios.commands.options import HERE, Data, TakeOver

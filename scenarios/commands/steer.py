@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perdure.actors import PAST, BulkPass, BulkReport, RunFilter, chosen_by, wanted_by
-from perdure.ledger import BY_OPERATOR, HARD, BadRequest, Verb
+from perdure import BadRequest, BulkReport, RunFilter
+from perdure.actors import PAST, BulkPass, chosen_by, wanted_by
+from perdure.ledger import BY_OPERATOR, HARD, Verb
 from perdure.scenarios.commands.opening import ColdLedger, opened
 from perdure.scenarios.commands.options import HERE, AsJson, Data, check_address, choosing
 from perdure.scenarios.commands.shown import json_of, say
@@ -20,7 +21,7 @@ from perdure.scenarios.exits import DIFFERS
 from perdure.scenarios.live_view import plural, were
 
 if TYPE_CHECKING:
-    from perdure.actors import Runtime  # which brings Ray with it; a cold directory needs none
+    from perdure import Runtime  # which brings Ray with it; a cold directory needs none
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Everything = Annotated[

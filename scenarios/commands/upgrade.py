@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from perdure import actors
-from perdure.ledger import BadRequest, type_of
+from perdure import BadRequest, actors
+from perdure.ledger import type_of
 from perdure.ledger.maintenance.looking import StorageSource, look
 from perdure.ledger.storage.agent_storages import VERSION
 from perdure.scenarios.commands.background import SMALL_BYTES, of_storages

@@ -10,10 +10,9 @@ from uuid import uuid4
 
 import typer
 
-from perdure import actors
+from perdure import AskClosed, BadRequest, Limits, actors
 from perdure.actors import sent_event
-from perdure.ledger import AskClosed, BadRequest, check_id, lasting
-from perdure.policies import Limits
+from perdure.ledger import check_id, lasting
 from perdure.scenarios.commands.opening import opened
 from perdure.scenarios.commands.options import HERE, AsJson, Data, RunId
 from perdure.scenarios.commands.shown import instant, json_of, print_pairs, print_table, say, shortened

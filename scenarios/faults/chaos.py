@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, Self
 
-from perdure.ledger import SupervisorUnreachable
+from perdure import SupervisorUnreachable
 from perdure.policies import StrikeTarget, from_here, in_turns
 from perdure.scenarios.faults.observer import NotServed
 from perdure.scenarios.faults.strikes import Overview, Strike, System, Victim, chosen, some

@@ -12,14 +12,14 @@ import platform
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from perdure import actors
+from perdure import NoLongerServed, SupervisorUnreachable, actors
 from perdure.actors import nothing_serves, ray_of
 from perdure.actors.ray_world.os_processes import strike
-from perdure.ledger import NoLongerServed, SupervisorUnreachable, given_as
+from perdure.ledger import given_as
 from perdure.scenarios.faults.strikes import Victim, kill_by
 
 if TYPE_CHECKING:
-    from perdure.actors import Runtime  # which brings Ray with it
+    from perdure import Runtime  # which brings Ray with it
     from perdure.actors.ray_world.os_processes import ProcessId
 
 PATIENCE_S: Final = 2.0  # for an answer

@@ -15,7 +15,7 @@ from perdure.policies import StrikeTarget, carriers, victims
 from perdure.scenarios.live_view import were
 
 if TYPE_CHECKING:
-    from perdure.actors import Runtime  # which brings Ray with it
+    from perdure import Runtime  # which brings Ray with it
 
 Overview = dict[str, Any]
 EVERYTHING: Final = ("cluster", StrikeTarget.RAY)  # kinds of strikes that every process feels

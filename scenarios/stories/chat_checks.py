@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from perdure.actors import TurnResult, apply_chunk
-from perdure.ledger import PerdureError
+from perdure import PerdureError, TurnResult
+from perdure.actors import apply_chunk
 from perdure.policies import Part
 from perdure.scenarios.cast.guide import EFFECTS, Guide, Quiz
 from perdure.scenarios.provider.script import Script, conclusion, key_of, read

@@ -15,8 +15,8 @@ from typing import Annotated, ClassVar, Final
 
 import typer
 
+from perdure import BadRequest
 from perdure.actors import KillPoint
-from perdure.ledger import BadRequest
 from perdure.scenarios.cast.environment import checked_model
 from perdure.scenarios.commands.options import AsJson, Data, World, WorldName
 from perdure.scenarios.provider.faults import Fault, FaultKind

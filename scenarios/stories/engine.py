@@ -30,9 +30,8 @@ from typing import Any, ClassVar, Final
 
 import typer
 
-from perdure.actors import Client
-from perdure.ledger import BadRequest, LedgerError, LedgerUnwritable
-from perdure.policies import Limits
+from perdure import BadRequest, Client, LedgerUnwritable, Limits
+from perdure.ledger import LedgerError
 from perdure.scenarios.exits import code_of
 from perdure.scenarios.faults.strikes import Victim
 from perdure.scenarios.live_view import Screen, screen_for

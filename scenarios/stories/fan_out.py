@@ -18,8 +18,8 @@ from typing import Annotated, Any, ClassVar, Final
 import typer
 from pydantic import BaseModel, Field
 
-from perdure.actors import RunResult
-from perdure.ledger import BadRequest, keep_whole
+from perdure import BadRequest, RunResult
+from perdure.ledger import keep_whole
 from perdure.scenarios.cast.census import (
     Census,
     CensusOrder,

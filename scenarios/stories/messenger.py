@@ -19,8 +19,8 @@ import typer
 import uvicorn
 from starlette.types import ASGIApp
 
-from perdure.actors import Runtime, messenger_app, messengers_of
-from perdure.ledger import BadRequest
+from perdure import BadRequest, Runtime
+from perdure.actors import messenger_app, messengers_of
 from perdure.scenarios.cast.clerk import Clerk, clerk_environment, script_of
 from perdure.scenarios.cast.environment import SCRIPTED, SIMULATED, checked_model, with_environment
 from perdure.scenarios.cast.outside import simulated

@@ -20,9 +20,9 @@ from typing import Annotated, Any, ClassVar, Final
 import httpx
 import typer
 
+from perdure import AlreadyAnswered, BadRequest, Limits, UnknownAsk
 from perdure.actors import messenger_app
-from perdure.ledger import AlreadyAnswered, BadRequest, UnknownAsk, lasting
-from perdure.policies import Limits
+from perdure.ledger import lasting
 from perdure.scenarios.cast.clerk import EDITORS, EditorsDesk, clerk_environment
 from perdure.scenarios.cast.environment import SCRIPTED, SIMULATED, with_environment
 from perdure.scenarios.cast.newsroom import (

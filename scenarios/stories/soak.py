@@ -23,9 +23,8 @@ from typing import Annotated, Any, ClassVar, Final, NamedTuple
 import psutil
 import typer
 
-from perdure import actors
+from perdure import PerdureError, actors
 from perdure.actors.ray_world.system import CLOCK, shift_clocks
-from perdure.ledger import PerdureError
 from perdure.ledger.maintenance.looking import DirectorySource
 from perdure.policies import in_turns
 from perdure.scenarios.cast.census import Census

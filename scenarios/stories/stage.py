@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
-from perdure import actors
-from perdure.actors import Address, Agent, Client, RunResult
-from perdure.policies import Answerer, Limits
+from perdure import Agent, Client, Limits, RunResult, actors
+from perdure.actors import Address
+from perdure.policies import Answerer
 from perdure.scenarios.exits import heed_sigterm
 from perdure.scenarios.faults.strikes import Victim, kill_by
 from perdure.scenarios.testing.laboratory import Laboratory

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from perdure.actors import Client
+from perdure import Client
 from perdure.scenarios.commands.options import AsJson
 from perdure.scenarios.commands.shown import rate
 from perdure.scenarios.exits import code_of, heed_sigterm

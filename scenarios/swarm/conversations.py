@@ -15,8 +15,8 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
-from perdure.actors import TurnResult, Webhook
-from perdure.ledger import AskClosed
+from perdure import AskClosed, TurnResult
+from perdure.actors import Webhook
 from perdure.policies import TURN_ENDED, Answerer, steered_message
 from perdure.scenarios.cast.calculator import EXPENSES, QUESTIONS, TOPICS, Calculator, answer_about
 from perdure.scenarios.cast.clerk import Reception, clerk_environment, clerk_of, script_of, update_of

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
+from perdure import Limits
 from perdure.actors import KillPoint
 from perdure.ledger import check_whole, check_word
-from perdure.policies import Limits
 from perdure.scenarios.testing.laboratory import QUICK, Laboratory, Story, finding, weathered
 
 VICTIMS = ("host", "supervisor")

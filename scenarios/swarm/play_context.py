@@ -9,8 +9,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from perdure.actors import Agent, Client
-from perdure.ledger import BucketUnreachable, HostUnavailable, OutcomeUnknown, Overloaded
+from perdure import Agent, BucketUnreachable, Client, HostUnavailable, OutcomeUnknown, Overloaded
 
 TRIES_MAX = 200
 OFTEN, SELDOM = 0.3, 0.1

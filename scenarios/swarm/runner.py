@@ -23,11 +23,11 @@ from random import Random
 from tempfile import TemporaryDirectory
 from time import perf_counter
 
-from perdure.actors import BUCKET_POINTS, Client, KillPoint
+from perdure import BadRequest, Client, Limits
+from perdure.actors import BUCKET_POINTS, KillPoint
 from perdure.actors.ray_world.os_processes import die_with_parent
 from perdure.actors.sim_world.simulation import Span, check_no_loop
-from perdure.ledger import BadRequest, check_ms, check_whole
-from perdure.policies import Limits
+from perdure.ledger import check_ms, check_whole
 from perdure.scenarios.cast.outside import Outside
 from perdure.scenarios.swarm.conversations import approvals, around_chats, around_letters, chats, letters
 from perdure.scenarios.swarm.play_context import PASSING, Part, PlayContext

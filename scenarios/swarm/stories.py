@@ -15,8 +15,8 @@ from itertools import pairwise
 from random import Random
 from typing import Any, Final
 
-from perdure.actors import Agent, all_of
-from perdure.ledger import (
+from perdure import (
+    Agent,
     AskClosed,
     BadRequest,
     ConflictingRequest,
@@ -24,6 +24,7 @@ from perdure.ledger import (
     PauseRefused,
     RetryRefused,
     UnknownRun,
+    all_of,
 )
 from perdure.policies import Answerer
 from perdure.scenarios.cast.job_desk import JobDesk, draw_jobs, wrong_jobs

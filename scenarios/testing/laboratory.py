@@ -27,20 +27,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Self, TypedDict, TypeVar, Unpack, cast, overload
 
+from perdure import Agent, BadRequest, ChatAgent, Client, Handle, Limits, RunResult
 from perdure.actors import (
     Address,
-    Agent,
     AsyncChild,
     AsyncInputless,
-    ChatAgent,
     Child,
-    Client,
     Fleet,
-    Handle,
     Host,
     Inputless,
     KillPoint,
-    RunResult,
     Supervisor,
     Telemetry,
     Transport,
@@ -51,9 +47,9 @@ from perdure.actors import (
     upkeep_pause,
 )
 from perdure.actors.sim_world.simulation import Simulation, Stuck, Weather, on_death
-from perdure.ledger import BadRequest, Run, check_ms, class_name, explain
+from perdure.ledger import Run, check_ms, class_name, explain
 from perdure.ledger.storage.agent_storages import AgentStorages, Disk, MemoryDisk
-from perdure.policies import Answerer, Limits
+from perdure.policies import Answerer
 from perdure.scenarios.testing.checks import (
     Ledger,
     LedgerDisk,
