@@ -22,7 +22,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from queue import SimpleQueue
@@ -34,6 +34,7 @@ from perdure.policies import Rank, RankedQueue
 
 T = TypeVar("T")
 OURS: Final = "perdure"  # begins the names of threads that work for many agents
+LOOK_UP_S: Final = 0.5  # from a wait, for an interrupt
 
 
 class Crew:
@@ -293,6 +294,10 @@ def wait_for(future: Future[T]) -> T:
     """Wait for something of the runtime, on whichever thread. If the wait is interrupted (`KeyboardInterrupt`), the job is cancelled."""
     try:
         with lent():
+            # Nothing wakes a thread for an interrupt that comes as it begins to wait, or that `interrupt_main` asks for.
+            while not future.done():
+                with suppress(TimeoutError):
+                    future.exception(LOOK_UP_S)
             return future.result()
     except BaseException:
         future.cancel()

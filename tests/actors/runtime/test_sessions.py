@@ -6,8 +6,10 @@ import asyncio
 import os
 import signal
 import threading
+from _thread import interrupt_main
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -227,8 +229,9 @@ def test_a_forked_process_is_refused_everything_and_ends_nothing(hub: Hub, runti
     assert handle.add() == 1
 
 
-def test_an_interrupt_ends_the_wait_and_nothing_else(runtime: Runtime) -> None:
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+@pytest.mark.parametrize("interrupt", [partial(os.kill, os.getpid(), signal.SIGINT), interrupt_main])
+def test_an_interrupt_ends_the_wait_and_nothing_else(runtime: Runtime, interrupt: Callable[[], None]) -> None:
+    timer = threading.Timer(0.3, interrupt)
     before = signal.signal(
         signal.SIGINT, signal.default_int_handler
     )  # what a shell has begun in the background ignores it
