@@ -118,7 +118,7 @@ def _method(frames: list[FrameType]) -> str:
 # What the code of agents prints and logs in one process, kept in the data directory: one JSON object a line, with whose it is.
 #
 # Each process has a file, `logs/<host id>.jsonl`. A record is given to the operating system in one write before `print` or the logger
-# returns, so a process that is killed loses nothing of it. A full file is renamed to `….1.jsonl`, in the place of the one before; when
+# returns, so a process that is killed loses nothing of it. A full file is renamed to `….000001.jsonl`, the next to `….000002.jsonl`; when
 # all files of the directory are too large together, the oldest are deleted. A record that cannot be written is counted, and the next one
 # says so.
 #
@@ -177,7 +177,7 @@ class ProcessLog:
             self._directory.mkdir(parents=True, exist_ok=True)
             if self._size >= self._most:
                 with suppress(FileNotFoundError):
-                    self._path.replace(self._path.with_suffix(f".1{SUFFIX}"))
+                    self._path.replace(self._path.with_suffix(f".{self._next_number():06}{SUFFIX}"))
             opened = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
             self._size = os.fstat(opened).st_size
             if self._file is None:
@@ -186,6 +186,10 @@ class ProcessLog:
                 os.dup2(opened, self._file, inheritable=False)
                 os.close(opened)
             self._prune()
+
+    def _next_number(self) -> int:
+        full = (path.name.split(".")[-2] for path in self._directory.glob(f"{self.name}.*{SUFFIX}"))
+        return 1 + max((int(number) for number in full if number.isdigit()), default=0)
 
     def _prune(self) -> None:
         sizes = []

@@ -239,7 +239,7 @@ FILES: Final = (
     ),
     DirectoryFile(
         "logs/*.jsonl",
-        "what agents print and log, one file for each process",
+        "what agents print and log, by process",
         "that process; not synchronised",
         "nothing",
         "nothing",
