@@ -1,4 +1,4 @@
-"""The logs of a data directory, read while processes write them: one file for each process, one record a line.
+"""The logs of a data directory, read while processes write them: files for each process, one record a line.
 
 Where machines share no directory, each has a folder of logs of its own. One of its hosts reads it for the others (`read_logs`), as far as a
 `LogPage` has room; who asks puts together what all machines tell (`ClusterLogs`). A line says what code printed at that moment, in an
