@@ -31,6 +31,7 @@ from perdure.ledger.timeouts import (
     sighting_of,
     start_due_ms,
     wait_end_ms,
+    waits_its_turn,
 )
 from perdure.ledger.view import View
 from perdure.ledger.wording import counted, first, lasting, nth
@@ -276,7 +277,7 @@ def _waits(case: Case) -> Iterator[str]:
         yield "It waits for a place on a host."
     died = f"its host died under it {run.losses} times in a row"
     yield from _alone(case, run.options.get("pool"), run.losses, died)
-    if run.lost_at_ms:
+    if run.lost_at_ms and not waits_its_turn(view, run):
         end = place_due_ms(case.view, run, case.limits, case.awake_at_ms)
         yield (
             f"If no place is found for it {case.due(end, since_start=True)} ({case.general('recovery_deadline_ms')}),"
@@ -350,10 +351,10 @@ def _patience(case: Case) -> Iterator[str]:
     if run.teardown or run.is_undoing:
         return
     budget, seen = budget_of(run, case.limits), sighting_of(case.view, run, case.awake_at_ms)
-    quiet_since = max(seen.reattached_at_ms, seen.signal_at_ms)
+    quiet_since, is_in_turn = max(seen.reattached_at_ms, seen.signal_at_ms), not waits_its_turn(case.view, run)
     if not run.is_awaited:
         yield from _ends(case, "It is given up", seen.requested_at_ms + budget.absolute_ms, "max_budget_ms")
-        if is_window(budget.silence_ms) and seen.signal_at_ms:
+        if is_in_turn and is_window(budget.silence_ms) and seen.signal_at_ms:
             yield from _ends(
                 case,
                 "If it stays silent, it is given up",
@@ -366,10 +367,11 @@ def _patience(case: Case) -> Iterator[str]:
     elif not run.reattached_at_ms:
         yield "Its parent waits for it without a time limit, unless it has to re-attach to it."
     else:
-        silence = quiet_since + budget.reattach_silence_ms
-        yield from _ends(
-            case, "If it stays silent, it is interrupted", silence, "reattach_no_progress_ms", since_start=True
-        )
+        if is_in_turn:
+            silence = quiet_since + budget.reattach_silence_ms
+            yield from _ends(
+                case, "If it stays silent, it is interrupted", silence, "reattach_no_progress_ms", since_start=True
+            )
         if is_window(budget.reattach_window_ms):
             window = seen.reattached_at_ms + budget.reattach_window_ms
             yield from _ends(case, "It is interrupted in any case", window, "reattach_window_ms")

@@ -337,7 +337,7 @@ def host_lost(view: View, said: HostLost, at_ms: int, limits: Limits) -> Iterato
         return
     for agent in list(host.tenants):
         yield from lose(view, view.agents[agent], f"its host died ({said.cause})", at_ms, limits)
-    yield HostGone(said.host_id)
+    yield HostGone(said.host_id, at_ms)
 
 
 def lose(

@@ -58,9 +58,12 @@ class TenantSeen(Note):
 @dataclass(frozen=True, slots=True)
 class HostGone(Note):
     host_id: str
+    at_ms: int
 
     def apply(self, view: View) -> None:
-        del view.hosts[self.host_id]
+        host = view.hosts.pop(self.host_id)
+        if host.up:
+            view.served_at_ms[pool_key(host.spec)] = self.at_ms
 
 
 # The host is for one tenant alone, until it is empty again.

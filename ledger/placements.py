@@ -2,8 +2,9 @@
 
 Agents that are woken for mail, calls or an unclean end go before runs, so that a parent never queues behind its own children. Runs and
 agents under which too many hosts died get a host to themselves; their losses are compared with those of all that wait for the same pool. So
-does an agent that was seen to block the event loop of its host. The run of a tool is never placed on the host of the agent that asked for
-it, because it has to outlive that agent.
+does an agent that was seen to block the event loop of its host. So does a run for its last attempt, and waits for that: among those that
+lose their hosts together nothing tells who is at fault, and no run ends by what another one did. The run of a tool is never placed on the
+host of the agent that asked for it, because it has to outlive that agent.
 
 Where no host of a pool comes up (`PoolTrouble`), those that are there take all that wait. If there is none, runs wait, and go on when one
 comes. But if hosts of other pools come up, what is asked of this one is at fault: a run that has never begun fails when as many hosts have
@@ -98,7 +99,7 @@ def _seat_runs(view: View, line: LineKey, at_ms: int, limits: Limits, blame: _Bl
             if activation.confirmed and not activation.stopping:
                 yield AttemptStarted(run_id, run.attempt + 1, activation.incarnation, activation.host_id)
             continue
-        alone = is_alone(view, run.child, run.options.get("pool"), run.losses, blame[line.pool])
+        alone = is_run_alone(view, run, blame[line.pool], limits)
         shunned = askers_host(view, run)
         waiting, has_lost = view.queues.length(line), run.losses > 0
         host = choose(hosts, waiting, limits, alone=alone, lost=has_lost, apart_from=shunned, is_dry=is_dry)
@@ -166,6 +167,11 @@ def is_alone(view: View, agent: str, spec: HostSpec | None, losses: int, blamed:
     return wants_to_be_alone(spec) or agent in view.blockers or losses >= blamed
 
 
+def is_run_alone(view: View, run: Run, blamed: int, limits: Limits) -> bool:
+    is_suspect = is_alone(view, run.child, run.options.get("pool"), run.losses, blamed)
+    return is_suspect or run.has_a_last_chance(limits.attempts_max)
+
+
 def blamed_in(view: View, key: str, limits: Limits) -> int:
     lines = [LineKey(key, exclusive=exclusive) for exclusive in (False, True)]
     runs = [view.runs[run_id].losses for line in lines for run_id in view.queues.first(line)]
@@ -208,8 +214,9 @@ def is_exclusive(view: View, host: HostView, limits: Limits) -> bool:
         return False
     activation = view.agents[next(iter(host.tenants))]
     run = view.runs.get(activation.run_id)
-    spec, losses = (activation.home, activation.deaths) if run is None else (run.options.get("pool"), run.losses)
-    return is_alone(view, activation.agent_id, spec, losses, limits.alone_after_losses)
+    if run is not None:
+        return is_run_alone(view, run, limits.alone_after_losses, limits)
+    return is_alone(view, activation.agent_id, activation.home, activation.deaths, limits.alone_after_losses)
 
 
 def pool(view: View, key: str) -> list[HostView]:
@@ -235,7 +242,7 @@ def hosts_wanted(view: View, limits: Limits, *, warm: bool = True) -> list[HostS
         specs[line.pool] = first[0].options.get("pool")
         demand[line.pool] += view.queues.length(line)
         blamed = blame[line.pool]
-        alone[line.pool] += sum(is_alone(view, run.child, run.options.get("pool"), run.losses, blamed) for run in first)
+        alone[line.pool] += sum(is_run_alone(view, run, blamed, limits) for run in first)
         if any(askers_host(view, run) for run in first):
             apart.add(line.pool)
     for line in view.wakes.keys:

@@ -311,6 +311,11 @@ class Run:
         # A limit of one means at most once, so all attempts count.
         return Attempts(self.counted_attempts if most == 1 else self.idle_attempts, most)
 
+    def has_a_last_chance(self, default_max: int) -> bool:
+        # Whoever dies beside it would take it.
+        spent, most = self.attempts(default_max)
+        return self.losses > 0 and spent >= max(1, most - 1)
+
     @property
     def counted_attempts(self) -> int:
         return self.attempt - self.begun_after - self.reentries

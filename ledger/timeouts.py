@@ -2,8 +2,8 @@
 
 Time is the ledger's own, which never runs backwards, and leaps when the wall clock is set forward (`policies.ledger_time`). Whatever is
 measured here is measured without the leaps of this life (`View.leaps`). Alarms are due by the wall clock. A child is not blamed for silence
-while no supervisor was there to hear it, or while the supervisor was late itself (`View.awake_at_ms`). An absolute budget also counts that
-time (spec W-52).
+while no supervisor was there to hear it, or while the supervisor was late itself (`View.awake_at_ms`). Nor is a run for that in which it
+waited in line for hosts that were up: it is their work that keeps it (`turn_at_ms`). An absolute budget also counts that time (spec W-52).
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from collections.abc import Iterable, Iterator
 from operator import attrgetter
 
 from perdure.ledger import asks
+from perdure.ledger.activation import pool_key
 from perdure.ledger.facts import AlarmRang, Fact, RunInterrupted, TeardownBegan
 from perdure.ledger.host_reports import seal
 from perdure.ledger.notes import AgentDue, Note, RunQueued, TimerArmed, TimersFired
+from perdure.ledger.placements import pool
 from perdure.ledger.run import Run, RunWait
 from perdure.ledger.status import InterruptedReason
 from perdure.ledger.stimulus import Tick
@@ -37,7 +39,7 @@ def tick(view: View, said: Tick, at_ms: int, limits: Limits) -> Iterator[Fact | 
         run = view.runs.get(key)
         if run is not None and run.is_live:
             yield from _look(view, run, at_ms, limits)
-            yield TimerArmed(key, next_look(view, run, limits))
+            yield TimerArmed(key, next_look(view, run, limits, at_ms=at_ms))
         activation = view.agents.get(key)
         if key in view.mailbox or key in view.wanted or (activation is not None and activation.unclean):
             yield AgentDue(key)
@@ -68,8 +70,11 @@ _LOOKED_AT = attrgetter(
 """What `next_look` depends on, besides the options and that the run is live."""
 
 
-def next_look(view: View, run: Run, limits: Limits, awake_at_ms: int | None = None) -> float:
-    """When something is next due for a run, in ms; infinity when nothing is. `awake_at_ms` is the view's, unless no supervisor serves."""
+def next_look(
+    view: View, run: Run, limits: Limits, awake_at_ms: int | None = None, *, at_ms: int | None = None
+) -> float:
+    """When something is next due for a run, in ms; infinity when nothing is. `awake_at_ms` is the view's, unless no supervisor serves, and
+    the time now is that of the newest fact, unless it is given."""
     if not run.is_live or run.parked or run.is_undoing:
         return math.inf
     awake_at_ms = view.awake_at_ms if awake_at_ms is None else awake_at_ms
@@ -80,10 +85,10 @@ def next_look(view: View, run: Run, limits: Limits, awake_at_ms: int | None = No
         return carried(max(run.teardown_at_ms, awake_at_ms), view.leaps) + limits.teardown_grace_ms
     due_ms = math.inf
     if not run.is_awaited or run.reattached_at_ms:  # otherwise it is waited for without limit
-        due_ms = expiry(budget_of(run, limits), sighting_of(view, run, awake_at_ms)).at_ms
+        due_ms = expiry(budget_of(run, limits), sighting_of(view, run, awake_at_ms, at_ms)).at_ms
     if run.is_placed:
         return due_ms if run.confirmed else min(due_ms, start_due_ms(view, run, limits, awake_at_ms))
-    return min(due_ms, place_due_ms(view, run, limits, awake_at_ms)) if run.lost_at_ms else due_ms
+    return min(due_ms, place_due_ms(view, run, limits, awake_at_ms, at_ms)) if run.lost_at_ms else due_ms
 
 
 def wait_due_ms(view: View, run: Run) -> float:
@@ -105,8 +110,28 @@ def _patience_with_wait(view: View, run: Run, limits: Limits) -> Expiry:
     return expiry(budget, sighting_of(view, run, view.awake_at_ms))
 
 
-def place_due_ms(view: View, run: Run, limits: Limits, awake_at_ms: int) -> int:
-    return carried(max(run.lost_at_ms, awake_at_ms), view.leaps) + limits.recovery_deadline_ms
+def place_due_ms(view: View, run: Run, limits: Limits, awake_at_ms: int, at_ms: int | None = None) -> int:
+    since_ms = max(run.lost_at_ms, awake_at_ms, turn_at_ms(view, run, at_ms))
+    return carried(since_ms, view.leaps) + limits.recovery_deadline_ms
+
+
+def turn_at_ms(view: View, run: Run, at_ms: int | None = None) -> int:
+    """Until when a run waited for its turn: until it was placed; until now, while hosts of its pool are up; or until the last of them went,
+    or no other came."""
+    if run.is_placed:
+        return run.placed_at_ms
+    if waits_its_turn(view, run):
+        return view.at_ms if at_ms is None else at_ms
+    key = pool_key(run.options.get("pool"))
+    trouble = view.troubles.get(key)
+    return max(view.served_at_ms.get(key, 0), 0 if trouble is None else trouble.since_at_ms)
+
+
+def waits_its_turn(view: View, run: Run) -> bool:
+    key = pool_key(run.options.get("pool"))
+    trouble = view.troubles.get(key)
+    is_dry = trouble is not None and trouble.is_plain
+    return not (run.is_placed or is_dry) and any(host.up for host in pool(view, key))
 
 
 def retry_due_ms(view: View, run: Run) -> int:
@@ -131,12 +156,13 @@ def budget_of(run: Run, limits: Limits) -> Budget:
     )
 
 
-def sighting_of(view: View, run: Run, awake_at_ms: int) -> Sighting:
+def sighting_of(view: View, run: Run, awake_at_ms: int, at_ms: int | None = None) -> Sighting:
     """When a run was requested, last heard of and re-attached to, as far as that counts against it."""
+    turn_ms = turn_at_ms(view, run, at_ms)
     # While no supervisor was awake to hear it, a child is not blamed for silence.
-    signal = max(run.signal_at_ms, awake_at_ms) if run.signal_at_ms else 0
-    if run.is_awaited and run.joined_at_ms:  # before that it was no silence
-        signal = max(signal, run.joined_at_ms)
+    signal = max(run.signal_at_ms, awake_at_ms, turn_ms) if run.signal_at_ms else 0
+    if run.is_awaited:  # before that it was no silence
+        signal = max(signal, run.joined_at_ms, turn_ms)
     reattached = run.reattached_at_ms
     if reattached and not run.signal_at_ms:
         reattached = max(reattached, awake_at_ms)
@@ -174,12 +200,12 @@ def _look(view: View, run: Run, at_ms: int, limits: Limits) -> Iterator[Fact | N
             yield from seal(view, run, still_running=run.is_placed)
         return
     awake = view.awake_at_ms
-    end = expiry(budget_of(run, limits), sighting_of(view, run, awake))
+    end = expiry(budget_of(run, limits), sighting_of(view, run, awake, at_ms))
     if at_ms >= end.at_ms:
         yield from _lose_patience(view, run, end.reason, teardown=end.teardown)
     elif run.is_placed and not run.confirmed and at_ms >= start_due_ms(view, run, limits, awake):
         yield TeardownBegan(run.run_id, InterruptedReason.INSPECT_TIMEOUT)
-    elif not run.is_placed and run.lost_at_ms and at_ms >= place_due_ms(view, run, limits, awake):
+    elif not run.is_placed and run.lost_at_ms and at_ms >= place_due_ms(view, run, limits, awake, at_ms):
         error = f"no place was found within {limits.recovery_deadline_ms} ms after its child was lost ({run.cause})"
         yield RunInterrupted(run.run_id, InterruptedReason.RECOVERY_DEADLINE, None, error)
     else:

@@ -58,6 +58,7 @@ class View:
         self.deleted: dict[str, None] = {}  # agents, with their descendants, until the snapshot has it
         self.archived: Counter[str] = Counter()  # ended runs by status that only the snapshot has
         self.hosts: dict[str, HostView] = {}
+        self.served_at_ms: dict[str, int] = {}  # by pool: when a host that was up went last
         self.elsewhere: dict[str, str] = {}  # nodes that do not see the directory, and what each has instead
         self.draining: dict[str, NodeDrain] = {}  # nodes that drain
         self.troubles: dict[str, PoolTrouble] = {}  # by pool, of those whose last host did not come up

@@ -33,6 +33,14 @@ class Mutant(NamedTuple):
 
 # fmt: off
 MUTANTS = (
+    Mutant("ledger.run:Run.has_a_last_chance", "comparison", "spent",
+           "test_each_of_a_batch_whose_hosts_die_is_alone_for_its_last_attempt"),
+    Mutant("ledger.placements:is_run_alone", "no part", "has_a_last_chance",
+           "test_runs_beside_those_that_kill_their_process_all_complete"),
+    Mutant("ledger.timeouts:turn_at_ms", "never", "waits_its_turn",
+           "test_who_waits_in_line_for_hosts_that_are_up_has_all_its_patience_from_when_the_last_of_them_goes"),
+    Mutant("ledger.notes:HostGone.apply", "never", "up",
+           "test_who_waits_in_line_for_hosts_that_are_up_has_all_its_patience_from_when_the_last_of_them_goes"),
     Mutant("policies.chat_recovery:evaluate", "never", "is_sealed",
            "test_w_25_a_sealed_incident_is_final_whatever_progress_is_made"),
     Mutant("policies.turn_pace:pace_after", "never", "awake",
@@ -131,7 +139,7 @@ MUTANTS = (
            "test_a_boot_decides_what_the_last_life_had_no_time_for"),
     Mutant("ledger.requests:_check_sources", "no part", "source parent",
            "test_a_source_that_is_not_known_or_is_of_another_agent_is_refused_by_name"),
-    Mutant("ledger.timeouts:sighting_of", "never", "joined_at_ms",
+    Mutant("ledger.timeouts:sighting_of", "never", "is_awaited",
            "test_a_parent_that_came_back_does_not_take_its_waiting_for_silence_and_silence_counts_from_then_on"),
     Mutant("actors.supervisor.supervisor:Supervisor._turns", "removed call", "recall_sources",
            "test_a_source_that_only_the_snapshot_has_is_found"),

@@ -90,7 +90,6 @@ LIVE: dict[str, tuple[list[Fact], list[str]]] = {
             "Attempt 2 is next.",
             "The attempt before was lost: its host died (killed).",
             "Attempt 2 begins in 400 ms",
-            "If no place is found for it in 5 min",
             "Used up: 1 of 5 attempts without progress in between (attempts_max), and 1 of 100 in all (recovery_work_max).",
         ],
     ),
@@ -139,6 +138,15 @@ def test_a_run_that_its_parents_limit_holds_back_is_told_so_hot_or_cold() -> Non
     for served in (True, False):
         told = " ".join(explain(ledger.view, ledger.run(), NOW_MS, ledger.limits, served=served))
         assert "1 are at work, and max_concurrent_agent_tools of the parent's class allows 1 at a time" in told
+
+
+def test_a_time_limit_for_its_place_is_told_only_where_no_host_is_up() -> None:
+    ledger = Ledger().given(asked(), placed(), begun(), RunReattached("r", 2, 1), LOST)
+    limits = ("If no place is found for it in 5 min", "If it stays silent, it is interrupted")
+    for are_told in (False, True):
+        told = " ".join(explain(ledger.view, ledger.run(), NOW_MS, ledger.limits))
+        assert [words in told for words in limits] == [are_told, are_told]
+        ledger.view.hosts.clear()
 
 
 def test_a_run_that_waits_for_its_own_runs_names_the_first_of_them() -> None:

@@ -380,6 +380,7 @@ def test_its_budget_runs_while_it_waits() -> None:
 
 def test_a_parent_that_came_back_does_not_take_its_waiting_for_silence_and_silence_counts_from_then_on() -> None:
     ledger = Joins()
+    ledger.view.hosts.clear()
     ledger.given(*at_work("a"), asked(after=plain_condition(A)), RunReattached("r", 2, 0))
     assert not any(isinstance(each, RunInterrupted) for each in ledger.later(10 * 60_000).then(Tick()))
     ledger.view.timers.arm("r", 0)

@@ -14,6 +14,7 @@ from perdure.ledger import (
     Effect,
     Fact,
     ForgetStorage,
+    HostLost,
     StartAttempt,
     StopAgent,
     TellEnd,
@@ -134,6 +135,11 @@ def test_a_child_that_does_not_stop_in_time_is_said_to_run_on() -> None:
     assert (fact.reason, fact.child_still_running) == ("budget-exceeded", True)
 
 
+def hostless(ledger: Ledger) -> Ledger:
+    ledger.view.hosts.clear()
+    return ledger
+
+
 def test_a_run_without_a_place_is_given_up_without_a_teardown_to_wait_for() -> None:
     ledger = Ledger().given(asked(**DETACHED, max_budget_ms=100))
     began, interrupted = tick(ledger, 100)
@@ -143,7 +149,7 @@ def test_a_run_without_a_place_is_given_up_without_a_teardown_to_wait_for() -> N
 
 
 def test_a_lost_run_that_finds_no_place_is_interrupted_after_the_recovery_deadline() -> None:
-    ledger = Ledger().given(asked(), placed(), AttemptLost("r", 1, "its host died", 0))
+    ledger = hostless(Ledger()).given(asked(), placed(), AttemptLost("r", 1, "its host died", 0))
     assert tick(ledger, 299_999) == []
     (fact,) = tick(ledger, 1)
     assert isinstance(fact, RunInterrupted)
@@ -153,7 +159,7 @@ def test_a_lost_run_that_finds_no_place_is_interrupted_after_the_recovery_deadli
 
 def test_the_recovery_deadline_also_comes_if_the_parent_was_lost_too_and_has_asked_again() -> None:
     lost = AttemptLost("r", 1, "its host died", 0)
-    ledger = Ledger().given(asked(reattach_no_progress_ms=math.inf), placed(), begun(), lost).later(200_000)
+    ledger = hostless(Ledger()).given(asked(reattach_no_progress_ms=math.inf), placed(), begun(), lost).later(200_000)
     ledger.given(RunReattached("r", 2, 1))
     assert inspected(ledger.run())["waits_for_host"]
     assert inspected(ledger.run())["lost_by"] == "its host died"
@@ -162,6 +168,29 @@ def test_the_recovery_deadline_also_comes_if_the_parent_was_lost_too_and_has_ask
     assert isinstance(fact, RunInterrupted)
     assert (fact.reason, "its host died" in fact.error) == ("recovery-deadline", True)
     assert not inspected(ledger.run())["waits_for_host"]
+
+
+LOST: list[Fact] = [asked(), placed(), AttemptLost("r", 1, "its host died", 0)]
+LOST_WITH_ITS_PARENT: list[Fact] = [asked(), placed(), begun(), SIGNAL, *LOST[2:], RunReattached("r", 2, 1)]
+LOST_DETACHED: list[Fact] = [asked(**DETACHED, no_progress_budget_ms=120_000), placed(), begun(), SIGNAL, *LOST[2:]]
+
+
+@pytest.mark.parametrize(
+    ("facts", "patience_ms"), [(LOST, 300_000), (LOST_WITH_ITS_PARENT, 120_000), (LOST_DETACHED, 120_000)]
+)
+def test_who_waits_in_line_for_hosts_that_are_up_has_all_its_patience_from_when_the_last_of_them_goes(
+    facts: list[Fact], patience_ms: int
+) -> None:
+    ledger = Ledger().given(*facts)
+    ledger.view.timers.arm("r", NOW_MS)
+    for _ in range(5):
+        assert tick(ledger, patience_ms) == []
+        assert ledger.view.timers.next_at_ms == ledger.now_ms + patience_ms, "it is not looked at all the time"
+    ledger.when(HostLost("h1", "killed"))
+    assert tick(ledger, 60_000) == []
+    ledger.when(HostLost("h2", "killed"))
+    assert tick(ledger, patience_ms - 1) == []
+    assert len(tick(ledger, 1)) >= 1
 
 
 def test_silence_is_not_held_against_a_child_while_no_supervisor_heard_it() -> None:
@@ -184,6 +213,8 @@ def test_coming_up_stopping_and_finding_a_place_have_all_their_time_after_a_boot
     facts: list[Fact], patience_ms: int, kind: type[Fact]
 ) -> None:
     ledger = Ledger().given(*facts)
+    if facts is PLACELESS:
+        hostless(ledger)
     ledger.view.awake_at_ms = NOW_MS + 10_000
     ledger.view.timers.arm("r", NOW_MS)
     assert tick(ledger, 10_000 + patience_ms - 1) == []
@@ -208,6 +239,8 @@ def test_a_leap_of_the_ledgers_time_is_no_time_that_passed(
     facts: list[Fact], patience_ms: int, then: type[Fact]
 ) -> None:
     ledger = Ledger().given(*facts)
+    if facts is PLACELESS:
+        hostless(ledger)
     ledger.view.timers.arm("r", NOW_MS + patience_ms)
     assert [tick(ledger, 100), seated(ledger)] == [[], []]
     ledger.view.leaps = (Leap(ledger.now_ms, 86_400_000),)
@@ -329,15 +362,28 @@ def test_a_run_whose_host_died_twice_is_placed_alone() -> None:
     assert ledger.view.hosts["h2"].exclusive
 
 
-def test_a_batch_whose_hosts_died_twice_is_packed_again() -> None:
-    batch = [f"r{number}" for number in range(9)]
-    ledger = Ledger(Limits(hosts_max=2)).given(*map(asked, batch))
-    for attempt in (1, 2):
-        for number, run_id in enumerate(batch):
-            incarnation = attempt * 10 + number
-            ledger.given(placed(run_id, attempt, incarnation), AttemptLost(run_id, attempt, "the machine died", 0))
+def bereaved_batch(most: int, losses: int) -> Ledger:
+    """Nine runs that were lost together, so many times."""
+    ledger = Ledger(Limits(hosts_max=2, attempts_max=most)).given(*(asked(f"r{number}") for number in range(9)))
+    for attempt in range(1, losses + 1):
+        for number in range(9):
+            lost = AttemptLost(f"r{number}", attempt, "the machine died", 0)
+            ledger.given(placed(f"r{number}", attempt, attempt * 10 + number), lost)
     tick(ledger, 0)
-    assert [fact[0] for fact in seated(ledger)] == batch
+    return ledger
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 5])
+def test_each_of_a_batch_whose_hosts_die_is_alone_for_its_last_attempt(most: int) -> None:
+    ledger = bereaved_batch(most, max(1, most - 1))
+    assert len(seated(ledger)) == 2, "the others wait until there is such a host for them"
+    assert all(host.exclusive and len(host.tenants) == 1 for host in ledger.view.hosts.values())
+    assert [is_exclusive(ledger.view, host, ledger.limits) for host in ledger.view.hosts.values()] == [True, True]
+
+
+def test_a_batch_whose_hosts_died_twice_is_packed_again() -> None:
+    ledger = bereaved_batch(5, 2)
+    assert [fact[0] for fact in seated(ledger)] == [f"r{number}" for number in range(9)]
     assert not any(host.exclusive for host in ledger.view.hosts.values())
 
 

@@ -1,4 +1,4 @@
-"""An agent whose other work kills its process: it is alone before it costs its neighbours more than a few attempts."""
+"""An agent that kills its process: it is alone before it costs its neighbours more than a few attempts, and no run its last one."""
 
 from __future__ import annotations
 
@@ -8,11 +8,22 @@ from typing import Any
 
 import pytest
 
-from perdure.actors import KillPoint
+from perdure.actors import Agent, KillPoint
+from tests.actors.cast import Sleeper
 from tests.actors.fiber_cast import Jobs
 from tests.kit import ROOMY, Stage, address, play
 
 LIMITS = replace(ROOMY, hosts_max=2)
+
+
+class TwoAtATime(Agent):
+    """Waits for so many children that take 100 s each."""
+
+    max_concurrent_agent_tools = 2
+
+    async def run(self, input: int) -> None:
+        found = await self.run_agent_tools((Sleeper, 100_000) for _ in range(input))
+        assert {each.status for each in found} == {"completed"}
 
 
 class Poison:
@@ -84,3 +95,33 @@ def test_the_death_of_a_crowded_host_isolates_nobody() -> None:
         assert max(len(host.tenants) for host in stage.view.hosts.values()) >= 10
 
     play(story, limits=LIMITS)
+
+
+def test_runs_beside_those_that_kill_their_process_all_complete() -> None:
+    def kill(_stage: Stage, _process: str, point: KillPoint, detail: str) -> bool:
+        return point is KillPoint.BEFORE_RUN and detail.endswith("7")
+
+    async def story(stage: Stage) -> None:
+        told = await asyncio.gather(*(stage.client.run(Sleeper, 1_000, run_id=f"r{number}") for number in range(60)))
+        assert {each.run_id for each in told if each.status != "completed"} == {
+            f"r{ten}7" for ten in ("", *range(1, 6))
+        }
+
+    play(story, limits=LIMITS, kill_when=kill)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_runs_that_wait_long_for_those_before_them_are_not_given_up_when_their_hosts_and_their_parent_died(
+    packed: bool,
+) -> None:
+    async def story(stage: Stage) -> None:
+        if packed:
+            asked = [asyncio.ensure_future(stage.client.run(TwoAtATime, 12, run_id="parent"))]
+        else:
+            asked = [asyncio.ensure_future(stage.client.run(Sleeper, 100_000, run_id=f"r{n}")) for n in range(12)]
+        await asyncio.sleep(30)
+        for host in list(stage.view.hosts):
+            stage.simulation.kill(host)
+        assert {each.status for each in await asyncio.gather(*asked)} == {"completed"}
+
+    play(story, limits=replace(LIMITS, pack_max=1000 if packed else 1))
