@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 
 class LeapingLoop(asyncio.AbstractEventLoop):
@@ -20,7 +19,7 @@ class LeapingLoop(asyncio.AbstractEventLoop):
 
     leapt_s: float
 
-    def upkeep_later(self, delay_s: float, callback: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
+    def upkeep_later(self, delay_s: float, callback: Callable[..., object], *args: object) -> asyncio.TimerHandle:
         """`call_later`, counted without leaps."""
         raise NotImplementedError
 

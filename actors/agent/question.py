@@ -8,6 +8,7 @@ from perdure.actors.agent.agent import Agent
 from perdure.actors.code.schema import Shape
 from perdure.actors.life.asks import found_type, told_of, wanted_of
 from perdure.actors.life.run_context import RunContext
+from perdure.policies import JsonObject
 
 
 class Question(Agent):
@@ -23,7 +24,7 @@ class Question(Agent):
         told = told_of(await run.hear(wanted, asked.get("note", "")))
         return {"question": wanted.question, "type": kind, **told}
 
-    def get_agent_tool_summary(self, told: dict[str, Any], run: RunContext) -> str:
+    def get_agent_tool_summary(self, told: JsonObject, run: RunContext) -> str:
         if not told["answered"]:
             return "nobody answered"
         said = super().get_agent_tool_summary(told["value"], run)

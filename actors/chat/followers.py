@@ -274,7 +274,7 @@ async def regenerate_and_follow(caller: Caller, callback: object = None, **optio
 
 
 async def submit(caller: Caller, messages: Messages, **options: Unpack[TurnOptions]) -> dict[str, Any]:
-    told: dict[str, Any] = await _accept("submission", caller, messages, options)
+    told: JsonObject = await _accept("submission", caller, messages, options)
     return told
 
 

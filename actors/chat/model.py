@@ -136,7 +136,7 @@ def _found(name: str, key: str | None, client: httpx2.AsyncClient) -> Model:
     return found
 
 
-def _provider(name: str, key: str | None, client: httpx2.AsyncClient) -> Provider[Any]:
+def _provider(name: str, key: str | None, client: httpx2.AsyncClient) -> Provider[object]:
     # Its key is struck out of all that is written.
     from pydantic_ai.providers import infer_provider, infer_provider_class  # noqa: PLC0415 - as above
     from pydantic_ai.providers.gateway import gateway_provider  # noqa: PLC0415 - as above

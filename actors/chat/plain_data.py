@@ -14,6 +14,7 @@ import math
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from types import ModuleType
 from typing import Any, TypeVar, cast
 
 from pydantic_core import to_json, to_jsonable_python
@@ -56,7 +57,7 @@ def checked_plain(field: str, value: object, depth: int = 0) -> Any:
     raise BadRequest(field, _no_data(value))
 
 
-def plain_output(field: str, value: object) -> Any:
+def plain_output(field: str, value: object) -> object:
     """What an author's code gave, as JSON-like data: of models, dataclasses, dates and the like what pydantic makes of them. Raises
     `BadRequest` for what it does not know."""
 
@@ -118,7 +119,7 @@ def _mended(value: object) -> object:
 
 def in_parts(value: object) -> tuple[object, OurMetadata]:
     """What a tool returned, with parts in place of the library's files, and what there is beside it for the model."""
-    lib: Any = sys.modules.get("pydantic_ai.messages")  # without its module there is nothing of the library
+    lib = sys.modules.get("pydantic_ai.messages")  # without its module there is nothing of the library
     if lib is None:
         return value, {}
     about: OurMetadata = {}
@@ -136,11 +137,11 @@ def in_parts(value: object) -> tuple[object, OurMetadata]:
     return value, about
 
 
-def _is_file(value: object, lib: Any) -> bool:
+def _is_file(value: object, lib: ModuleType) -> bool:
     return isinstance(value, lib.BinaryContent | lib.FileUrl)
 
 
-def _told_as(said: Any, lib: Any) -> Iterator[Part]:
+def _told_as(said: object, lib: ModuleType) -> Iterator[Part]:
     if _is_file(said, lib):
         yield _file(said)
     elif isinstance(said, lib.TextContent):

@@ -127,7 +127,7 @@ class Play:
             if outcome is not None:
                 return outcome
 
-    async def _by_library(self, library: LibraryAgent[Any, Any]) -> TurnOutcome:
+    async def _by_library(self, library: LibraryAgent[object, object]) -> TurnOutcome:
         while True:
             model = await self._state.model()
             ask, read = partial(self._request_of_library, model), partial(self._read, self.live)
@@ -286,7 +286,7 @@ class _LibraryTurn:
         state: ConversationState,
         live: LiveTurn,
         history: History,
-        library: LibraryAgent[Any, Any],
+        library: LibraryAgent[object, object],
         model: Model,
         ask: Callable[[Source], Awaitable[TurnOutcome | None]],
         read: Callable[[], None],
@@ -440,7 +440,7 @@ class _LibraryTurn:
 
     # calls
 
-    async def call(self, call_id: str, at: int | None, tool: ToolsetTool[Any]) -> object:
+    async def call(self, call_id: str, at: int | None, tool: ToolsetTool[object]) -> object:
         # The result of its run, or the same told again.
         from pydantic_ai.exceptions import ToolFailed  # noqa: PLC0415 - as above
         from pydantic_ai.messages import ToolReturn  # noqa: PLC0415 - as above
@@ -475,7 +475,7 @@ class _LibraryTurn:
                 words = part.model_response_str() if part.part_kind == "tool-return" else part.model_response()
                 self._live.stream.add({"type": "tool-output-error", "toolCallId": call_id, "errorText": words})
 
-    def refused(self, toolset: AbstractToolset[Any], problem: Exception) -> None:
+    def refused(self, toolset: AbstractToolset[object], problem: Exception) -> None:
         self._tenant.trouble(f"opening the toolset {toolset.label}", problem)
 
 
@@ -532,7 +532,7 @@ def _recorded(model: Model, turn: _LibraryTurn) -> Model:
             messages: list[ModelMessage],
             model_settings: ModelSettings | None,
             model_request_parameters: ModelRequestParameters,
-            run_context: RunContext[Any] | None = None,
+            run_context: RunContext[object] | None = None,
         ) -> AsyncGenerator[StreamedResponse]:
             response = await turn.request(messages, model_settings, model_request_parameters)
             yield CompletedStreamedResponse(
@@ -542,12 +542,12 @@ def _recorded(model: Model, turn: _LibraryTurn) -> Model:
     return Recorded(model)
 
 
-def _wrapped(toolset: AbstractToolset[Any], turn: _LibraryTurn, at: int | None) -> AbstractToolset[Any]:
+def _wrapped(toolset: AbstractToolset[object], turn: _LibraryTurn, at: int | None) -> AbstractToolset[object]:
     # A toolset whose calls are the turn's. `at` is its place among the toolsets of the class, None for what the client brought.
     from pydantic_ai.toolsets import WrapperToolset  # noqa: PLC0415 - as above
 
     @dataclass
-    class Wrapped(WrapperToolset[Any]):
+    class Wrapped(WrapperToolset[object]):
         is_open: bool = False
 
         async def __aenter__(self) -> Self:
@@ -560,15 +560,15 @@ def _wrapped(toolset: AbstractToolset[Any], turn: _LibraryTurn, at: int | None) 
         async def __aexit__(self, *args: object) -> bool | None:
             return await self.wrapped.__aexit__(*args) if self.is_open else None
 
-        async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
+        async def get_tools(self, ctx: RunContext[object]) -> dict[str, ToolsetTool[object]]:
             if not self.is_open:
                 return {}
             found = await self.wrapped.get_tools(with_owners(ctx, self.wrapped))
             return {name: replace(each, tool_def=_called_by_us(each.tool_def)) for name, each in found.items()}
 
         async def call_tool(
-            self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
-        ) -> Any:
+            self, name: str, tool_args: dict[str, object], ctx: RunContext[object], tool: ToolsetTool[object]
+        ) -> object:
             assert ctx.tool_call_id is not None
             declared = await self.wrapped.get_tools(with_owners(ctx, self.wrapped))
             return await turn.call(ctx.tool_call_id, at, declared.get(name, tool))
@@ -581,7 +581,7 @@ def _called_by_us(definition: ToolDefinition) -> ToolDefinition:
     return replace(definition, kind="function") if definition.kind in ("external", "unapproved") else definition
 
 
-def _of_client(tools: Sequence[Tool]) -> AbstractToolset[Any]:
+def _of_client(tools: Sequence[Tool]) -> AbstractToolset[object]:
     from pydantic_ai import ToolDefinition  # noqa: PLC0415 - as above
     from pydantic_ai.toolsets import ExternalToolset  # noqa: PLC0415 - as above
 

@@ -75,12 +75,12 @@ class ToolInput:
     """The input of one tool."""
 
     def __init__(
-        self, adapter: Callable[[], TypeAdapter[Any]], names: tuple[str, ...], texts: Callable[[], dict[str, str]]
+        self, adapter: Callable[[], TypeAdapter[object]], names: tuple[str, ...], texts: Callable[[], dict[str, str]]
     ) -> None:
         self._make_adapter, self._names, self._texts = adapter, names, texts
 
     @cached_property
-    def _adapter(self) -> TypeAdapter[Any]:
+    def _adapter(self) -> TypeAdapter[object]:
         try:
             return self._make_adapter()
         except (PydanticUserError, TypeError, NameError) as problem:
@@ -132,7 +132,7 @@ def intake_of(function: Callable[..., object], agent_class: type | None = None, 
         if each.kind not in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY):
             raise BadRequest("parameters", f"{each} has no name to be filled in by")
 
-    def adapter() -> TypeAdapter[Any]:
+    def adapter() -> TypeAdapter[object]:
         fields = {
             f"field_{at}": (of.hint(name), _field(name, each.default))
             for at, (name, each) in enumerate(parameters.items())
@@ -213,7 +213,7 @@ def is_object(annotation: object) -> bool:
     return bool(_at_top(schema).get("type") == "object")
 
 
-def _plainly(annotation: Any) -> TypeAdapter[Any]:
+def _plainly(annotation: Any) -> TypeAdapter[object]:
     inner = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
     return TypeAdapter(dict[str, Any] if inner is dict else annotation)
 

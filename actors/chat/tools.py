@@ -170,7 +170,7 @@ class Tool:
     agent_class: type[Agent] | None = None
     detached: bool | Detached = False
     display: JsonObject | None = None
-    output: TypeAdapter[Any] | None = None
+    output: TypeAdapter[object] | None = None
     wrapped_as: str | None = None
     call: Callable[[object, ToolContext | None], object] | None = None
     placement: Placement | None = None
@@ -299,7 +299,7 @@ class ToolOptions(TypedDict, total=False):
     accelerator_type: str | None
     label_selector: Mapping[str, str]
     resources: Mapping[str, float]
-    runtime_env: Mapping[str, Any]
+    runtime_env: Mapping[str, object]
 
 
 @overload
@@ -550,9 +550,9 @@ def agent_tool(
     )
 
 
-def _output_adapter(annotation: Any) -> TypeAdapter[Any]:
+def _output_adapter(annotation: Any) -> TypeAdapter[object]:
     try:
-        adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+        adapter: TypeAdapter[object] = TypeAdapter(annotation)
         adapter.rebuild(raise_errors=True)
     except (PydanticUserError, NameError) as problem:
         raise BadRequest("output", f"{annotation!r:.200} is no type that can be checked: {problem}") from problem

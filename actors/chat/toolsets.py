@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pydantic_ai import RunContext, ToolDefinition
     from pydantic_ai.toolsets import AbstractToolset
 
-    Toolsets = Sequence[AbstractToolset[Any]]
+    Toolsets = Sequence[AbstractToolset[object]]
 
 LIBRARY = "library"
 
@@ -90,7 +90,7 @@ async def listed(
     return found
 
 
-async def _definitions(agent_class: type[HasToolsets], toolset: AbstractToolset[Any]) -> list[ToolDefinition]:
+async def _definitions(agent_class: type[HasToolsets], toolset: AbstractToolset[object]) -> list[ToolDefinition]:
     async with toolset:
         context = with_owners(await _context(agent_class), toolset)
         return [each.tool_def for each in (await toolset.get_tools(context)).values()]
@@ -174,7 +174,7 @@ async def deps_of(author: HasDeps | type[HasDeps]) -> object:
 
 async def _context(
     agent_class: type[HasToolsets], name: str | None = None, call: ToolContext | None = None
-) -> RunContext[Any]:
+) -> RunContext[object]:
     # The conversation is not in it: the call may be in another process.
     from pydantic_ai import RunContext  # noqa: PLC0415 - loaded where a chat has toolsets
     from pydantic_ai.models.test import TestModel  # noqa: PLC0415 - stands for the model, which is not asked here
@@ -187,7 +187,7 @@ async def _context(
     return RunContext(deps=deps, model=TestModel(), usage=RunUsage(), tool_name=name, **told)
 
 
-def with_owners(context: RunContext[Any], toolset: AbstractToolset[Any]) -> RunContext[Any]:
+def with_owners(context: RunContext[object], toolset: AbstractToolset[object]) -> RunContext[object]:
     # Without the capabilities that bring its tools the library does not tell of them.
     owners: list[Any] = []
     toolset.apply(lambda each: owners.append(getattr(each, "capability", None)))

@@ -227,6 +227,6 @@ def by_type(rows: Sequence[Mapping[str, Any]], code_dir: Path, only: str | None)
     return sorted(chosen, key=itemgetter("agent_type"))
 
 
-def _at_rest(name: str, code: Mapping[str, Any]) -> dict[str, Any]:
-    nothing: dict[str, Any] = {key: [] if isinstance(value, list) else 0 for key, value in code.items()}
+def _at_rest(name: str, code: Mapping[str, object]) -> dict[str, object]:
+    nothing: dict[str, object] = {key: [] if isinstance(value, list) else 0 for key, value in code.items()}
     return {**nothing, "agent_type": name, "newest": code["newest"], "since_at_ms": code["since_at_ms"]}

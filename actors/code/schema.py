@@ -130,10 +130,10 @@ class _Way(Protocol):
 
     def take(self, value: Any) -> list[object]: ...
 
-    def make(self, shown: Any, more: dict[str, Any] = ..., /) -> object: ...
+    def make(self, shown: Any, more: dict[str, object] = ..., /) -> object: ...
 
 
-_NOTHING: dict[str, Any] = {}
+_NOTHING: dict[str, object] = {}
 
 
 class _Model:
@@ -327,7 +327,7 @@ def _within(hint: object) -> Iterator[object]:
 
 def _named_in(schema: object) -> Iterator[type]:
     # Here pydantic has found all that annotations only named.
-    waiting: list[Any] = [schema]
+    waiting = [schema]
     for each in waiting:  # grows while it is walked
         if isinstance(each, dict):
             kind = each.get("cls", each.get("function") if each.get("type") == "call" else None)

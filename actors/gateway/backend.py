@@ -91,7 +91,7 @@ class Backend:
     async def client(self) -> Client:
         return await self._connection.client()
 
-    async def ask(self, name: str, *args: Plain) -> Plain:
+    async def ask(self, name: str, *args: object) -> Plain:
         # This asks the supervisor; see `Client.ask`.
         return await (await self.client()).ask(name, *args)
 

@@ -71,7 +71,7 @@ from perdure.ledger import (
     unpack,
     unpack_value,
 )
-from perdure.policies import Answerer, Limits, duration_ms
+from perdure.policies import Answerer, JsonObject, Limits, duration_ms
 
 PEOPLE_MAX: Final = 100
 ANSWER_TO: Final = "answer to "
@@ -92,7 +92,7 @@ class AskOptions(TypedDict, total=False):
     to: Addressees
     args: Mapping[str, object] | None
     expires: float | timedelta | None
-    otherwise: Any
+    otherwise: object
     people: int
     self_answer: bool
 
@@ -286,7 +286,7 @@ def wanted_answer(
     )
 
 
-def shown_by(via: object, to: Sequence[tuple[str, float]]) -> Callable[[Fields], object] | None:
+def shown_by(via: object, to: Sequence[tuple[str, float]]) -> Callable[[JsonObject], object] | None:
     """What tells the agent of a handle of a question that is open, for whoever that shows it to. Raises `BadRequest`."""
     if via is None:
         return None
@@ -425,7 +425,7 @@ class Answering(NamedTuple):
     args: object = None
     digest: str | None = None
 
-    async def give(self, supervisor: SupervisorClient, limits: Limits) -> Fields:
+    async def give(self, supervisor: SupervisorClient, limits: Limits) -> JsonObject:
         """Have it count, durably, and return the question as it stands then. Raises what says why it does not count."""
         said = self.said(limits)
         if is_call_ask(self.ask_id):
@@ -448,7 +448,7 @@ class Answering(NamedTuple):
             None if self.args is None else pack_value("args", as_json("args", self.args), most),
         )
 
-    async def _given_to_agent(self, supervisor: SupervisorClient, said: AnswerAsk) -> Fields:
+    async def _given_to_agent(self, supervisor: SupervisorClient, said: AnswerAsk) -> JsonObject:
         # As if by the agent itself: who may answer is decided by the question, and by no hook of its ancestors.
         agent, home = cast("list[Any]", await supervisor.ask(question_of("answers_to", self.ask_id)))
         args = [Kept(pack_value("ask_id", self.ask_id)), Kept(pack_value("said", pack([*said])))]

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from perdure.actors.code.author_call import in_time, in_words, name_of_method, sendable, traced, tried, tried_now
 from perdure.actors.code.naming import load_function
@@ -317,7 +317,7 @@ async def _undone(life: Life, run: RunContext, key: str, record: StepRecord) -> 
     await life.call(_found(life, "undo", record.undo), value)
 
 
-def _found(life: Life, field: str, reference: list[Any]) -> Callable[..., object]:
+def _found(life: Life, field: str, reference: Sequence[object]) -> Callable[..., object]:
     kind, name, bound = reference
     arguments, keywords = taken_out(bound)
     method = name_of_method(life.agent, field, name) if kind == "method" else ""

@@ -274,17 +274,17 @@ class Dispatch:
             cleared += len(found)
 
 
-async def _first_refusal(futures: Sequence[asyncio.Future[Plain]]) -> None:
+async def _first_refusal(futures: Sequence[asyncio.Future[object]]) -> None:
     for future in futures:
         if future.done():
             await future  # raises what it was refused with
 
 
-def _has_result(future: asyncio.Future[Plain]) -> bool:
+def _has_result(future: asyncio.Future[object]) -> bool:
     return future.done() and not future.cancelled() and future.exception() is None
 
 
-def _note(finished: asyncio.Queue[int], at: int, _future: asyncio.Future[Plain]) -> None:
+def _note(finished: asyncio.Queue[int], at: int, _future: asyncio.Future[object]) -> None:
     finished.put_nowait(at)
 
 

@@ -234,7 +234,7 @@ class Life:
     @overload
     async def call(self, method: Callable[..., T], *args: object, **kwargs: object) -> T: ...
 
-    async def call(self, method: Callable[..., Any], *args: object, **kwargs: object) -> object:
+    async def call(self, method: Callable[..., object], *args: object, **kwargs: object) -> object:
         """Call an author's method: async ones on the loop, sync ones on a worker thread. What it raises that is no `Exception` is raised as
         one (`tasks.as_failure`)."""
         return await self._called(self.threads.run, method, args, kwargs)

@@ -9,7 +9,7 @@ the log and `on_error`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -125,7 +125,7 @@ class Outbox:
         recipient, method, body, home, standalone = TellContent(*letter)
         return Tell(mail_id, recipient, sender, method, body, home, epoch, standalone)
 
-    async def _done(self, number: int, message: Tell | Send | Forget, answer: asyncio.Future[Plain]) -> None:
+    async def _done(self, number: int, message: Tell | Send | Forget, answer: asyncio.Future[object]) -> None:
         life = self._life
         _, problem = await tried(life.services.supervisor.answer_when_free(answer, message))
         if isinstance(problem, BadRequest):
@@ -186,7 +186,7 @@ def _doing(message: Tell | Send | Forget) -> str:
     return f"deleting {message.agent_id}"
 
 
-async def _answers(asked: list[asyncio.Future[Plain]]) -> list[BaseException | None]:
+async def _answers(asked: Sequence[asyncio.Future[object]]) -> list[BaseException | None]:
     # Thousands are answered together, so mostly there is one to wait for.
     try:
         for each in asked:

@@ -56,12 +56,12 @@ from perdure.ledger import (
     unpack,
     unpack_value,
 )
-from perdure.policies import StepRecord, TraceContext
+from perdure.policies import JsonObject, StepRecord, TraceContext
 
 STASH = "\x00stash"
 ASKED = "\x00ask"
 SHOWN = "\x00shown\x00"
-Show = Callable[[Fields], object]
+Show = Callable[[JsonObject], object]
 """Tells an agent of a question that is open."""
 PIECES_S = 0.002  # pieces of a stream that come within it are reported together
 

@@ -608,9 +608,9 @@ def _awaits_one_of(task: asyncio.Task[object], ours: set[asyncio.Task[object]]) 
 _WAIT: Final[Callable[..., Pending[object]]] = vars(asyncio.tasks)["_wait"]
 
 
-def _calls(task: asyncio.Task[object]) -> list[Any]:
+def _calls(task: asyncio.Task[object]) -> list[object]:
     # They await each other, the innermost last.
-    calls: list[Any] = [task.get_coro()]
+    calls: list[object] = [task.get_coro()]
     while isinstance(below := getattr(calls[-1], "cr_await", None), Coroutine):
         calls.append(below)
     return calls

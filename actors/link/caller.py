@@ -32,12 +32,12 @@ Home = Callable[[type], HostNeeds]
 class Address(NamedTuple):
     """Whom a call is for: the class, by which it is typed, the agent's address, and what its root's class says (`ledger.addressing`)."""
 
-    agent_class: Any
+    agent_class: type
     agent_id: str
     standalone: Standalone
 
     @classmethod
-    def of(cls, agent_class: Any, name: str, code_dir: Path | None = None) -> Address:
+    def of(cls, agent_class: type, name: str, code_dir: Path | None = None) -> Address:
         return cls(agent_class, agent_id(type_name(agent_class, code_dir), name), standalone_of(agent_class))
 
 
@@ -67,7 +67,7 @@ class AgentCaller:
         code_dir: Path | None,
         home: Home,
         *,
-        ready: Callable[[Any], Awaitable[None]] | None = None,
+        ready: Callable[[type], Awaitable[None]] | None = None,
         sender: str = "",
     ) -> None:
         self.supervisor, self.dice, self.threads = supervisor, dice, threads
@@ -129,7 +129,7 @@ class AgentCaller:
         return cast("bytes", await self.supervisor.ask(call))
 
     def encoded(
-        self, agent_class: Any, method: str, args: tuple[object, ...], kwargs: dict[str, object]
+        self, agent_class: type, method: str, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> tuple[bytes, Shape, bool]:
         """The arguments of a call, checked; the shape of its answer; and whether it may be repeated."""
         function = getattr(agent_class, method, None)

@@ -55,7 +55,7 @@ log = logging.getLogger("perdure.link")
 @dataclass(eq=False, slots=True)
 class _Wish:
     request: Request
-    answer: asyncio.Future[Plain]
+    answer: asyncio.Future[object]
     tries: int = 1
 
 
@@ -68,7 +68,7 @@ class SupervisorClient:
         self._dice, self._tasks = dice, tasks
         self._wishes: dict[str, list[_Wish]] = {}
         self._exists: dict[str, str] = {}
-        self._asks: dict[str, tuple[Ask, asyncio.Future[Plain]]] = {}
+        self._asks: dict[str, tuple[Ask, asyncio.Future[object]]] = {}
         self._refusal: BaseException | None = None
 
     def refuse(self, problem: BaseException) -> None:
@@ -98,7 +98,7 @@ class SupervisorClient:
         """Ask for a run: the future of its end, or for a detached one of its acceptance."""
         return self.begin_many([request])[0]
 
-    def begin_many(self, requests: list[Request]) -> list[asyncio.Future[Plain]]:
+    def begin_many(self, requests: list[Request]) -> list[asyncio.Future[object]]:
         """Ask for many runs in one go; the detached ones among them are accepted together.
 
         While a run that had one of the ids before is still being cleared, that one is asked for again and again.
@@ -146,16 +146,16 @@ class SupervisorClient:
             if wish in self._wishes.get(run_id, ()) and not wish.answer.done():  # it was not refused meanwhile
                 wish.answer.set_result(status)
 
-    async def ask(self, question: Question) -> Plain:
+    async def ask(self, question: Question) -> object:
         """Ask a question and wait for its answer. Raises the `PerdureError` with which it was refused."""
         return await self.question(question)
 
-    async def ask_when_free(self, question: Question) -> Plain:
+    async def ask_when_free(self, question: Question) -> object:
         """Like `ask`, again and again while the agent that it is about is being deleted."""
         return await self.answer_when_free(self.question(question), question)
 
     # Like `ask_when_free`, for a question that was asked already: the supervisor has heard it before whatever is said from now on.
-    async def answer_when_free(self, answer: asyncio.Future[Plain], question: Question) -> Plain:
+    async def answer_when_free(self, answer: asyncio.Future[object], question: Question) -> object:
         tries = 1
         while True:
             try:

@@ -55,7 +55,7 @@ class PeerFrame(NamedTuple):
     epoch: int
     ack: int
     first: int
-    messages: Sequence[Sequence[Plain]]
+    messages: Sequence[Sequence[object]]
     hold: bool
     rewind: bool
     protocol: str
@@ -68,7 +68,7 @@ class SupervisorFrame(NamedTuple):
     session: int
     ack: int
     first: int
-    messages: Sequence[Sequence[Plain]]
+    messages: Sequence[Sequence[object]]
     missed: bool
     seq: int
 
@@ -198,7 +198,7 @@ def _column(values: tuple[object, ...]) -> tuple[object, ...]:
 
 
 def _refusal(message: Message, problem: Exception) -> BadRequest:
-    said: Any = message.question if isinstance(message, Ask) else message
+    said = message.question if isinstance(message, Ask) else message
     fields: dict[str, object] = said._asdict()
     within = {name: each for value in fields.values() if isinstance(value, dict) for name, each in value.items()}
     bad = (text_of(name) for name, each in {**within, **fields}.items() if tried_now(partial(pack, each))[1])
@@ -206,7 +206,7 @@ def _refusal(message: Message, problem: Exception) -> BadRequest:
     return BadRequest(blamed, f"cannot be sent to another process: {words_of(problem)}")
 
 
-def frame_of(said: Any, bodies: Sequence[bytes], field: str = "messages") -> bytes:
+def frame_of(said: NamedTuple, bodies: Sequence[bytes], field: str = "messages") -> bytes:
     at = said._fields.index(field)
     head, tail = map(pack, said[:at]), map(pack, said[at + 1 :])
     return b"".join([_array(len(said)), *head, _array(len(bodies)), *bodies, *tail])
@@ -360,7 +360,7 @@ def _attributes(problem: BaseException) -> Iterator[tuple[str, object]]:
 _GUESSED: Final = {NameError, AttributeError}
 
 
-def _slots(kind: type[BaseException]) -> dict[str, Any]:
+def _slots(kind: type[BaseException]) -> dict[str, MemberDescriptorType | GetSetDescriptorType]:
     """Where its classes keep what is in no dictionary, such as the `errno` of an `OSError`. None of it is an author's code."""
     own_slots = (vars(each) for each in kind.__mro__ if each not in _GUESSED and each not in BaseExceptionGroup.__mro__)
     slots = (item for each in own_slots for item in each.items() if isinstance(item[1], _SLOT))
@@ -440,7 +440,7 @@ class RemoteError(PerdureError):
     def __str__(self) -> str:
         return f"{self.kind}: {self.words}"
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         told = (self.kind, self.words, [self.place, *self.bases])
         return remote_error, (*told, [each.__reduce__()[1] for each in self.members], _data_of(self))
 
@@ -470,7 +470,10 @@ def remote_error(
     return made
 
 
-def _known_as(places: Sequence[str], told: tuple[Any, ...]) -> RemoteError:
+_Told = tuple[str, str, str, list[RemoteError], list[str]]  # what its `__init__` takes
+
+
+def _known_as(places: Sequence[str], told: _Told) -> RemoteError:
     # Of its own class, and of what that is a kind of: where its own is not known here, or can have no subclass.
     *_, held, _ = told
     bare = RemoteErrorGroup if held else RemoteError
@@ -487,7 +490,7 @@ def _known_as(places: Sequence[str], told: tuple[Any, ...]) -> RemoteError:
 _UNFIT: Final = (RemoteError, StopIteration)  # the latter cannot be raised in a coroutine that waits
 
 
-def _made(made_as: type[RemoteError], told: tuple[Any, ...]) -> RemoteError:
+def _made(made_as: type[RemoteError], told: _Told) -> RemoteError:
     # By Python's own `__new__`, for an author's may take other arguments.
     solid: Any = made_as
     _, words, _, held, _ = told
@@ -498,7 +501,7 @@ def _made(made_as: type[RemoteError], told: tuple[Any, ...]) -> RemoteError:
     return made
 
 
-def _made_of(parent: Any, known: Any, told: tuple[Any, ...]) -> RemoteError:
+def _made_of(parent: Any, known: Any, told: _Told) -> RemoteError:
     return _made(_remote_kind(parent, known), told)
 
 

@@ -75,10 +75,10 @@ class Form(NamedTuple):
     required: list[str]
     words: str = ""
     is_answer: bool = False
-    choices: Mapping[str, Any] | None = None
+    choices: Mapping[str, object] | None = None
     is_json: bool = False
 
-    def value(self, content: Mapping[str, Any]) -> object:
+    def value(self, content: Mapping[str, object]) -> object:
         given = {name: each for name, each in content.items() if not name.startswith(ARGUMENT)}
         if self.is_answer:
             return given

@@ -244,7 +244,7 @@ class McpServer:
     ) -> types.InputRequiredResult | None:
         # Until the run has ended; or until it requires something that the client can be asked for only by the answer to its call.
         watching = awaited(self._report(ctx, who, again.run))
-        jobs: list[asyncio.Task[Any]] = [watching]
+        jobs: list[asyncio.Task[object]] = [watching]
         if takes_forms(ctx) and ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
             jobs.append(awaited(self._required(who, again, said)))
         elif takes_forms(ctx) and ctx.session.can_send_request:

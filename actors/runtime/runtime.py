@@ -503,7 +503,7 @@ class Runtime:
     def start(self, agent_class: type, input: object = None, **options: Unpack[ClientOptions]) -> RunHandle:
         """Begin a run and come back as soon as it is durable. The handle's `result()` waits for its end."""
 
-        def settle(asked: Callable[[Client], Pending[Any]]) -> object:
+        def settle(asked: Callable[[Client], Pending[object]]) -> object:
             return self._settle(asked(self.client))
 
         return cast("RunHandle", self._settle(self.client.start(agent_class, input, settle=settle, **options)))

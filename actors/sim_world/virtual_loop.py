@@ -263,7 +263,7 @@ def _line(coroutine: object) -> str:
 def _share_threads() -> None:
     theirs = AsyncIOBackend.run_sync_in_worker_thread
 
-    async def ours(func: Callable[..., object], args: tuple[Any, ...], **options: Any) -> object:
+    async def ours(func: Callable[..., object], args: tuple[object, ...], **options: Any) -> object:
         loop = asyncio.get_running_loop()
         if not isinstance(loop, VirtualLoop):
             return await theirs(func, args, **options)

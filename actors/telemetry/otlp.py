@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -236,7 +236,7 @@ class _Metrics(OTLPMetricExporter):
         self._complaints = _Complaints("metrics")
 
     def export(
-        self, metrics_data: MetricsData, timeout_millis: float | None = 10_000, **kwargs: Any
+        self, metrics_data: MetricsData, timeout_millis: float | None = 10_000, **kwargs: object
     ) -> MetricExportResult:
         result = super().export(metrics_data, timeout_millis, **kwargs)
         self._complaints.heard(1, is_taken=result is MetricExportResult.SUCCESS)
