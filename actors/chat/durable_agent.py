@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from perdure.actors.chat.chat_agent import ChatAgent
 from perdure.actors.chat.conversation_state import BOUNDS_OF_CHATS
 from perdure.actors.chat.play import is_overridden
+from perdure.actors.chat.toolsets import checked_toolsets
 from perdure.actors.chat.turn import TurnResult
 from perdure.actors.life.host_options import Checks
 from perdure.actors.life.run_context import RunContext
@@ -89,6 +90,12 @@ class DurableAgent(ChatAgent[Any]):
         _check(self.agent)
         found: LibraryAgent[Any, Any] = self.agent
         return found
+
+    @classmethod
+    def _perdure_check(cls) -> None:
+        super()._perdure_check()
+        if cls.agent is not None:
+            checked_toolsets(cls.agent.toolsets)
 
     @classmethod
     def _perdure_check_asked(cls) -> None:
