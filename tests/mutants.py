@@ -69,6 +69,8 @@ MUTANTS = (
            "test_what_the_client_executes_may_be_written_in_any_way"),
     Mutant("actors.chat.toolsets:checked_toolsets", "removed call", "_refuse_generators",
            "test_a_tool_that_yields_is_refused_by_its_name_within_a_toolset"),
+    Mutant("actors.code.name_effects:_Reader.visit_ExceptHandler", "never", "name",
+           "test_what_the_main_block_leaves_as_it_is_is_not_warned_of"),
     Mutant("actors.chat.play:is_overridden", "comparison", "_PLAYED library",
            "test_in_a_turn_the_same_agent_may_be_asked"),
     Mutant("actors.life.handle:Method._to", "removed call", "check_asked",
