@@ -73,6 +73,8 @@ MUTANTS = (
            "test_what_the_main_block_leaves_as_it_is_is_not_warned_of"),
     Mutant("actors.life.family:Family.children", "removed call", "check_class",
            "test_an_agent_is_refused_a_relative_with_types_in_brackets_in_the_same_words"),
+    Mutant("actors.event_stream:EventStream.__iter__", "always", "_begun",
+           "test_what_next_has_begun_a_loop_goes_on_with_and_it_is_left_with_its_stream"),
     Mutant("actors.chat.play:is_overridden", "comparison", "_PLAYED library",
            "test_in_a_turn_the_same_agent_may_be_asked"),
     Mutant("actors.life.handle:Method._to", "removed call", "check_asked",
