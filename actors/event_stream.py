@@ -42,33 +42,52 @@ class EventSource(NamedTuple, Generic[T]):
 
 
 class EventStream(Generic[T]):
-    """Every iteration starts at the requested number. That of a run ends with the run.
+    """Every iteration starts at the requested number, unless `next` has begun one: then that goes on. That of a run ends with the run.
 
     `begin` is called for each iteration.
     """
 
     def __init__(self, begin: Callable[[], EventSource[T]]) -> None:
         self._begin = begin
+        self._begun: Iterator[T] | None = None
+        self._begun_async: AsyncIterator[T] | None = None
 
     def __iter__(self) -> Iterator[T]:
-        stream, submit, is_open = self._begin()
-        reading = _Reading(stream)
-        try:
-            while (event := wait_for(submit(reading.next()))) is not _OVER:
-                yield cast("T", event)
-        finally:
-            if is_open():
-                wait_for(submit(reading.leave()))
+        return _each(self._begin) if self._begun is None else self._begun
 
-    async def __aiter__(self) -> AsyncGenerator[T, None]:
-        stream, submit, is_open = self._begin()
-        reading = _Reading(stream)
-        try:
-            while (event := await awaitable(submit(reading.next()))) is not _OVER:
-                yield cast("T", event)
-        finally:
-            if is_open():
-                await awaitable(submit(reading.leave()))
+    def __next__(self) -> T:
+        self._begun = iter(self)
+        return next(self._begun)
+
+    def __aiter__(self) -> AsyncIterator[T]:
+        return _each_async(self._begin) if self._begun_async is None else self._begun_async
+
+    def __anext__(self) -> Awaitable[T]:
+        self._begun_async = aiter(self)
+        return anext(self._begun_async)
+
+
+# They do not hold the stream, which holds those that `next` has begun: so these end as soon as it is let go.
+def _each(begin: Callable[[], EventSource[T]]) -> Iterator[T]:
+    stream, submit, is_open = begin()
+    reading = _Reading(stream)
+    try:
+        while (event := wait_for(submit(reading.next()))) is not _OVER:
+            yield cast("T", event)
+    finally:
+        if is_open():
+            wait_for(submit(reading.leave()))
+
+
+async def _each_async(begin: Callable[[], EventSource[T]]) -> AsyncGenerator[T, None]:
+    stream, submit, is_open = begin()
+    reading = _Reading(stream)
+    try:
+        while (event := await awaitable(submit(reading.next()))) is not _OVER:
+            yield cast("T", event)
+    finally:
+        if is_open():
+            await awaitable(submit(reading.leave()))
 
 
 # One iteration, on the client's loop. A cancelled wait there ends later, and `leave` waits for it.

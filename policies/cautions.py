@@ -123,13 +123,14 @@ def notice_of(failure: Failure, calls: Iterable[CallFacts]) -> Notice:
     uncertain = tuple(call for call in known if call.may_have_effects and call.stage is not CallStage.FINISHED)
     has_side_effects = any(call.may_have_effects for call in known)
     where = "the connection to the model provider" if failure.is_transport else "the model provider"
+    opening = f"The reply is incomplete, because {where} failed repeatedly ({failure.text})."
     if has_side_effects:
         text = (
-            f"The reply is incomplete, because {where} failed repeatedly. Actions of this turn have already been carried out: check "
+            f"{opening} Actions of this turn have already been carried out: check "
             "them before you ask for them again. Try again later, or with another model."
         )
     else:
-        text = f"The reply is incomplete, because {where} failed repeatedly. Try again later, or with another model."
+        text = f"{opening} Try again later, or with another model."
     return Notice(text, failure.text, has_side_effects, uncertain)
 
 

@@ -217,7 +217,7 @@ def main() -> None:
 
 def _play(output: tuple[TextIO, TextIO]) -> None:
     try:
-        app()
+        app(prog_name="perdure")  # also as `python -m perdure`
     except PerdureError as problem:
         print(f"perdure: {harmless(str(problem))}", file=sys.stderr)
         sys.exit(REFUSED)

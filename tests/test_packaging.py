@@ -18,7 +18,16 @@ from tests.tidy import FOLDERS, ROOT, sources
 pytestmark = pytest.mark.thorough
 
 ALL = "import perdure.cli, perdure.testing, perdure.messengers, perdure.gateway; from perdure import *; print(perdure.__file__)"
-SURFACE = {"__init__.py", "cli.py", "gateway.py", "lazy_names.py", "messengers.py", "py.typed", "testing.py"}
+SURFACE = {
+    "__init__.py",
+    "__main__.py",
+    "cli.py",
+    "gateway.py",
+    "lazy_names.py",
+    "messengers.py",
+    "py.typed",
+    "testing.py",
+}
 
 
 class Built(NamedTuple):

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from perdure.actors.chat.chat_agent import ChatAgent
 from perdure.actors.chat.conversation_state import BOUNDS_OF_CHATS
+from perdure.actors.chat.play import is_overridden
+from perdure.actors.chat.toolsets import checked_toolsets
 from perdure.actors.chat.turn import TurnResult
 from perdure.actors.life.host_options import Checks
 from perdure.actors.life.run_context import RunContext
@@ -88,6 +90,23 @@ class DurableAgent(ChatAgent[Any]):
         _check(self.agent)
         found: LibraryAgent[Any, Any] = self.agent
         return found
+
+    @classmethod
+    def _perdure_check(cls) -> None:
+        super()._perdure_check()
+        if cls.agent is not None:
+            checked_toolsets(cls.agent.toolsets)
+
+    @classmethod
+    def _perdure_check_asked(cls) -> None:
+        if cls.agent is None or not is_overridden(cls.agent):
+            return
+        name = cls.__name__
+        raise BadRequest(
+            "agent",
+            f"it is overridden here (`with agent.override(...)`), which the host that plays a turn of {name} does not see. In a test "
+            f"that plays a Laboratory, replace it in the class: `{name}.model = TestModel()`, or `{name}.agent = ...`",
+        )
 
     @classmethod
     def _perdure_toolsets(cls) -> Sequence[Any]:

@@ -18,6 +18,7 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
@@ -321,6 +322,7 @@ class _LibraryTurn:
         from pydantic_ai.capabilities import ReinjectSystemPrompt  # noqa: PLC0415 - as above
         from pydantic_ai.usage import UsageLimits  # noqa: PLC0415 - as above
 
+        _PLAYED.set(self._library)
         toolsets = [_wrapped(each, self, at) for at, each in enumerate(self._library.toolsets)]
         given = self._live.client_tools()
         if given:
@@ -477,6 +479,17 @@ class _LibraryTurn:
 
     def refused(self, toolset: AbstractToolset[object], problem: Exception) -> None:
         self._tenant.trouble(f"opening the toolset {toolset.label}", problem)
+
+
+_PLAYED: ContextVar[object] = ContextVar("_PLAYED", default=None)
+"""The agent whose turn is being played here, by `override`."""
+
+
+def is_overridden(library: LibraryAgent[Any, Any]) -> bool:
+    """Whether somebody's `override` of this agent holds here: it is of this context alone."""
+    values = (value for name, value in vars(library).items() if name.startswith("_override_"))
+    is_set = any(isinstance(value, ContextVar) and value.get(None) is not None for value in values)
+    return is_set and _PLAYED.get() is not library
 
 
 class _TurnOver(Exception):

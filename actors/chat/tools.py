@@ -48,7 +48,7 @@ from perdure.actors.chat.tool_schema import (
 )
 from perdure.actors.code.author_call import is_async, overrides, tried_now
 from perdure.actors.code.naming import function_name, load_function
-from perdure.actors.code.signatures import run_shapes
+from perdure.actors.code.signatures import gives_bit_by_bit, run_shapes
 from perdure.actors.code.written import signature_of
 from perdure.actors.life.asks import PEOPLE_MAX, Addressees, addressees
 from perdure.actors.life.class_options import check_class
@@ -377,6 +377,8 @@ def function_tool(function: Callable[..., object]) -> Tool:
     name = _check_name("name", options.get("name") or getattr(function, "__name__", type(function).__name__))
     is_inline = options.get("inline") or not is_function
     kind: Kind = "client" if options.get("client") else "inline" if is_inline else "function"
+    if kind != "client":
+        refuse_generator("tool", function)
     if kind == "function" and "<" in function.__qualname__:
         where = f"{function.__qualname__} cannot be found by another process"
         raise BadRequest("tool", f"{where}; move it to the top of its module, or mark it with @tool(inline=True)")
@@ -397,6 +399,14 @@ def function_tool(function: Callable[..., object]) -> Tool:
         function=function,
         in_turn=ismethod(function) and not options.get("concurrent", False),
     )
+
+
+def refuse_generator(field: str, function: Callable[..., object]) -> None:
+    # The model gets one result of a call.
+    if gives_bit_by_bit(function):
+        raise BadRequest(
+            field, "it gives its values bit by bit (`yield`), and a tool has one result: return a list of them"
+        )
 
 
 def find_tool(reference: str, code_dir: Path | None = None) -> Tool:

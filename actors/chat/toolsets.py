@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, get_args
 
 from perdure.actors.chat.plain_data import checked_plain
 from perdure.actors.chat.tool_schema import ToolContext, intake_of_schema
-from perdure.actors.chat.tools import Effect, Tool
+from perdure.actors.chat.tools import Effect, Tool, refuse_generator
 from perdure.actors.code.author_call import result_of, tried
 from perdure.actors.code.naming import load_type, type_name
 from perdure.ledger import BadRequest, UnknownTool
@@ -74,7 +74,15 @@ def checked_toolsets(given: object) -> Toolsets:
     for at, each in enumerate(given):
         if not isinstance(each, AbstractToolset):
             raise BadRequest(f"toolsets[{at}]", f"{each!r:.200} is not a toolset of pydantic-ai")
+        each.apply(partial(_refuse_generators, f"toolsets[{at}]"))
     return given
+
+
+def _refuse_generators(field: str, toolset: AbstractToolset[Any]) -> None:
+    from pydantic_ai.toolsets import FunctionToolset  # noqa: PLC0415 - as above
+
+    for each in toolset.tools.values() if isinstance(toolset, FunctionToolset) else ():
+        refuse_generator(f"{field}.{each.name}", each.function)
 
 
 async def listed(

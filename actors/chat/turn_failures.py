@@ -9,16 +9,21 @@ from __future__ import annotations
 import errno
 import socket
 import ssl
+import sys
+import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from json import JSONDecodeError
+from pathlib import Path
 
-from perdure.actors.code.author_call import behind, in_words, kind_of, members_of, text_of, tried_now
+from perdure.actors.code.author_call import behind, in_words, kind_of, members_of, own, text_of, tried_now
 from perdure.ledger import PerdureError
 from perdure.policies import Failure, FailureKind, Raised, classify, is_number, one_line, stream_ended
 
 CHAIN_MAX = 8
 
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
 _RESOLVER_CODES = {getattr(socket, name): name for name in dir(socket) if name.startswith("EAI_")}
 
 
@@ -55,19 +60,31 @@ def failure_of(problem: BaseException, *, is_reading: bool = False) -> Failure:
     Args:
         problem: the exception.
         is_reading: whether the answer had begun. An unknown error then means a garbled answer, which is a fault of the connection (spec
-            transport-recovery §1.4).
+            transport-recovery §1.4), unless the author's own code raised it.
     """
     if isinstance(problem, ModelFailed):
         return problem.failure
     if isinstance(problem, BaseExceptionGroup):
         found = [failure_of(each, is_reading=is_reading) for each in problem.exceptions]
         return next((each for each in found if each.is_transient), found[0])
+    is_authors = _is_authors(problem)
+    if is_authors and isinstance(problem, JSONDecodeError | UnicodeDecodeError):  # of a library's, a frame was cut off
+        return Failure(FailureKind.UNKNOWN, one_line(in_words(problem)), is_transient=False)
     failure = classify(list(chain_of(problem)), is_setup=not is_reading)
     if failure.kind in (FailureKind.SETUP, FailureKind.UNKNOWN) and not isinstance(problem, PerdureError):
         failure = replace(failure, text=one_line(in_words(problem)))  # a mistake, which its message alone may not tell
-    if is_reading and failure.kind is FailureKind.UNKNOWN:
+    if is_reading and failure.kind is FailureKind.UNKNOWN and not is_authors:
         return stream_ended(f"the answer could not be read: {failure.text}")
     return failure
+
+
+def _is_authors(problem: BaseException) -> bool:
+    # It was raised in a file of the author's, or in what Python brings and that file had called. What is installed may ask a provider.
+    for frame, _ in reversed([*traceback.walk_tb(own(problem, "__traceback__"))]):
+        top = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if top not in sys.stdlib_module_names:
+            return top != "perdure" and _INSTALLED.isdisjoint(Path(frame.f_code.co_filename).parts)
+    return False
 
 
 def chain_of(problem: BaseException) -> Iterator[Raised]:

@@ -10,7 +10,7 @@ bound to what another name holds *shares* it: what changes one may change the ot
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -117,11 +117,14 @@ def _bound_in(nodes: Iterable[ast.AST]) -> Iterator[str]:
             yield node.name
             yield from _bound_in(node.decorator_list)
             continue
+        if isinstance(node, ast.ExceptHandler):  # its name is unbound after it
+            yield from (name for name in _bound_in(ast.iter_child_nodes(node)) if name != node.name)
+            continue
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
             yield node.id
-        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
+        elif isinstance(node, ast.MatchAs | ast.MatchStar) and node.name:
             yield node.name
         elif isinstance(node, ast.MatchMapping) and node.rest:
             yield node.rest
@@ -202,7 +205,7 @@ class Effects:
 @lru_cache(maxsize=8192)
 def effects_of(node: ast.stmt) -> Effects:
     effects = Effects(binds=set(_bound_in([node])))
-    _Reader(effects, []).visit(node)
+    _Reader(effects, [], {}).visit(node)
     return effects
 
 
@@ -216,15 +219,15 @@ class _Scope:
 
 
 class _Reader(ast.NodeVisitor):
-    def __init__(self, effects: Effects, scopes: Sequence[_Scope], of: str = "") -> None:
-        self._effects, self._scopes, self._of = effects, scopes, of
+    def __init__(self, effects: Effects, scopes: Sequence[_Scope], caught: Mapping[str, _Scope], of: str = "") -> None:
+        self._effects, self._scopes, self._caught, self._of = effects, scopes, caught, of
 
     # ------------------------------------------------------------------ names
 
     def _scope_of(self, name: str) -> _Scope | None:
         inner = self._scopes[-1:]
         visible = [scope for scope in self._scopes if not scope.is_class or scope in inner]
-        return next((scope for scope in reversed(visible) if name in scope.names), None)
+        return next((scope for scope in reversed(visible) if name in scope.names), self._caught.get(name))
 
     def _holds(self, node: ast.AST | None, *, through_calls: bool = True) -> set[str]:
         if isinstance(node, ast.Name):
@@ -366,6 +369,13 @@ class _Reader(ast.NodeVisitor):
                 self._bind(ast.Name(name, ast.Store()), node.subject)
         self.generic_visit(node)
 
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
+        before = self._caught
+        if node.name is not None:
+            self._caught = {**before, node.name: _Scope(is_class=False, names={node.name})}
+        self.generic_visit(node)
+        self._caught = before
+
     def visit_Await(self, node: ast.Await) -> None:
         self._awaited(there=True)
         self.generic_visit(node)
@@ -431,7 +441,7 @@ class _Reader(ast.NodeVisitor):
         within = any(not scope.is_class for scope in self._scopes)
         effects = self._effects if within else self._effects.bodies.setdefault(name, Effects())
         effects.binds |= ours & set(_bound_in(body))
-        reader = _Reader(effects, [*self._scopes, scope], "" if within else self._of or name)
+        reader = _Reader(effects, [*self._scopes, scope], self._caught, "" if within else self._of or name)
         for part in body:
             reader.visit(part)
         if isinstance(node, ast.Lambda):
@@ -448,7 +458,8 @@ class _Reader(ast.NodeVisitor):
             self._effects.bases |= self._holds(base)
         within = any(not scope.is_class for scope in self._scopes)
         effects = self._effects if within else Effects()
-        reader = _Reader(effects, [*self._scopes, _Scope(is_class=True, names=set())], "" if within else node.name)
+        scope = _Scope(is_class=True, names=set())
+        reader = _Reader(effects, [*self._scopes, scope], self._caught, "" if within else node.name)
         for part in (*getattr(node, "type_params", ()), *node.body):
             reader.visit(part)
         if not within:
@@ -465,7 +476,7 @@ class _Reader(ast.NodeVisitor):
 
     def visit_ListComp(self, node: _Comprehension) -> None:
         names = {name for each in node.generators for name in _bound_in([each.target])}
-        inner = _Reader(self._effects, [*self._scopes, _Scope(is_class=False, names=names)])
+        inner = _Reader(self._effects, [*self._scopes, _Scope(is_class=False, names=names)], self._caught)
         for each in node.generators:
             inner._bind(each.target, each.iter)
             self._awaited(bool(each.is_async))

@@ -116,6 +116,13 @@ def check_class(agent_class: object) -> None:
         )
 
 
+def check_asked(agent_class: object) -> None:
+    # What stands in the way of a request, here and now; a class that is none is refused elsewhere.
+    check = getattr(agent_class, "_perdure_check_asked", None)
+    if check is not None:
+        check()
+
+
 @lru_cache(maxsize=4096)
 def _check(agent_class: Any) -> None:
     if inspect.isabstract(agent_class):

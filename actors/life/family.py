@@ -92,11 +92,9 @@ class Family:
         return self._handle(to)
 
     def _check(self, agent_class: type, name: str) -> None:
+        check_class(agent_class)
         if not isinstance(agent_class, type) or not hasattr(agent_class, "_perdure_woken"):
             raise BadRequest("agent_class", f"{agent_class!r} is no agent class")
-        if lacks := ", ".join(sorted(getattr(agent_class, "__abstractmethods__", ()))):
-            raise BadRequest("agent_class", f"{agent_class.__name__} is abstract: it lacks {lacks}")
-        check_class(agent_class)
         check_id("name", name, self._life.limits.id_max)
 
     def _address(self, agent_class: type, name: str) -> Address:
@@ -133,6 +131,7 @@ class Family:
         return self._life.has_storage or self._life.transaction is not None
 
     def children(self, agent_class: type | str | None = None) -> list[SubAgentInfo]:
+        check_class(agent_class)
         if not self._has_records:
             return []
         rows = self._life.storage.documents(SUB_AGENT)

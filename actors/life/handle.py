@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, ParamSpec, cast, overload
 
+from perdure.actors.life.class_options import check_asked
 from perdure.actors.life.results import MAIL, RunHandle
 from perdure.actors.link.caller import Address
 from perdure.ledger import BadRequest
@@ -23,10 +24,15 @@ class Method:
         self._handle, self._name = handle, name
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
-        return self._handle._call(self._handle._to, self._name, args, kwargs)  # noqa: SLF001 - the two are one thing
+        return self._handle._call(self._to(), self._name, args, kwargs)  # noqa: SLF001 - the two are one thing
 
     def tell(self, *args: object, **kwargs: object) -> object:
-        return self._handle._tell(self._handle._to, self._name, args, kwargs)  # noqa: SLF001 - the two are one thing
+        return self._handle._tell(self._to(), self._name, args, kwargs)  # noqa: SLF001 - the two are one thing
+
+    def _to(self) -> Address:
+        to = self._handle._to  # noqa: SLF001 - the two are one thing
+        check_asked(to.agent_class)
+        return to
 
 
 class Handle:

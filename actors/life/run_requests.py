@@ -13,7 +13,7 @@ from perdure.actors.code.naming import type_name
 from perdure.actors.code.signatures import Entered, check_takes, run_shapes
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.child_types import AsyncChild, Child, RunOptions
-from perdure.actors.life.class_options import Runs, check_class, class_options
+from perdure.actors.life.class_options import Runs, check_asked, check_class, class_options
 from perdure.actors.life.conditions import condition_options, n_of
 from perdure.actors.life.host_options import Placement, pool_spec
 from perdure.actors.life.life import Life
@@ -296,6 +296,7 @@ def _check_order(requests: Sequence[Request]) -> None:
 
 def input_shape(agent_class: type) -> Entered:
     """What `run` of this class takes. Raises `BadRequest` for whatever is wrong with the class."""
+    check_asked(agent_class)
     if isinstance(agent_class, type) and callable(getattr(agent_class, "run", None)):
         return _checked_shape(agent_class)
     check_class(agent_class)

@@ -147,6 +147,7 @@ def test_a_notice_names_the_reason_and_the_calls_whose_outcome_is_unknown() -> N
 def test_both_variants_of_a_notice_name_the_cause_and_what_to_do() -> None:
     for text in (notice_of(LOST, []).text, notice_of(LOST, [call(CallStage.DEAD)]).text):
         assert "connection" in text
+        assert f"({LOST.text})" in text
         assert "another model" in text
 
 

@@ -179,3 +179,14 @@ def test_a_command_below_nohup_outlives_its_terminal() -> None:
     signal.raise_signal(signal.SIGHUP)
     with pytest.raises(Terminated):
         signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("module", ["perdure", "perdure.cli"])
+def test_the_command_is_a_module_too_and_has_its_own_name(module: str, data: Path) -> None:  # noqa: F811
+    def told(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", module, *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+    assert told("--help").stdout.split()[:3] == ["Usage:", "perdure", "[OPTIONS]"]
+    assert "Try 'perdure --help'" in told("nonsense").stderr
+    assert told("ps", "--data", str(data)).returncode == 0

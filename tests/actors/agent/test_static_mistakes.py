@@ -291,6 +291,34 @@ def test_a_class_with_types_in_brackets_is_refused_with_the_way_to_make_a_class_
     play(story)
 
 
+class Keeper(Agent):
+    """Has one as a relative, or would have."""
+
+    @exposed
+    async def told(self) -> list[str]:
+        """What each way in says."""
+        found, echoing = [], cast("Any", Echoing[str])
+        for ask in (
+            lambda: self.sub_agent(echoing, "a"),
+            lambda: self.agent(echoing, "a"),
+            lambda: self.sub_agents.has(echoing, "a"),
+            lambda: self.sub_agents.list(echoing),
+            lambda: self.sub_agents.delete(echoing, "a"),
+        ):
+            with pytest.raises(BadRequest) as refused:
+                ask()
+            found.append(str(refused.value))
+        return found
+
+
+def test_an_agent_is_refused_a_relative_with_types_in_brackets_in_the_same_words() -> None:
+    async def story(stage: Stage) -> list[str]:
+        return cast("list[str]", await stage.call(Keeper, "told"))
+
+    (words,) = {*play(story)}
+    assert words.endswith("Give it one, `class Mine(Echoing[str]): ...`, and hand that over")
+
+
 def test_static_and_class_methods_are_exposed_in_either_order_and_what_hides_an_exposed_one_is_told() -> None:
     async def story(stage: Stage) -> list[Any]:
         run = await stage.client.start(Whole, 1, run_id="w")

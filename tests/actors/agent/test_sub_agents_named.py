@@ -20,7 +20,7 @@ from tests.kit import Stage, address, play
         ("text", "agent_class: 'Kid' is no agent class"),
         ("none", "agent_class: None is no agent class"),
         ("int", "agent_class: <class 'int'> is no agent class"),
-        ("abstract", "agent_class: Abstract is abstract: it lacks missing"),
+        ("abstract", "agent_class: Abstract is abstract, so nothing can be one: it has no missing"),
         ("local", "is defined inside a function, where no other process can find it; move it out"),
     ],
 )

@@ -12,10 +12,12 @@ from pydantic import BaseModel
 from pydantic_ai import Agent as LibraryAgent
 from pydantic_ai import ApprovalRequired, ModelMessage, ModelResponse, ModelRetry, RunContext
 from pydantic_ai.capabilities import AbstractCapability, ProcessHistory
+from pydantic_ai.models.test import TestModel
 from pydantic_ai.toolsets import FunctionToolset
 
 from perdure import BadRequest
-from perdure.actors import Client, DurableAgent
+from perdure.actors import Agent, Client, DurableAgent, tell
+from perdure.actors.life.class_options import check_asked
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
 from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion
 from perdure.scenarios.testing.laboratory import Laboratory
@@ -404,3 +406,52 @@ def test_what_cannot_be_made_durable_is_refused(field: str, make: Any) -> None:
     with pytest.raises(BadRequest) as refused:
         make()
     assert refused.value.field == field
+
+
+said = LibraryAgent(TestModel(custom_output_text="said"))
+Said = DurableAgent.of(said, name="Said")
+
+
+class AsksSaid(Agent):
+    """Has it run."""
+
+    async def run(self, input: str) -> str:
+        """Ask."""
+        return str((await self.run_agent_tool(Said, input)).output)
+
+
+@pytest.mark.parametrize("override", [{"model": TestModel()}, {"deps": 1}, {"tools": []}, {"instructions": "Sing."}])
+def test_an_override_that_no_host_sees_is_refused_where_something_is_asked_for(override: dict[str, Any]) -> None:
+    async def asked(client: Client) -> None:
+        with said.override(**override):
+            for ask in (
+                lambda: client.agent(Said, "a").chat("hello"),
+                lambda: client.run(Said, "hello"),
+                lambda: tell(client.agent(Said, "a").get_messages),
+            ):
+                with pytest.raises(BadRequest, match=r"overridden here.* `Said.model = TestModel\(\)`"):
+                    await ask()
+        assert (await client.agent(Said, "a").chat("hello")).text == "said"
+        assert (await client.run(AsksSaid, "hello")).output == "said"
+
+    with Laboratory(1) as laboratory:
+        laboratory.play(asked)
+        with said.override(**override), pytest.raises(BadRequest, match="overridden here"):
+            laboratory.agent(Said, "b").chat("hello")
+
+
+relay = LibraryAgent(TestModel())
+Relay = DurableAgent.of(relay, name="Relay")
+
+
+@relay.instructions
+async def asks_itself() -> str:
+    """As a request for another turn of this agent, within one, would be looked at."""
+    check_asked(Relay)
+    return "Sing."
+
+
+def test_in_a_turn_the_same_agent_may_be_asked() -> None:
+    with Laboratory(1) as laboratory:
+        answer = laboratory.agent(Relay, "a").chat("hello")
+    assert (answer.status, answer.error) == ("completed", "")

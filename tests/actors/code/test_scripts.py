@@ -400,6 +400,11 @@ class Item:
         "[*map(len, words('a b')), Item(1).twice().n]",
         "    print(words('c'), list(map(len, words('d'))), list(filter(clean, 'e')), Item(2).twice().n)\n    Runtime().run(Till)\n",
     ),
+    "a name of what both catch": (
+        "REASONS = []\ntry:\n    N = int('x')\nexcept ValueError as e:\n    N = str(e)\n    REASONS.append(e)\n    print([e], lambda: e)\n",
+        "(N, len(REASONS))",
+        "    for e in 'ab':\n        print(e)\n    try:\n        Runtime().run(Till)\n    except Exception as e:\n        print(e)\n",
+    ),
     "what a method changes that is called on a handle": (
         "found = {}\n",
         "found.setdefault('n', 1)",

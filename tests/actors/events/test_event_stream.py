@@ -68,6 +68,30 @@ def test_a_loop_that_is_left_early_leaves_the_run(source: Source) -> None:
     assert source.left == [1]
 
 
+def test_what_next_has_begun_a_loop_goes_on_with_and_it_is_left_with_its_stream(source: Source) -> None:
+    stream = source.stream(3)
+    assert next(stream) == {"sequence": 0}
+    assert [frame["sequence"] for frame in stream] == [1, 2]
+    assert next(stream, None) is None
+    assert source.left == [2]
+    assert next(source.stream(3, ends=False)) == {"sequence": 0}
+    assert source.left == [2, 0], "nobody could read on"
+
+
+def test_async_code_may_take_one_after_the_other(source: Source) -> None:
+    async def read() -> list[int]:
+        stream = source.stream(3)
+        assert await anext(stream) == {"sequence": 0}
+        return [frame["sequence"] async for frame in stream]
+
+    async def take_one() -> None:
+        assert await anext(source.stream(3, ends=False)) == {"sequence": 0}
+
+    assert asyncio.run(read()) == [1, 2]
+    asyncio.run(take_one())
+    assert source.left == [2, 0]
+
+
 def test_async_code_reads_in_the_same_way(source: Source) -> None:
     async def read() -> list[int]:
         return [frame["sequence"] async for frame in source.stream(3)]
