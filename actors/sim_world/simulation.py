@@ -63,6 +63,7 @@ from perdure.actors.sim_world.process import (
     on_death,
     owner_of,
 )
+from perdure.actors.sim_world.signals import stopped_by_signals
 from perdure.actors.sim_world.sim_ports import EPOCH_MS, KillPlan, KillRule, make_world
 from perdure.actors.sim_world.virtual_loop import STEPS_MAX, Deadlock, Overdue, Runaway, Stuck, VirtualLoop
 from perdure.actors.sim_world.weather import DiskFault, Span, Weather
@@ -300,6 +301,7 @@ __all__ = [
     "check_no_loop",
     "current_process",
     "on_death",
+    "stopped_by_signals",
 ]
 
 T = TypeVar("T")
@@ -411,8 +413,9 @@ class Simulation:
     def run(self, main: Callable[[World, Transport], Awaitable[T]], timeout_ms: float | None = 600_000) -> T:
         """Run a client to its end and return its result; the cluster stays as it then is, for the next `run`.
 
-        Raises what the client raises, `Killed` if it was killed, and `Deadlock`, `Overdue` or `Runaway` if it cannot end. Without a time
-        limit it has `BUSY_MAX_S`, in which no leap counts. Raises `BadRequest` in async code, before anything begins.
+        Raises what the client raises, `Killed` if it was killed, and `Deadlock`, `Overdue` or `Runaway` if it cannot end. What the handler
+        of a signal raises, such as Ctrl-C, comes out too, in whatever code it hit. Without a time limit it has `BUSY_MAX_S`, in which no
+        leap counts. Raises `BadRequest` in async code, before anything begins.
         """
         check_no_loop()
         client = SimProcess(self._nature, CLIENT, CLIENT, lambda _: None)
@@ -429,14 +432,16 @@ class Simulation:
         was_enabled = gc.isenabled()
         gc.disable()
         try:
-            result = self.loop.run_until_complete(answer)
-            if self.loop.after_step is not None:
-                self.loop.after_step()  # whatever the stride, the last state is checked
+            with stopped_by_signals() as self.loop.stopped_by:
+                result = self.loop.run_until_complete(answer)
+                if self.loop.after_step is not None:
+                    self.loop.after_step()  # whatever the stride, the last state is checked
         except Stuck as stuck:
             shown = map(str, self.errors[:ERRORS_SHOWN_MAX])
             stuck.add_note("\n  ".join([f"seed {self.seed}, errors so far: {len(self.errors)}", *shown]))
             raise
         finally:
+            self.loop.stopped_by = ()
             client.end("its run is over", clean=True)
             gc.collect(1)
             if was_enabled:

@@ -50,7 +50,7 @@ from perdure.actors import (
     gives_bit_by_bit,
     upkeep_pause,
 )
-from perdure.actors.sim_world.simulation import Simulation, Stuck, Weather, on_death
+from perdure.actors.sim_world.simulation import Simulation, Stuck, Weather, on_death, stopped_by_signals
 from perdure.ledger import BadRequest, Run, check_ms, class_name, explain
 from perdure.ledger.storage.agent_storages import AgentStorages, Disk, MemoryDisk
 from perdure.policies import Answerer, Limits
@@ -440,13 +440,14 @@ def weathered(laboratory: Laboratory, fire: Story, calm: Story, timeout_ms: floa
 
 def finding(play: Callable[[], None]) -> tuple[str, str]:
     """The failure of a play, in words and as a traceback; empty without one."""
-    try:
-        play()
-    except (NoStory, _outcome_of_pytest("skip"), _outcome_of_pytest("xfail"), _outcome_of_pytest("exit")):
-        raise
-    except (Exception, BaseExceptionGroup, _outcome_of_pytest("fail")) as failure:
-        words = "; ".join([f"{type(failure).__name__}: {str(failure)[:1500]}", *getattr(failure, "__notes__", ())])
-        return words, "".join(traceback.format_exception(failure))
+    with stopped_by_signals():  # the end of a test's time is none
+        try:
+            play()
+        except (NoStory, _outcome_of_pytest("skip"), _outcome_of_pytest("xfail"), _outcome_of_pytest("exit")):
+            raise
+        except (Exception, BaseExceptionGroup, _outcome_of_pytest("fail")) as failure:
+            words = "; ".join([f"{type(failure).__name__}: {str(failure)[:1500]}", *getattr(failure, "__notes__", ())])
+            return words, "".join(traceback.format_exception(failure))
     return "", ""
 
 
