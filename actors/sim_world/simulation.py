@@ -335,7 +335,7 @@ class Simulation:
     `kill_at` kills the visitor of the n-th kill point (counted from 1, over all processes), `kill_when(process,
     point, detail)` whoever it says. `after_step` is called after every `step_stride`-th iteration of the loop; what
     it raises comes out of `run`. Exceptions of the types in `harmless`, and those raised from them, are not reported
-    as errors.
+    as errors. Wall clocks begin at `begins_ms`.
     """
 
     def __init__(
@@ -352,6 +352,7 @@ class Simulation:
         steps_max: int = STEPS_MAX,
         trace_max: int = TRACE_MAX,
         harmless: tuple[type[BaseException], ...] = (),
+        begins_ms: int = EPOCH_MS,
     ) -> None:
         self.seed = seed
         self.loop = VirtualLoop(steps_max)
@@ -362,6 +363,7 @@ class Simulation:
         self.loop.set_exception_handler(self._unhandled)
         self._nature = SimContext(seed, weather, self.loop, trace_max)
         self._nature.harmless += harmless
+        self._nature.clocks_off_ms = begins_ms - EPOCH_MS
         self._plan = KillPlan(kill_at, kill_when)
         self._cluster = Cluster(self._nature, self._plan, make_supervisor, make_host)
         self._client: SimProcess | None = None
@@ -489,7 +491,8 @@ class Simulation:
 
     def drain_node(self, node: str, after_ms: int, hosts: Iterable[str], *, is_here: bool = False) -> None:
         """Announce that a node ends then, or at no time (0), with these hosts, and with the supervisor if it is there: they are killed."""
-        until_ms = EPOCH_MS + round(self.now_ms()) + after_ms if after_ms else 0
+        wall_ms = EPOCH_MS + self._nature.clocks_off_ms + round(self.now_ms())
+        until_ms = wall_ms + after_ms if after_ms else 0
         self._nature.note("world", f"node {node} drains")
         self._cluster.draining[node] = NodeDrain(until_ms, tuple(hosts), is_here)
         if after_ms:

@@ -23,6 +23,7 @@ import sys
 import traceback
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing
+from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Self, TypedDict, TypeVar, Unpack, cast, overload
@@ -51,9 +52,9 @@ from perdure.actors import (
     upkeep_pause,
 )
 from perdure.actors.sim_world.simulation import Simulation, Stuck, Weather, on_death, stopped_by_signals
-from perdure.ledger import BadRequest, Run, check_ms, class_name, explain
+from perdure.ledger import BadRequest, Run, check_ms, checked, class_name, explain
 from perdure.ledger.storage.agent_storages import AgentStorages, Disk, MemoryDisk
-from perdure.policies import Answerer, Limits
+from perdure.policies import Answerer, Limits, moment_ms
 from perdure.scenarios.testing.checks import (
     Ledger,
     LedgerDisk,
@@ -99,9 +100,11 @@ class Laboratory:
 
     Invariants are looked at after every `step_stride` steps of the loop if a new fact has become durable since; with `checked=False` only
     what is free is checked. `diaries=True` says that every handler of every parent writes `run.delivery_id` into a table `told` of its
-    storage: then `verify` holds these rows against the account, too. One that took effect twice is found even if the runtime believes
-    its own inbox wrongly. `telemetry` is told the spans of all processes. With a folder `carried`, the ledger is in a simulated bucket, and
-    carries the storages; each machine has its cache in the folder, and that of a host dies with it. Needs `perdure[bucket]`.
+    storage: then `verify` holds these rows against the account, too. One that took effect twice is found even if the runtime believes its
+    own inbox wrongly. Clocks begin at `begins`, a datetime with a time zone, by default on 15 June 2025 at 15:06:40 UTC: where an agent
+    asks Python for the time, begin now. `telemetry` is told the spans of all processes. With a folder `carried`, the ledger is in a
+    simulated bucket, and carries the storages; each machine has its cache in the folder, and that of a host dies with it. Needs
+    `perdure[bucket]`.
     """
 
     def __init__(
@@ -114,11 +117,14 @@ class Laboratory:
         diaries: bool = False,
         telemetry: Telemetry | None = None,
         carried: Path | None = None,
+        begins: datetime | None = None,
         **simulation: Any,
     ) -> None:
         weather = Weather.calm() if weather is None else weather
         _check_kind("weather", weather, Weather)
         _check_kind("limits", limits, Limits)
+        if begins is not None:
+            simulation["begins_ms"] = _wall_ms(begins)
         self.limits, self._telemetry = limits, telemetry or Telemetry()
         self._diaries = diaries
         self._client: Client | None = None
@@ -420,6 +426,14 @@ def begun(story: Callable[[Client], Awaitable[T]], client: Client) -> Awaitable[
 def _check_kind(field: str, value: object, kind: type) -> None:
     if not isinstance(value, kind):
         raise BadRequest(field, f"{value!r:.200} is {class_name(type(value))}; give `{kind.__name__}(…)`")
+
+
+def _wall_ms(begins: datetime) -> int:
+    _check_kind("begins", begins, datetime)
+    at_ms = round(checked(lambda: moment_ms("begins", begins)))
+    if at_ms < 0:
+        raise BadRequest("begins", f"{begins} lies before 1970")
+    return at_ms
 
 
 def _bucket_module() -> Any:

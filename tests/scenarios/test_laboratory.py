@@ -1,0 +1,99 @@
+"""What a laboratory promises to the tests of authors: when its time begins, how long it rests, and what it finds in the end."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from perdure.actors import Agent, Client, Detached, Occurrence, RunContext, RunInfo, RunResult, exposed
+from perdure.ledger import BadRequest
+from perdure.scenarios.testing.laboratory import Laboratory
+from tests.actors.cast import Sleeper
+
+NEW_YEAR = datetime(2031, 1, 1, 5, 59, tzinfo=ZoneInfo("Europe/Berlin"))
+MINUTE_MS = 60_000
+
+
+class Clerk(Agent):
+    """Plans its mornings, and notes when they were, and when its children worked."""
+
+    stands_alone = True
+
+    @exposed
+    async def plan(self) -> None:
+        self.schedule("0 6 * * *", "rise", time_zone="Europe/Berlin")
+
+    async def rise(self, payload: None, occurrence: Occurrence) -> None:
+        self.state["rose"] = [*self.state.get("rose", []), occurrence.scheduled_at_ms]
+
+    @exposed
+    def order(self, run_id: str) -> None:
+        self.run_agent_tool(Errand, None, run_id=run_id, detached=Detached(on_finish="done"))
+
+    async def done(self, run: RunInfo, result: RunResult[None]) -> None:
+        self.state["done"] = [run.started_at_ms, run.completed_at_ms]
+
+    @exposed
+    async def told(self, name: str) -> list[int]:
+        return cast("list[int]", self.state.get(name, []))
+
+
+class Errand(Agent):
+    """Takes an hour."""
+
+    async def run(self, input: None, run: RunContext) -> None:
+        await run.sleep(3_600)
+
+
+def test_its_clocks_begin_when_it_is_said_and_schedules_and_stamps_follow() -> None:
+    begins_ms = NEW_YEAR.timestamp() * 1000
+    with Laboratory(1, begins=NEW_YEAR) as laboratory:
+        clerk = laboratory.agent(Clerk, "c")
+        clerk.plan()
+        clerk.order("one")
+        laboratory.rest()
+        (rose_ms,), (started_ms, completed_ms) = clerk.told("rose"), clerk.told("done")
+        assert rose_ms == begins_ms + MINUTE_MS
+        assert begins_ms <= started_ms < begins_ms + MINUTE_MS
+        assert 60 * MINUTE_MS <= completed_ms - started_ms < 61 * MINUTE_MS
+        laboratory.settle()
+
+
+def test_a_node_that_drains_ends_when_it_was_said_by_such_a_clock() -> None:
+    async def story(client: Client) -> None:
+        run = await client.start(Sleeper, 20_000, run_id="one")
+        await asyncio.sleep(5)
+        laboratory.simulation.drain_node("n", MINUTE_MS, [*laboratory.hosts])
+        assert (await run.result()).output == 1, "there was time enough for its first attempt"
+
+    with Laboratory(1, begins=NEW_YEAR) as laboratory:
+        laboratory.play(story)
+
+
+def test_without_it_they_begin_in_june_2025_in_every_laboratory_alike() -> None:
+    digests = set()
+    for begins in (None, datetime(2025, 6, 15, 15, 6, 40, tzinfo=UTC)):
+        with Laboratory(1, begins=begins) as laboratory:
+            laboratory.agent(Clerk, "c").order("one")
+            laboratory.settle()
+            digests.add(laboratory.simulation.digest())
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize(
+    ("begins", "words"),
+    [
+        (datetime(2031, 1, 1), "has no time zone"),  # noqa: DTZ001 - on purpose
+        ("2031-01-01", "is str; give `datetime"),
+        (1_750_000_000_000, "is int; give `datetime"),
+        (NEW_YEAR.date(), "is date; give `datetime"),
+        (datetime(1970, 1, 1, tzinfo=UTC) - timedelta(days=1), "before 1970"),
+    ],
+)
+def test_a_beginning_that_is_no_instant_is_refused(begins: Any, words: str) -> None:
+    with pytest.raises(BadRequest, match=f"^begins: .*{words}"):
+        Laboratory(1, begins=begins)
