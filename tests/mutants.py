@@ -635,6 +635,8 @@ MUTANTS = (
            "test_a_beginning_that_is_no_instant_is_refused"),
     Mutant("actors.sim_world.simulation:Simulation.__init__", "sum", "begins_ms EPOCH_MS",
            "test_its_clocks_begin_when_it_is_said_and_schedules_and_stamps_follow"),
+    Mutant("scenarios.testing.laboratory:Laboratory.verify", "always", "_may_park",
+           "test_a_handler_that_fails_for_good_is_told_when_all_is_checked_unless_that_is_meant"),
     Mutant("actors.sim_world.virtual_loop:_share_threads", "always", "loop isinstance",
            "test_so_do_threads_of_anyio_which_libraries_use"),
     Mutant("actors.sim_world.process:SimProcess.check", "never", "alive",

@@ -62,6 +62,7 @@ from perdure.scenarios.testing.checks import (
     Wiretap,
     demand,
     left_behind,
+    never_handled,
     out_of_step,
     strangers,
     unbalanced,
@@ -104,7 +105,7 @@ class Laboratory:
     own inbox wrongly. Clocks begin at `begins`, a datetime with a time zone, by default on 15 June 2025 at 15:06:40 UTC: where an agent
     asks Python for the time, begin now. `telemetry` is told the spans of all processes. With a folder `carried`, the ledger is in a
     simulated bucket, and carries the storages; each machine has its cache in the folder, and that of a host dies with it. Needs
-    `perdure[bucket]`.
+    `perdure[bucket]`. `parked=True` says that handlers are meant to fail for good: `settle` lets mail be that is parked.
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class Laboratory:
         telemetry: Telemetry | None = None,
         carried: Path | None = None,
         begins: datetime | None = None,
+        parked: bool = False,
         **simulation: Any,
     ) -> None:
         weather = Weather.calm() if weather is None else weather
@@ -126,7 +128,7 @@ class Laboratory:
         if begins is not None:
             simulation["begins_ms"] = _wall_ms(begins)
         self.limits, self._telemetry = limits, telemetry or Telemetry()
-        self._diaries = diaries
+        self._diaries, self._may_park = diaries, parked
         self._client: Client | None = None
         self._is_open = False
         self.store = Ledger(carries_storages=carried is not None)
@@ -383,7 +385,8 @@ class Laboratory:
             raise
 
     def settle(self, timeout_ms: float | None = None) -> None:
-        """Come to rest, then check everything. Raises `Violation`, or `Overdue`."""
+        """Come to rest, then check everything. Raises `Violation`, also for mail that is parked because its handler failed again and again,
+        or `Overdue`."""
         self.rest(timeout_ms)
         self.verify()
 
@@ -399,6 +402,7 @@ class Laboratory:
             unlike_the_shadow(view, shadow),
             unlike_the_snapshot(self.store, shadow) if self.bucket is None else self.bucket.unlike(),
             unfinished(view),
+            () if self._may_park else never_handled(shadow),
             unlike_the_inboxes(self.disk, shadow, parents, diaries=self._diaries),
             left_behind(self.disk, shadow, self.store.cleared),
         )

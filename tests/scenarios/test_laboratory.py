@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 from zoneinfo import ZoneInfo
@@ -10,8 +11,10 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from perdure.actors import Agent, Client, Detached, Occurrence, RunContext, RunInfo, RunResult, exposed
-from perdure.ledger import BadRequest
-from perdure.scenarios.testing.laboratory import Laboratory
+from perdure.ledger import BadRequest, HostUnavailable, OutcomeUnknown
+from perdure.scenarios.swarm.explorer import explore
+from perdure.scenarios.swarm.runner import swarm
+from perdure.scenarios.testing.laboratory import Laboratory, Violation
 from tests.actors.cast import Sleeper
 
 NEW_YEAR = datetime(2031, 1, 1, 5, 59, tzinfo=ZoneInfo("Europe/Berlin"))
@@ -97,3 +100,47 @@ def test_without_it_they_begin_in_june_2025_in_every_laboratory_alike() -> None:
 def test_a_beginning_that_is_no_instant_is_refused(begins: Any, words: str) -> None:
     with pytest.raises(BadRequest, match=f"^begins: .*{words}"):
         Laboratory(1, begins=begins)
+
+
+class Fragile(Agent):
+    """Its handlers always fail."""
+
+    @exposed
+    def order(self) -> None:
+        self.run_agent_tool(Sleeper, 1, run_id="one", detached=Detached(on_finish="done"))
+
+    def done(self, run: RunInfo, result: RunResult[int]) -> None:
+        raise LookupError(f"no place for {result.output}")
+
+
+def test_a_handler_that_fails_for_good_is_told_when_all_is_checked_unless_that_is_meant() -> None:
+    for parked in (False, True):
+        with Laboratory(1, parked=parked) as laboratory:
+            laboratory.agent(Fragile, "f").order()
+            laboratory.rest()
+            with (
+                nullcontext()
+                if parked
+                else pytest.raises(
+                    Violation,
+                    match=r"of run one is parked, for f@.*Fragile.done .* 8 times: LookupError: no place for 1",
+                )
+            ):
+                laboratory.settle()
+
+
+async def orders(client: Client) -> None:
+    with suppress(OutcomeUnknown, HostUnavailable):
+        await client.agent(Fragile, "f").order()
+    await client.run(Sleeper, 1, run_id="two")
+
+
+def test_a_swarm_and_the_explorer_find_such_a_handler_too() -> None:
+    found = swarm(1, story=orders).failures[0]
+    assert "Fragile.done" in found.problem
+    meant = swarm(1, story=orders, parked=True)
+    assert meant.ok, meant.failures
+    deaths = explore(orders, stride=50, parked=True)
+    assert deaths.ok, deaths.failures
+    with pytest.raises(Violation, match=r"Fragile.done"):
+        explore(orders)

@@ -68,6 +68,7 @@ def raising(error: BaseException) -> Iterator[None]:
     def stop(_number: int, _frame: FrameType | None) -> None:
         raise error
 
+    others = set(threading.enumerate())
     before = signal.signal(signal.SIGALRM, stop)
     Struck.passed.clear()
     try:
@@ -76,7 +77,7 @@ def raising(error: BaseException) -> Iterator[None]:
     finally:
         signal.signal(signal.SIGALRM, before)
         Struck.passed.set()
-        for thread in [each for each in threading.enumerate() if each.name.endswith("-simulated")]:
+        for thread in [each for each in threading.enumerate() if each not in others]:
             thread.join(20)
             assert not thread.is_alive(), "what was given up has ended"
 
