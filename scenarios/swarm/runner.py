@@ -32,7 +32,16 @@ from perdure.scenarios.cast.outside import Outside
 from perdure.scenarios.swarm.conversations import approvals, around_chats, around_letters, chats, letters
 from perdure.scenarios.swarm.play_context import PASSING, Part, PlayContext
 from perdure.scenarios.swarm.stories import STORIES, play_parts, tallies
-from perdure.scenarios.testing.laboratory import Laboratory, Story, Violation, Weather, begun, finding, weathered
+from perdure.scenarios.testing.laboratory import (
+    Laboratory,
+    Story,
+    Violation,
+    Weather,
+    begun,
+    check_kind,
+    finding,
+    weathered,
+)
 
 FIRE_S = 25.0
 CALM_MS = 900_000.0
@@ -186,6 +195,7 @@ def play(
     check_story(story)
     if timeout_ms is not None:
         check_ms("timeout_ms", timeout_ms)
+    check_kind("limits", limits, Limits)
     chosen = story_of(seed) if story is None else story
     is_ours = isinstance(chosen, str)
     if carried:

@@ -123,8 +123,8 @@ class Laboratory:
         **simulation: Any,
     ) -> None:
         weather = Weather.calm() if weather is None else weather
-        _check_kind("weather", weather, Weather)
-        _check_kind("limits", limits, Limits)
+        check_kind("weather", weather, Weather)
+        check_kind("limits", limits, Limits)
         if begins is not None:
             simulation["begins_ms"] = _wall_ms(begins)
         self.limits, self._telemetry = limits, telemetry or Telemetry()
@@ -285,6 +285,10 @@ class Laboratory:
     ) -> Any:
         """Run an agent, as a runtime does. Within a story this gives an awaitable (`awaiting`, to a type checker); outside of one it plays
         until there is a result, for `timeout_ms` at most, as `play` says."""
+        if self._client is not None and timeout_ms is not None:
+            raise BadRequest(
+                "timeout_ms", "a story has the limit of its play; `async with asyncio.timeout(…)` bounds a wait"
+            )
         if self._client is not None:
             return self._client.run(agent_class, input, run_id=run_id)
         return self.play(lambda client: client.run(agent_class, input, run_id=run_id), timeout_ms)
@@ -427,13 +431,13 @@ def begun(story: Callable[[Client], Awaitable[T]], client: Client) -> Awaitable[
     return pending
 
 
-def _check_kind(field: str, value: object, kind: type) -> None:
+def check_kind(field: str, value: object, kind: type) -> None:
     if not isinstance(value, kind):
         raise BadRequest(field, f"{value!r:.200} is {class_name(type(value))}; give `{kind.__name__}(…)`")
 
 
 def _wall_ms(begins: datetime) -> int:
-    _check_kind("begins", begins, datetime)
+    check_kind("begins", begins, datetime)
     at_ms = round(checked(lambda: moment_ms("begins", begins)))
     if at_ms < 0:
         raise BadRequest("begins", f"{begins} lies before 1970")

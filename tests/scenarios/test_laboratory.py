@@ -144,3 +144,14 @@ def test_a_swarm_and_the_explorer_find_such_a_handler_too() -> None:
     assert deaths.ok, deaths.failures
     with pytest.raises(Violation, match=r"Fragile.done"):
         explore(orders)
+
+
+def test_a_limit_of_its_own_is_refused_to_a_run_within_a_story() -> None:
+    async def story(_client: Client) -> int:
+        with pytest.raises(BadRequest, match=r"^timeout_ms: a story has the limit of its play"):
+            laboratory.run(Sleeper, 10, timeout_ms=5_000)
+        pending: Any = laboratory.run(Sleeper, 10)
+        return cast("int", (await pending).output)
+
+    with Laboratory(1) as laboratory:
+        assert laboratory.play(story, timeout_ms=5_000) == 1
