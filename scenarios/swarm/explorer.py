@@ -63,7 +63,8 @@ def explore(
     """Play the story once for every place to die.
 
     Args:
-        story: given a client; it must accept being played twice under the same run ids, and tolerate interrupted calls.
+        story: given a client; it must accept being played twice under the same run ids. A call that the death interrupts, and that may not
+            be repeated, ends the first play, which is no failure.
         kill: `"supervisor"` or `"host"` to try only these victims; None tries all.
         stride: try only each `stride`-th place.
         diaries: the handlers keep diaries; see `Laboratory`.

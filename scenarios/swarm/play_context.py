@@ -10,12 +10,10 @@ from random import Random
 from typing import Any
 
 from perdure.actors import Agent, Client
-from perdure.ledger import BucketUnreachable, HostUnavailable, OutcomeUnknown, Overloaded
+from perdure.scenarios.testing.laboratory import PASSING
 
 TRIES_MAX = 200
 OFTEN, SELDOM = 0.3, 0.1
-PASSING = (BucketUnreachable, OutcomeUnknown, Overloaded, HostUnavailable)
-"""How the weather may have a call or new work refused."""
 
 
 @dataclass

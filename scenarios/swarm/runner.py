@@ -13,7 +13,7 @@ import signal
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -30,7 +30,7 @@ from perdure.ledger import BadRequest, check_ms, check_whole
 from perdure.policies import Limits
 from perdure.scenarios.cast.outside import Outside
 from perdure.scenarios.swarm.conversations import approvals, around_chats, around_letters, chats, letters
-from perdure.scenarios.swarm.play_context import PASSING, Part, PlayContext
+from perdure.scenarios.swarm.play_context import Part, PlayContext
 from perdure.scenarios.swarm.stories import STORIES, play_parts, tallies
 from perdure.scenarios.testing.laboratory import (
     Laboratory,
@@ -273,8 +273,7 @@ def _play(laboratory: Laboratory, fire: Story, calm: Story, timeout_ms: float | 
             playing.cancel()
             await asyncio.wait({playing})
         elif not playing.cancelled():
-            with suppress(*PASSING):  # the weather did that, so the fire ends here
-                playing.result()
+            playing.result()
 
     weathered(laboratory, cut_off, calm, timeout_ms)
 

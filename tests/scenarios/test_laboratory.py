@@ -14,7 +14,7 @@ from perdure.actors import Agent, Client, Detached, Occurrence, RunContext, RunI
 from perdure.ledger import BadRequest, HostUnavailable, OutcomeUnknown
 from perdure.scenarios.swarm.explorer import explore
 from perdure.scenarios.swarm.runner import swarm
-from perdure.scenarios.testing.laboratory import Laboratory, Violation
+from perdure.scenarios.testing.laboratory import Laboratory, Story, Violation
 from tests.actors.cast import Sleeper
 
 NEW_YEAR = datetime(2031, 1, 1, 5, 59, tzinfo=ZoneInfo("Europe/Berlin"))
@@ -39,6 +39,10 @@ class Clerk(Agent):
 
     async def done(self, run: RunInfo, result: RunResult[None]) -> None:
         self.state["done"] = [run.started_at_ms, run.completed_at_ms]
+
+    @exposed
+    def stamp(self) -> None:
+        self.sql("CREATE TABLE IF NOT EXISTS stamps(at_ms BIGINT)")
 
     @exposed
     async def told(self, name: str) -> list[int]:
@@ -155,3 +159,26 @@ def test_a_limit_of_its_own_is_refused_to_a_run_within_a_story() -> None:
 
     with Laboratory(1) as laboratory:
         assert laboratory.play(story, timeout_ms=5_000) == 1
+
+
+def test_a_call_that_a_death_interrupts_is_no_failure_of_the_explorer_and_in_calm_it_is_one() -> None:
+    outcomes: list[str] = []
+
+    def story(times: int) -> Story:
+        async def interrupted(client: Client) -> None:
+            try:
+                await client.agent(Clerk, "c").stamp()
+            except OutcomeUnknown:
+                outcomes.append("unknown")
+                raise
+            if outcomes and len(outcomes) < times:
+                outcomes.append("again")
+                raise OutcomeUnknown("c", "stamp", "killed")
+
+        outcomes.clear()
+        return interrupted
+
+    deaths = explore(story(1), "host")
+    assert deaths.ok, deaths.failures
+    assert "unknown" in outcomes
+    assert "OutcomeUnknown" in explore(story(2), "host").failures[0].problem
