@@ -388,7 +388,9 @@ class Laboratory:
         self.simulation.heal()
 
     def rest(self, timeout_ms: float | None = None) -> None:
-        """Let time pass until nothing is left to do. Raises `Overdue`, with a note of what is left."""
+        """Let time pass until nothing is left to do: no run is live, however long it sleeps, no mail is on its way, and no agent is awake.
+        An agent may sleep until its alarm, as for a schedule, which may have no end, or for a fiber that sleeps: this does not wait for
+        them. A story does, by `asyncio.sleep`. Raises `Overdue`, with a note of what is left."""
 
         async def quiet(_client: Client) -> None:
             while not self.is_quiet:

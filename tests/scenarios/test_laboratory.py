@@ -10,7 +10,18 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from perdure.actors import Agent, Client, Detached, Occurrence, RunContext, RunInfo, RunResult, exposed
+from perdure.actors import (
+    Agent,
+    Client,
+    Detached,
+    FiberContext,
+    Occurrence,
+    RunContext,
+    RunInfo,
+    RunResult,
+    awaiting,
+    exposed,
+)
 from perdure.ledger import BadRequest, HostUnavailable, OutcomeUnknown
 from perdure.scenarios.swarm.explorer import explore
 from perdure.scenarios.swarm.runner import swarm
@@ -39,6 +50,14 @@ class Clerk(Agent):
 
     async def done(self, run: RunInfo, result: RunResult[None]) -> None:
         self.state["done"] = [run.started_at_ms, run.completed_at_ms]
+
+    @exposed
+    def retire(self) -> None:
+        self.start_fiber("nap", "nap")
+
+    async def nap(self, fiber: FiberContext) -> None:
+        await fiber.sleep(3_600)
+        self.state["woke"] = [1]
 
     @exposed
     def stamp(self) -> None:
@@ -135,7 +154,7 @@ def test_a_handler_that_fails_for_good_is_told_when_all_is_checked_unless_that_i
 
 async def orders(client: Client) -> None:
     with suppress(OutcomeUnknown, HostUnavailable):
-        await client.agent(Fragile, "f").order()
+        await awaiting(client.agent(Fragile, "f").order())
     await client.run(Sleeper, 1, run_id="two")
 
 
@@ -167,7 +186,7 @@ def test_a_call_that_a_death_interrupts_is_no_failure_of_the_explorer_and_in_cal
     def story(times: int) -> Story:
         async def interrupted(client: Client) -> None:
             try:
-                await client.agent(Clerk, "c").stamp()
+                await awaiting(client.agent(Clerk, "c").stamp())
             except OutcomeUnknown:
                 outcomes.append("unknown")
                 raise
@@ -182,3 +201,16 @@ def test_a_call_that_a_death_interrupts_is_no_failure_of_the_explorer_and_in_cal
     assert deaths.ok, deaths.failures
     assert "unknown" in outcomes
     assert "OutcomeUnknown" in explore(story(2), "host").failures[0].problem
+
+
+def test_a_fiber_that_sleeps_and_a_schedule_do_not_keep_it_from_rest_and_a_story_waits_for_them() -> None:
+    with Laboratory(1) as laboratory:
+        clerk = laboratory.agent(Clerk, "c")
+        clerk.plan()
+        clerk.retire()
+        laboratory.rest()
+        assert laboratory.simulation.now_ms() < MINUTE_MS
+        assert not clerk.told("woke")
+        laboratory.play(lambda _: asyncio.sleep(3_600))
+        assert clerk.told("woke")
+        laboratory.settle()
