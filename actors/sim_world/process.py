@@ -39,6 +39,7 @@ from perdure.actors.tasks import Killed, contained, note_task, thrown
 from perdure.actors.threads import OURS
 
 T = TypeVar("T")
+HEARD_S = 0.1  # a signal that comes just as a thread begins to wait is not heard before the end of the wait
 Wake: TypeAlias = Callable[[object], None]  # lets what waits go on with an answer; the loop calls it, once
 
 
@@ -262,6 +263,7 @@ class Strand:
         self, process: SimProcess, work: Callable[[], object], done: Done, is_left_behind: Callable[[], bool]
     ) -> None:
         self.has_ended, self.is_left_behind = False, is_left_behind
+        self._is_at_work = False
         self._process, self._work, self._done = process, work, done
         self._context = contextvars.copy_context()
         self._may_go, self._has_stopped = _closed(), _closed()
@@ -273,6 +275,7 @@ class Strand:
 
     # On the loop: let it run until it waits, or ends.
     def begin(self) -> None:
+        self._is_at_work = True
         self._process.nature.threads.take().give(self)
         self._until_it_stops()
 
@@ -307,22 +310,24 @@ class Strand:
         if self.has_ended or self._killed is not None:
             return
         self._killed = Killed(self._process.cause)
-        if self is not current_strand():
+        if not self._is_at_work:  # it may be what asks for the death, or what nobody waits for since a signal came
             self._may_go.release()
             self._has_stopped.acquire()
 
     def _go_on(self, answer: object) -> None:
         if not self.has_ended and self._killed is None:
-            self._answer = answer
+            self._answer, self._is_at_work = answer, True
             self._may_go.release()
             self._until_it_stops()
 
     def _until_it_stops(self) -> None:
         try:
-            self._has_stopped.acquire()
+            while not self._has_stopped.acquire(timeout=HEARD_S):
+                pass
         except BaseException as enough:  # a person's, who waits no longer for code that does not end
             self._killed = Killed(f"given up: {type(enough).__name__}")
             raise
+        self._is_at_work = False
         if self.has_ended:
             self._process.strands.pop(self, None)
             self._done(*self._outcome)
@@ -343,10 +348,10 @@ def current_strand() -> Strand | None:
 
 
 class _StrandThread(Thread):
-    def __init__(self, resting: list[_StrandThread]) -> None:
+    def __init__(self, threads: StrandThreads) -> None:
         super().__init__(daemon=True, name=f"{OURS}-simulated")
         self.strand: Strand | None = None
-        self._resting, self._may_go = resting, _closed()
+        self._threads, self._may_go = threads, _closed()
 
     # The next piece of work, or None for the end.
     def give(self, strand: Strand | None) -> None:
@@ -359,25 +364,30 @@ class _StrandThread(Thread):
 
     def _rest(self) -> None:
         self.strand = None
-        self._resting.append(self)
+        if self._threads.are_over:  # nobody has waited for this one, since a signal came
+            self._may_go.release()
+        else:
+            self._threads.resting.append(self)
 
 
 class StrandThreads:
     """The threads of a simulation. One that has ended a strand takes the next."""
 
     def __init__(self) -> None:
-        self._resting: list[_StrandThread] = []
+        self.resting: list[_StrandThread] = []
+        self.are_over = False
 
     def take(self) -> _StrandThread:
-        if self._resting:
-            return self._resting.pop()
-        thread = _StrandThread(self._resting)
+        if self.resting:
+            return self.resting.pop()
+        thread = _StrandThread(self)
         thread.start()
         return thread
 
     def close(self) -> None:
-        while self._resting:
-            thread = self._resting.pop()
+        self.are_over = True
+        while self.resting:
+            thread = self.resting.pop()
             thread.give(None)
             thread.join()
 

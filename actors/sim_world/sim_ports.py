@@ -29,7 +29,7 @@ from perdure.policies import Rank, RankedQueue
 
 T = TypeVar("T")
 
-EPOCH_MS: Final = 1_750_000_000_000  # wall time at the start of every simulation
+EPOCH_MS: Final = 1_750_000_000_000  # wall time at the start of a simulation, unless another one is said
 TOKEN_BITS: Final = 80
 NOT_IN_TURN: Final = (
     "in a Laboratory a thread or an event loop that code starts by itself cannot wait for Perdure, whose loop stands still until that code "

@@ -63,6 +63,7 @@ from perdure.actors.sim_world.process import (
     on_death,
     owner_of,
 )
+from perdure.actors.sim_world.signals import stopped_by_signals
 from perdure.actors.sim_world.sim_ports import EPOCH_MS, KillPlan, KillRule, make_world
 from perdure.actors.sim_world.virtual_loop import STEPS_MAX, Deadlock, Overdue, Runaway, Stuck, VirtualLoop
 from perdure.actors.sim_world.weather import DiskFault, Span, Weather
@@ -300,6 +301,7 @@ __all__ = [
     "check_no_loop",
     "current_process",
     "on_death",
+    "stopped_by_signals",
 ]
 
 T = TypeVar("T")
@@ -333,7 +335,7 @@ class Simulation:
     `kill_at` kills the visitor of the n-th kill point (counted from 1, over all processes), `kill_when(process,
     point, detail)` whoever it says. `after_step` is called after every `step_stride`-th iteration of the loop; what
     it raises comes out of `run`. Exceptions of the types in `harmless`, and those raised from them, are not reported
-    as errors.
+    as errors. Wall clocks begin at `begins_ms`.
     """
 
     def __init__(
@@ -350,6 +352,7 @@ class Simulation:
         steps_max: int = STEPS_MAX,
         trace_max: int = TRACE_MAX,
         harmless: tuple[type[BaseException], ...] = (),
+        begins_ms: int = EPOCH_MS,
     ) -> None:
         self.seed = seed
         self.loop = VirtualLoop(steps_max)
@@ -360,6 +363,7 @@ class Simulation:
         self.loop.set_exception_handler(self._unhandled)
         self._nature = SimContext(seed, weather, self.loop, trace_max)
         self._nature.harmless += harmless
+        self._nature.clocks_off_ms = begins_ms - EPOCH_MS
         self._plan = KillPlan(kill_at, kill_when)
         self._cluster = Cluster(self._nature, self._plan, make_supervisor, make_host)
         self._client: SimProcess | None = None
@@ -411,8 +415,9 @@ class Simulation:
     def run(self, main: Callable[[World, Transport], Awaitable[T]], timeout_ms: float | None = 600_000) -> T:
         """Run a client to its end and return its result; the cluster stays as it then is, for the next `run`.
 
-        Raises what the client raises, `Killed` if it was killed, and `Deadlock`, `Overdue` or `Runaway` if it cannot end. Without a time
-        limit it has `BUSY_MAX_S`, in which no leap counts. Raises `BadRequest` in async code, before anything begins.
+        Raises what the client raises, `Killed` if it was killed, and `Deadlock`, `Overdue` or `Runaway` if it cannot end. What the handler
+        of a signal raises, such as Ctrl-C, comes out too, in whatever code it hit. Without a time limit it has `BUSY_MAX_S`, in which no
+        leap counts. Raises `BadRequest` in async code, before anything begins.
         """
         check_no_loop()
         client = SimProcess(self._nature, CLIENT, CLIENT, lambda _: None)
@@ -429,14 +434,16 @@ class Simulation:
         was_enabled = gc.isenabled()
         gc.disable()
         try:
-            result = self.loop.run_until_complete(answer)
-            if self.loop.after_step is not None:
-                self.loop.after_step()  # whatever the stride, the last state is checked
+            with stopped_by_signals() as self.loop.stopped_by:
+                result = self.loop.run_until_complete(answer)
+                if self.loop.after_step is not None:
+                    self.loop.after_step()  # whatever the stride, the last state is checked
         except Stuck as stuck:
             shown = map(str, self.errors[:ERRORS_SHOWN_MAX])
             stuck.add_note("\n  ".join([f"seed {self.seed}, errors so far: {len(self.errors)}", *shown]))
             raise
         finally:
+            self.loop.stopped_by = ()
             client.end("its run is over", clean=True)
             gc.collect(1)
             if was_enabled:
@@ -484,7 +491,8 @@ class Simulation:
 
     def drain_node(self, node: str, after_ms: int, hosts: Iterable[str], *, is_here: bool = False) -> None:
         """Announce that a node ends then, or at no time (0), with these hosts, and with the supervisor if it is there: they are killed."""
-        until_ms = EPOCH_MS + round(self.now_ms()) + after_ms if after_ms else 0
+        wall_ms = EPOCH_MS + self._nature.clocks_off_ms + round(self.now_ms())
+        until_ms = wall_ms + after_ms if after_ms else 0
         self._nature.note("world", f"node {node} drains")
         self._cluster.draining[node] = NodeDrain(until_ms, tuple(hosts), is_here)
         if after_ms:

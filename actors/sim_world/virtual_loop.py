@@ -22,7 +22,7 @@ import asyncio
 import gc
 import heapq
 import math
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextvars import copy_context
 from functools import partial
 from typing import Any, NoReturn, TypeAlias, TypeVar, TypeVarTuple, cast
@@ -115,6 +115,7 @@ class VirtualLoop(asyncio.BaseEventLoop, LeapingLoop):
         self.deadline_s = self.busy_until_s = math.inf  # the other one is in seconds of upkeep
         self.after_step: Callable[[], None] | None = None
         self.step_stride = 1
+        self.stopped_by: Sequence[BaseException] = ()  # the first one ends the run
         self.begin: Callable[[Callable[[], object], Done], None] = lambda work, done: done(*outcome_of(work))
         self.lull_s: Callable[[], float] | None = None
         self.leapt_s = 0.0
@@ -130,6 +131,8 @@ class VirtualLoop(asyncio.BaseEventLoop, LeapingLoop):
     def between_steps(self, wait_s: float | None) -> None:
         """The selector asks: an iteration has ended, and nothing is ready for `wait_s` seconds (None: for ever)."""
         self.steps += 1
+        if self.stopped_by:
+            raise self.stopped_by[0]
         if not self.steps % COLLECT_STRIDE and not gc.isenabled():
             gc.collect(0)
         if self.after_step is not None and self.steps % self.step_stride == 0:

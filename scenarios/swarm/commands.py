@@ -138,7 +138,7 @@ def explore_command(
             raise Violation("; ".join(complaints))
 
     with ExitStack() as around:
-        report = explore(play_once, seed=seed, stride=stride, diaries=True)
+        report = explore(play_once, seed=seed, stride=stride, diaries=True, parked=True)
     failures = [{key: value for key, value in asdict(death).items() if key != "trace"} for death in report.failures]
     if as_json:
         print(json.dumps({**vars(report), "failures": failures, "ok": report.ok}))

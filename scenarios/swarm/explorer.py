@@ -57,15 +57,18 @@ def explore(
     stride: int = 1,
     diaries: bool = False,
     timeout_ms: float | None = TIMEOUT_MS,
+    parked: bool = False,
     on_progress: Callable[[Death, ExploreReport], None] | None = None,
 ) -> ExploreReport:
     """Play the story once for every place to die.
 
     Args:
-        story: given a client; it must accept being played twice under the same run ids, and tolerate interrupted calls.
+        story: given a client; it must accept being played twice under the same run ids. A call that the death interrupts, and that may not
+            be repeated, ends the first play, which is no failure.
         kill: `"supervisor"` or `"host"` to try only these victims; None tries all.
         stride: try only each `stride`-th place.
         diaries: the handlers keep diaries; see `Laboratory`.
+        parked: handlers are meant to fail for good, as for `Laboratory`.
         timeout_ms: most milliseconds of virtual time of each play, as for `Laboratory.play`.
     """
     if kill is not None:
@@ -73,8 +76,8 @@ def explore(
     check_whole("stride", stride)
     report = ExploreReport()
     begun_s = perf_counter()
-    for place in places(story, seed, limits, kill, timeout_ms)[::stride]:
-        death = die_at(story, place, seed, limits, diaries=diaries, timeout_ms=timeout_ms)
+    for place in places(story, seed, limits, kill, timeout_ms, parked=parked)[::stride]:
+        death = die_at(story, place, seed, limits, diaries=diaries, timeout_ms=timeout_ms, parked=parked)
         report.visits += 1
         report.kills += 1
         report.points[f"{place.victim} {place.point}"] += 1
@@ -87,7 +90,13 @@ def explore(
 
 
 def places(
-    story: Story, seed: int, limits: Limits, kill: str | None, timeout_ms: float | None = TIMEOUT_MS
+    story: Story,
+    seed: int,
+    limits: Limits,
+    kill: str | None,
+    timeout_ms: float | None = TIMEOUT_MS,
+    *,
+    parked: bool = False,
 ) -> list[Death]:
     seen: list[Death] = []
 
@@ -96,7 +105,7 @@ def places(
         seen.append(Death(len(seen) + 1, victim, point, detail))
         return False
 
-    with Laboratory(seed, limits=limits, kill_when=note) as laboratory:
+    with Laboratory(seed, limits=limits, parked=parked, kill_when=note) as laboratory:
         laboratory.play(story, timeout_ms)
         laboratory.settle(timeout_ms)
     return [place for place in seen if place.victim != "client" and kill in (None, place.victim)]
@@ -110,7 +119,8 @@ def die_at(
     *,
     diaries: bool = False,
     timeout_ms: float | None = TIMEOUT_MS,
+    parked: bool = False,
 ) -> Death:
-    with Laboratory(seed, limits=limits, kill_at=place.visit, diaries=diaries) as laboratory:
+    with Laboratory(seed, limits=limits, kill_at=place.visit, diaries=diaries, parked=parked) as laboratory:
         words, trace = finding(lambda: weathered(laboratory, story, story, timeout_ms))
     return replace(place, problem=words, trace=trace)

@@ -9,12 +9,11 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from perdure import Agent, BucketUnreachable, Client, HostUnavailable, OutcomeUnknown, Overloaded
+from perdure import Agent, Client
+from perdure.scenarios.testing.laboratory import PASSING
 
 TRIES_MAX = 200
 OFTEN, SELDOM = 0.3, 0.1
-PASSING = (BucketUnreachable, OutcomeUnknown, Overloaded, HostUnavailable)
-"""How the weather may have a call or new work refused."""
 
 
 @dataclass

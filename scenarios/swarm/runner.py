@@ -13,7 +13,7 @@ import signal
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -30,9 +30,18 @@ from perdure.actors.sim_world.simulation import Span, check_no_loop
 from perdure.ledger import check_ms, check_whole
 from perdure.scenarios.cast.outside import Outside
 from perdure.scenarios.swarm.conversations import approvals, around_chats, around_letters, chats, letters
-from perdure.scenarios.swarm.play_context import PASSING, Part, PlayContext
+from perdure.scenarios.swarm.play_context import Part, PlayContext
 from perdure.scenarios.swarm.stories import STORIES, play_parts, tallies
-from perdure.scenarios.testing.laboratory import Laboratory, Story, Violation, Weather, begun, finding, weathered
+from perdure.scenarios.testing.laboratory import (
+    Laboratory,
+    Story,
+    Violation,
+    Weather,
+    begun,
+    check_kind,
+    finding,
+    weathered,
+)
 
 FIRE_S = 25.0
 CALM_MS = 900_000.0
@@ -93,6 +102,7 @@ class SeedReport:
     trace: str = field(default="", compare=False)
     carried: bool = False
     timeout_ms: float | None = CALM_MS
+    parked: bool = False
 
     @property
     def ok(self) -> bool:
@@ -103,7 +113,7 @@ class SeedReport:
         """The line that plays this seed again: a command, or for a story of your own a call."""
         if self.story not in STORIES:
             limit = "" if self.timeout_ms == CALM_MS else f", timeout_ms={self.timeout_ms}"
-            options = f"{', carried=True' * self.carried}{limit}"
+            options = f"{', carried=True' * self.carried}{limit}{', parked=True' * self.parked}"
             return f"perdure.scenarios.swarm.runner.play({self.seed}, {self.story}{options})"
         drawn = "" if self.story == story_of(self.seed) else f" --story {self.story}"
         return f"perdure replay {self.seed}{drawn}{' --carried' * self.carried}"
@@ -171,6 +181,7 @@ def play(
     limits: Limits = SWIFT,
     carried: bool = False,
     timeout_ms: float | None = CALM_MS,
+    parked: bool = False,
 ) -> SeedReport:
     """Play one seed to its end, and say what came of it, whatever the story raised.
 
@@ -178,19 +189,22 @@ def play(
         story: one of ours by its name, by default the one that the seed draws; or your own, a coroutine function that is given a client.
         carried: the ledger and the agents' storages are in a simulated bucket, and machines lose their disks. Needs `perdure[bucket]`.
         timeout_ms: most milliseconds of virtual time of the play to the end, as for `Laboratory.play`.
+        parked: handlers are meant to fail for good, as some of ours are; see `Laboratory`.
     """
     check_no_loop()
     check_story(story)
     if timeout_ms is not None:
         check_ms("timeout_ms", timeout_ms)
+    check_kind("limits", limits, Limits)
     chosen = story_of(seed) if story is None else story
+    is_ours = isinstance(chosen, str)
     if carried:
         limits = replace(limits, checkpoint_facts=ROOTED_FACTS, checkpoint_idle_ms=ROOTED_IDLE_MS)
     begun_s = perf_counter()
     with ExitStack() as stack:
         place = Path(stack.enter_context(TemporaryDirectory(prefix="perdure-"))) if carried else None
         laboratory = Laboratory(
-            seed, weather_of(seed, carried=carried), limits, diaries=isinstance(chosen, str), carried=place
+            seed, weather_of(seed, carried=carried), limits, diaries=is_ours, carried=place, parked=parked or is_ours
         )
         stack.enter_context(_hushed())
         stack.enter_context(laboratory)
@@ -210,6 +224,7 @@ def play(
         trace,
         carried,
         timeout_ms,
+        parked,
     )
 
 
@@ -258,8 +273,7 @@ def _play(laboratory: Laboratory, fire: Story, calm: Story, timeout_ms: float | 
             playing.cancel()
             await asyncio.wait({playing})
         elif not playing.cancelled():
-            with suppress(*PASSING):  # the weather did that, so the fire ends here
-                playing.result()
+            playing.result()
 
     weathered(laboratory, cut_off, calm, timeout_ms)
 
@@ -274,6 +288,7 @@ def swarm(
     processes: int = 1,
     carried: bool = False,
     timeout_ms: float | None = CALM_MS,
+    parked: bool = False,
     total: SwarmReport | None = None,
 ) -> SwarmReport:
     """Play many seeds, and add up what came of them, in the order of the seeds.
@@ -283,13 +298,13 @@ def swarm(
             It is played twice in each world, first under fire, where it may be cut off anywhere, and then to its end. So it asks for its
             work under ids of its own, and calls what may be called again.
         processes: in how many at once. With more than one, a story of your own must be a function of a module.
-        carried, timeout_ms: as for `play`.
+        carried, timeout_ms, parked: as for `play`.
         total: is added to, so that it says how far the swarm came when it is stopped by Ctrl-C.
     """
     check_whole("seeds", seeds)
     total = SwarmReport() if total is None else total
     begun_s = perf_counter()
-    play_one = partial(play, story=story, limits=limits, carried=carried, timeout_ms=timeout_ms)
+    play_one = partial(play, story=story, limits=limits, carried=carried, timeout_ms=timeout_ms, parked=parked)
     wanted = range(first_seed, first_seed + seeds)
     for report in map(play_one, wanted) if processes <= 1 else _played_at_once(processes, play_one, wanted):
         total.add(report)

@@ -244,6 +244,14 @@ def unfinished(view: View) -> Iterator[str]:
         yield f"agent {activation.agent_id} is on host {activation.host_id!r}, unclean {activation.unclean}"
 
 
+def never_handled(view: View) -> Iterator[str]:
+    for parked in view.parked_mail.values():
+        for mail in (view.mail[key] for key in parked):
+            run = f" of run {mail.run_id}" if mail.run_id else ""
+            raised = f"{mail.recipient}.{mail.handler} has failed with it {mail.attempts} times: {mail.error}"
+            yield f"mail {mail.mail_id}{run} is parked, for {raised}. Where that is meant, say `parked=True`"
+
+
 def unbalanced(view: View) -> Iterator[str]:
     told = audit(view)
     if not told["balanced"]:

@@ -22,12 +22,25 @@ import asyncio
 import sys
 import traceback
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
+from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Self, TypedDict, TypeVar, Unpack, cast, overload
 
-from perdure import Agent, BadRequest, ChatAgent, Client, Handle, Limits, RunResult
+from perdure import (
+    Agent,
+    BadRequest,
+    BucketUnreachable,
+    ChatAgent,
+    Client,
+    Handle,
+    HostUnavailable,
+    Limits,
+    OutcomeUnknown,
+    Overloaded,
+    RunResult,
+)
 from perdure.actors import (
     Address,
     AsyncChild,
@@ -46,10 +59,10 @@ from perdure.actors import (
     gives_bit_by_bit,
     upkeep_pause,
 )
-from perdure.actors.sim_world.simulation import Simulation, Stuck, Weather, on_death
-from perdure.ledger import Run, check_ms, class_name, explain
+from perdure.actors.sim_world.simulation import Simulation, Stuck, Weather, on_death, stopped_by_signals
+from perdure.ledger import Run, check_ms, checked, class_name, explain
 from perdure.ledger.storage.agent_storages import AgentStorages, Disk, MemoryDisk
-from perdure.policies import Answerer
+from perdure.policies import Answerer, moment_ms
 from perdure.scenarios.testing.checks import (
     Ledger,
     LedgerDisk,
@@ -57,6 +70,7 @@ from perdure.scenarios.testing.checks import (
     Wiretap,
     demand,
     left_behind,
+    never_handled,
     out_of_step,
     strangers,
     unbalanced,
@@ -76,6 +90,8 @@ Output = TypeVar("Output")
 Story = Callable[[Client], Awaitable[Any]]
 """What a client does. To be played twice in one world it must ask for its work under ids of its own."""
 
+PASSING = (BucketUnreachable, OutcomeUnknown, Overloaded, HostUnavailable)
+"""How the weather, or a death, may have a call or new work refused."""
 QUICK = Limits(hosts_max=3, hosts_warm=1, idle_ms=2_000, orphan_ms=20_000, turn_max=8)
 LOOK_STRIDE = 7
 RUNS_FEW = 200  # with so many, each change is looked at
@@ -95,9 +111,11 @@ class Laboratory:
 
     Invariants are looked at after every `step_stride` steps of the loop if a new fact has become durable since; with `checked=False` only
     what is free is checked. `diaries=True` says that every handler of every parent writes `run.delivery_id` into a table `told` of its
-    storage: then `verify` holds these rows against the account, too. One that took effect twice is found even if the runtime believes
-    its own inbox wrongly. `telemetry` is told the spans of all processes. With a folder `carried`, the ledger is in a simulated bucket, and
-    carries the storages; each machine has its cache in the folder, and that of a host dies with it. Needs `perdure[bucket]`.
+    storage: then `verify` holds these rows against the account, too. One that took effect twice is found even if the runtime believes its
+    own inbox wrongly. Clocks begin at `begins`, a datetime with a time zone, by default on 15 June 2025 at 15:06:40 UTC: where an agent
+    asks Python for the time, begin now. `telemetry` is told the spans of all processes. With a folder `carried`, the ledger is in a
+    simulated bucket, and carries the storages; each machine has its cache in the folder, and that of a host dies with it. Needs
+    `perdure[bucket]`. `parked=True` says that handlers are meant to fail for good: `settle` lets mail be that is parked.
     """
 
     def __init__(
@@ -110,13 +128,17 @@ class Laboratory:
         diaries: bool = False,
         telemetry: Telemetry | None = None,
         carried: Path | None = None,
+        begins: datetime | None = None,
+        parked: bool = False,
         **simulation: Any,
     ) -> None:
         weather = Weather.calm() if weather is None else weather
-        _check_kind("weather", weather, Weather)
-        _check_kind("limits", limits, Limits)
+        check_kind("weather", weather, Weather)
+        check_kind("limits", limits, Limits)
+        if begins is not None:
+            simulation["begins_ms"] = _wall_ms(begins)
         self.limits, self._telemetry = limits, telemetry or Telemetry()
-        self._diaries = diaries
+        self._diaries, self._may_park = diaries, parked
         self._client: Client | None = None
         self._is_open = False
         self.store = Ledger(carries_storages=carried is not None)
@@ -273,6 +295,10 @@ class Laboratory:
     ) -> Any:
         """Run an agent, as a runtime does. Within a story this gives an awaitable (`awaiting`, to a type checker); outside of one it plays
         until there is a result, for `timeout_ms` at most, as `play` says."""
+        if self._client is not None and timeout_ms is not None:
+            raise BadRequest(
+                "timeout_ms", "a story has the limit of its play; `async with asyncio.timeout(…)` bounds a wait"
+            )
         if self._client is not None:
             return self._client.run(agent_class, input, run_id=run_id)
         return self.play(lambda client: client.run(agent_class, input, run_id=run_id), timeout_ms)
@@ -359,7 +385,9 @@ class Laboratory:
         self.simulation.heal()
 
     def rest(self, timeout_ms: float | None = None) -> None:
-        """Let time pass until nothing is left to do. Raises `Overdue`, with a note of what is left."""
+        """Let time pass until nothing is left to do: no run is live, however long it sleeps, no mail is on its way, and no agent is awake.
+        An agent may sleep until its alarm, as for a schedule, which may have no end, or for a fiber that sleeps: this does not wait for
+        them. A story does, by `asyncio.sleep`. Raises `Overdue`, with a note of what is left."""
 
         async def quiet(_client: Client) -> None:
             while not self.is_quiet:
@@ -373,7 +401,8 @@ class Laboratory:
             raise
 
     def settle(self, timeout_ms: float | None = None) -> None:
-        """Come to rest, then check everything. Raises `Violation`, or `Overdue`."""
+        """Come to rest, then check everything. Raises `Violation`, also for mail that is parked because its handler failed again and again,
+        or `Overdue`."""
         self.rest(timeout_ms)
         self.verify()
 
@@ -389,6 +418,7 @@ class Laboratory:
             unlike_the_shadow(view, shadow),
             unlike_the_snapshot(self.store, shadow) if self.bucket is None else self.bucket.unlike(),
             unfinished(view),
+            () if self._may_park else never_handled(shadow),
             unlike_the_inboxes(self.disk, shadow, parents, diaries=self._diaries),
             left_behind(self.disk, shadow, self.store.cleared),
         )
@@ -413,9 +443,17 @@ def begun(story: Callable[[Client], Awaitable[T]], client: Client) -> Awaitable[
     return pending
 
 
-def _check_kind(field: str, value: object, kind: type) -> None:
+def check_kind(field: str, value: object, kind: type) -> None:
     if not isinstance(value, kind):
         raise BadRequest(field, f"{value!r:.200} is {class_name(type(value))}; give `{kind.__name__}(…)`")
+
+
+def _wall_ms(begins: datetime) -> int:
+    check_kind("begins", begins, datetime)
+    at_ms = round(checked(lambda: moment_ms("begins", begins)))
+    if at_ms < 0:
+        raise BadRequest("begins", f"{begins} lies before 1970")
+    return at_ms
 
 
 def _bucket_module() -> Any:
@@ -427,7 +465,8 @@ def _bucket_module() -> Any:
 
 def weathered(laboratory: Laboratory, fire: Story, calm: Story, timeout_ms: float | None) -> None:
     """Play a story in the weather and one when it is over, and check everything at rest. Raises what is found."""
-    laboratory.play(fire, timeout_ms)
+    with suppress(*PASSING):  # the weather did that, so the fire ends here
+        laboratory.play(fire, timeout_ms)
     laboratory.heal()
     laboratory.play(calm, timeout_ms)
     laboratory.settle(timeout_ms)
@@ -436,13 +475,14 @@ def weathered(laboratory: Laboratory, fire: Story, calm: Story, timeout_ms: floa
 
 def finding(play: Callable[[], None]) -> tuple[str, str]:
     """The failure of a play, in words and as a traceback; empty without one."""
-    try:
-        play()
-    except (NoStory, _outcome_of_pytest("skip"), _outcome_of_pytest("xfail"), _outcome_of_pytest("exit")):
-        raise
-    except (Exception, BaseExceptionGroup, _outcome_of_pytest("fail")) as failure:
-        words = "; ".join([f"{type(failure).__name__}: {str(failure)[:1500]}", *getattr(failure, "__notes__", ())])
-        return words, "".join(traceback.format_exception(failure))
+    with stopped_by_signals():  # the end of a test's time is none
+        try:
+            play()
+        except (NoStory, _outcome_of_pytest("skip"), _outcome_of_pytest("xfail"), _outcome_of_pytest("exit")):
+            raise
+        except (Exception, BaseExceptionGroup, _outcome_of_pytest("fail")) as failure:
+            words = "; ".join([f"{type(failure).__name__}: {str(failure)[:1500]}", *getattr(failure, "__notes__", ())])
+            return words, "".join(traceback.format_exception(failure))
     return "", ""
 
 

@@ -244,6 +244,7 @@ def plain(_client: Client) -> int:
         ("story", "'nope' is not one of .*trees", lambda: play(1, "nope")),
         ("weather", "5 is int; give `Weather", lambda: Laboratory(1, cast("Any", 5))),
         ("limits", "is dict; give `Limits", lambda: Laboratory(1, limits=cast("Any", {"hosts_max": 3}))),
+        ("limits", "is dict; give `Limits", lambda: swarm(1, limits=cast("Any", {"hosts_max": 3}), carried=True)),
     ],
 )
 def test_what_would_check_nothing_is_refused_with_what_may_be_said(field: str, words: str, door: Any) -> None:
