@@ -21,8 +21,8 @@ import sys
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from queue import SimpleQueue
@@ -295,9 +295,8 @@ def wait_for(future: Future[T]) -> T:
     try:
         with lent():
             # Nothing wakes a thread for an interrupt that comes as it begins to wait, or that `interrupt_main` asks for.
-            while not future.done():
-                with suppress(TimeoutError):
-                    future.exception(LOOK_UP_S)
+            while not wait([future], LOOK_UP_S).done:
+                pass
             return future.result()
     except BaseException:
         future.cancel()
