@@ -33,6 +33,8 @@ class Mutant(NamedTuple):
 
 # fmt: off
 MUTANTS = (
+    Mutant("actors.life.waits:Waits._all_wait", "no not", "signal",
+           "test_an_event_that_comes_with_a_pause_is_taken_once_and_is_not_waited_for_again"),
     Mutant("ledger.run:Run.has_a_last_chance", "comparison", "spent",
            "test_each_of_a_batch_whose_hosts_die_is_alone_for_its_last_attempt"),
     Mutant("ledger.placements:is_run_alone", "no part", "has_a_last_chance",

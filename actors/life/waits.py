@@ -280,8 +280,9 @@ class Waits:
         if self.main is None:
             return False  # its code has yet to begin
         ours = {task for task in self.tasks if not task.done()} | {self.main}
-        in_wait = {waiter.task for waiter in self._waiters} | {apart_from}
-        if self.thread and any(waiter.thread == self.thread for waiter in self._waiters):
+        waiting = [waiter for waiter in self._waiters if not waiter.signal.done()]  # what the others waited for has come
+        in_wait = {waiter.task for waiter in waiting} | {apart_from}
+        if self.thread and any(waiter.thread == self.thread for waiter in waiting):
             in_wait.add(self.main)
         return all((task in in_wait or _awaits_one_of(task, ours)) and not _times_out(task) for task in ours)
 

@@ -534,6 +534,17 @@ class Stubborn(Agent):
         return run.attempt
 
 
+def test_an_event_that_comes_with_a_pause_is_taken_once_and_is_not_waited_for_again() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.client.start(Diary, run_id="r")
+        await stage.until(lambda: stage.run("r").confirmed)
+        await asyncio.gather(stage.client.send("r", "go", 1), stage.client.ask("pause", "r", True))
+        await stage.ended("r", "completed")  # it had begun to go on, and does nothing at which it could pause
+        assert output_of(stage, "r")[0] == 1
+
+    play(story, timeout_ms=600_000)
+
+
 def test_a_paused_run_stays_paused_over_the_death_of_its_host() -> None:
     async def story(stage: Stage) -> None:
         await stage.client.start(Stubborn, run_id="r")
