@@ -479,6 +479,8 @@ MUTANTS = (
            "test_a_cleared_run_is_gone_and_nothing_brings_it_back"),
     Mutant("actors.gateway.turn_follower:CallRuns.follow", "removed setting", "_after",
            "test_an_approved_run_is_followed_after_the_one_that_asked"),
+    Mutant("actors.life.run_requests:check_options", "removed statement", "BadRequest",
+           "test_an_option_that_there_is_not_is_refused_by_its_name_with_one_that_is_like_it"),
     Mutant("actors.gateway.backend:Backend.check_agent", "never", "_may_root",
            "test_an_agent_that_a_principal_may_not_call_is_not_shown_by_its_address_either"),
     Mutant("actors.gateway.backend:Backend.check_run", "never", "_may_root",
