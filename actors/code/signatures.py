@@ -152,7 +152,12 @@ class Entered(NamedTuple):
         # None is no input, where there is a default.
         if value is None and self.default is not EMPTY:
             return NOTHING
-        return self.takes.encode("input", value, bytes_max)
+        try:
+            return self.takes.encode("input", value, bytes_max)
+        except BadRequest as problem:
+            if value is None:
+                raise BadRequest("input", f"is missing, or is None: {problem.problem}") from problem.__cause__
+            raise
 
     def decode(self, body: bytes) -> object:
         if body == NOTHING and self.default is not EMPTY:

@@ -2,6 +2,7 @@
 
     client_connection   a client of the runtime, on the loop that serves the requests
     registry            which agents have an address, and under which name
+    hooks               what an author gives a gateway, checked and called
     security            who asks, and what that one may
     problems            errors of Perdure as HTTP statuses and close codes
     feeds               what several connections watch: the events of a run, the state of an agent

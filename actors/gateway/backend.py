@@ -3,33 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
-from inspect import isawaitable
+from contextlib import aclosing, suppress
 from pathlib import Path
-from typing import NamedTuple, TypeVar, cast
+from typing import Final, NamedTuple, TypeVar, cast
 from urllib.parse import quote, unquote
 
 from starlette.requests import HTTPConnection
 
 from perdure.actors.agent.agent import Agent
 from perdure.actors.code.author_call import tried
+from perdure.actors.code.naming import type_name
 from perdure.actors.gateway.client_connection import ClientConnection, Opener
 from perdure.actors.gateway.feeds import Batch, RunFeeds
+from perdure.actors.gateway.hooks import call_hook
 from perdure.actors.gateway.problems import AgentRaised
-from perdure.actors.gateway.refusals import NoSuchAgent
+from perdure.actors.gateway.refusals import Forbidden, NoSuchAgent, nothing_known
 from perdure.actors.gateway.registry import Registry
 from perdure.actors.gateway.security import Principal, Scope, Security
 from perdure.actors.gateway_bus import GatewayBus
 from perdure.actors.life.handle import Handle, address_of
 from perdure.actors.link.caller import CallerSide
-from perdure.actors.link.messages import Plain
+from perdure.actors.link.messages import Fields, Plain
+from perdure.actors.link.questions import about_ask
 from perdure.actors.runtime.client import Client
-from perdure.ledger import PerdureError, agent_id, path_of, sub_agent_id
+from perdure.ledger import AskClosed, PerdureError, UnknownAsk, UnknownRun, agent_id, path_of, sub_agent_id
 
 T = TypeVar("T")
 
 MayAddress = Callable[[Principal, type[Agent], str], bool | Awaitable[bool]]
 """An author's word on whether a principal may address an agent, of a class and a name. A refusal is told as if nothing were there."""
+OPERATORS: Final = frozenset({Scope.OPERATE, Scope.ADMIN})
+"""Whoever has one of these sees what is told of all agents, and each run, whatever that word is."""
 
 
 Striker = Callable[[str, int], Awaitable[str | None]]
@@ -113,10 +117,8 @@ class Backend:
         """
         steps, rest = self.registry.path(segments)
         root = steps[0]
-        if self._may_address is not None:
-            said = self._may_address(who, root.agent_class, root.name)
-            if not (await said if isawaitable(said) else said):
-                raise NoSuchAgent(f"nothing is addressed as /{'/'.join(segments[:2])} here")
+        if not await self._may(who, root.agent_class, root.name):
+            raise NoSuchAgent(f"nothing is addressed as /{'/'.join(segments[:2])} here")
         client = await self.client()
         handle: Handle | None = None
         for step in steps:
@@ -126,6 +128,59 @@ class Backend:
         assert address is not None
         last, caller = steps[-1], CallerSide(client.caller, address)
         return Reached(handle, caller, last.agent_class, last.name, address.agent_id), rest
+
+    async def _may(self, who: Principal, agent_class: type[Agent], name: str) -> bool:
+        hook = self._may_address
+        return hook is None or bool(await call_hook("may_address", hook, who, agent_class, name))
+
+    def is_bound(self, who: Principal) -> bool:
+        # Whether not everything that is here is for this one.
+        return self._may_address is not None and not OPERATORS & who.scopes
+
+    def check_all(self, who: Principal) -> None:
+        """Raises `Forbidden` for one who may address some agents, where all are told of."""
+        if self.is_bound(who):
+            raise Forbidden(f"this tells of all agents, and {who.name} may address some; it needs the scope 'operate'")
+
+    async def check_agent(self, who: Principal, address: str) -> None:
+        """Raises `NoSuchAgent`, as if nothing were there."""
+        if self._may_address is not None and not await self._may_root(who, *path_of(address)[0]):
+            raise nothing_known(address)
+
+    async def check_run(self, who: Principal, run_id: str) -> None:
+        """Raises `UnknownRun`, as if nothing were there."""
+        if self.is_bound(who):
+            run = await self.ask("inspect", run_id)
+            root = None if run is None else path_of(run["parent"])[0] if run["parent"] else (run["agent_type"], run_id)
+            if root is None or not await self._may_root(who, *root):
+                raise UnknownRun("run_id", f"no run {run_id!r} is known")
+
+    async def check_ask(self, who: Principal, ask_id: str) -> None:
+        """Raises `UnknownAsk`, as if nothing were there."""
+        if self.is_bound(who):
+            with suppress(AskClosed):  # who sends an answer again is told of the first
+                if not await self.may_see_ask(who, await self.ask(*about_ask(ask_id))):
+                    words = f"no question {ask_id!r:.200} is known; `perdure asks` lists the open ones"
+                    raise UnknownAsk("ask_id", words)
+
+    async def may_see_ask(self, who: Principal, ask: Fields) -> bool:
+        # One who has begun the run, or is named in the question, may know of it, too.
+        is_theirs = who.is_person and not {who.name, *who.groups}.isdisjoint([ask["began_by"], *ask["to"]])
+        return is_theirs or not self.is_bound(who) or await self._may_root(who, *path_of(ask["agent"])[0])
+
+    async def _may_root(self, who: Principal, agent_type: str, name: str) -> bool:
+        # As where an agent is called, the word is on the root of its family. A run's child is below whoever asked for the run (`own_id`).
+        run = await self.ask("inspect", name)
+        if run is not None and run["attempt"] and run["parent"] and run["agent_type"] == agent_type:
+            return await self._may_root(who, *path_of(run["parent"])[0])
+        agent_class = await self.class_of(agent_type)
+        return agent_class is not None and await self._may(who, agent_class, name)
+
+    async def class_of(self, said: str) -> type[Agent] | None:
+        # A class that is served, by its type or as it stands in addresses.
+        code_dir = (await self.client()).code_dir
+        served = self.registry.roots.items()
+        return next((each for address, each in served if said in (address, type_name(each, code_dir))), None)
 
     async def own_id(self, address: str) -> str:
         # The id under which it lives and asks for runs: that of a run's child does not begin with its parent's.

@@ -14,6 +14,7 @@ from perdure.policies import Json, JsonObject
 BODY_BYTES_MAX: Final = 32_000_000
 DEPTH_MAX: Final = 100
 """How deep JSON may be nested."""
+_TOO_DEEP: Final = f"is nested more than {DEPTH_MAX} deep"
 
 
 async def body_of(request: Request, bytes_max: int = BODY_BYTES_MAX) -> bytes:
@@ -49,8 +50,10 @@ def read_json(text: bytes, field: str = "body") -> Json:
         # Python would take UTF-16 and UTF-32 too, in which no look at the bytes finds half of a pair.
         decoded = text.decode("utf-8-sig", "surrogatepass")
         read: Json = json.loads(decoded, parse_constant=_refuse, parse_float=_finite)
-    except (ValueError, RecursionError) as problem:
+    except ValueError as problem:
         raise BadRequest(field, f"is not JSON: {problem!s:.200}") from None
+    except RecursionError:  # the parser comes to its own end before it is known how deep it goes
+        raise BadRequest(field, _TOO_DEEP) from None
     _check_depth(read, field)
     if b"\\ud" in text.lower() or b"\xed" in text:
         try:
@@ -78,4 +81,4 @@ def _check_depth(read: object, field: str) -> None:
         level = [child for each in below for child in each if isinstance(child, dict | list)]
         if not level:
             return
-    raise BadRequest(field, f"is nested more than {DEPTH_MAX} deep")
+    raise BadRequest(field, _TOO_DEEP)

@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from perdure.actors.code.author_call import in_words, text_of
+from perdure.actors.gateway.hooks import HookFailed
 from perdure.actors.gateway.refusals import (
     Forbidden,
     GatewayStopped,
@@ -132,7 +133,10 @@ def public(problem: Exception) -> Exception:
 
 
 def told(problem: Exception) -> dict[str, str]:
-    # A bug of ours is logged, and the client is told only that.
+    # A bug of ours, or of an author's hook, is logged, and the client is told only that.
+    if isinstance(problem, HookFailed):
+        logger.error("%s", problem)
+        return {"type": "InternalError", "message": "a hook of this gateway failed; its log has the details"}
     if status_of(problem) == INTERNAL:
         logger.error("a request failed", exc_info=problem)
         return {"type": "InternalError", "message": "this is an error of the gateway; its log has the details"}

@@ -17,6 +17,10 @@ class NoSuchAgent(PerdureError):
     """Nothing has this address, or the one who asks may not know of it."""
 
 
+def nothing_known(address: str) -> NoSuchAgent:
+    return NoSuchAgent(f"{address!r:.200} is asleep or unknown: it has no storage, and the ledger holds nothing for it")
+
+
 class NotNow(PerdureError):
     """What is asked for does not fit to the present state of the agent."""
 

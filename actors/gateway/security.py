@@ -10,17 +10,18 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import StrEnum
-from inspect import isawaitable
 from ipaddress import ip_address, ip_network
 from typing import Final
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from starlette.requests import HTTPConnection
 
+from perdure.actors.gateway.hooks import HookFailed, call_hook
 from perdure.actors.gateway.refusals import Forbidden, Unauthenticated
-from perdure.ledger import BadRequest
+from perdure.ledger import BadRequest, check_text
 from perdure.policies import Answerer
 
 PUBLIC: Final = "/dashboard/"
@@ -49,11 +50,20 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True)
 class Principal:
-    """Who asks. `name` is told to gates and stands in logs; it is no secret. `groups` are those whose questions this one may answer."""
+    """Who asks. `name` is told to gates and stands in logs; it is no secret. `groups` are those whose questions this one may answer.
+    Raises `BadRequest` for a scope that there is not."""
 
     name: str = ANYONE
     scopes: frozenset[Scope] = field(default_factory=lambda: frozenset(Scope))
     groups: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        check_text("name", self.name)
+        scopes, groups = _words("scopes", self.scopes), _words("groups", self.groups)
+        if unknown := scopes - {*Scope}:
+            raise BadRequest("scopes", f"{min(unknown)!r:.80} is none; there are {', '.join(Scope)}")
+        object.__setattr__(self, "scopes", frozenset(map(Scope, scopes)))
+        object.__setattr__(self, "groups", groups)
 
     @property
     def is_person(self) -> bool:
@@ -79,7 +89,14 @@ class Principal:
         return Answerer(self.name, self.groups, is_admin=Scope.ADMIN in self.scopes)
 
 
+def _words(field: str, given: object) -> frozenset[str]:
+    if not isinstance(given, AbstractSet | list | tuple) or not all(isinstance(each, str) for each in given):
+        raise BadRequest(field, f"{given!r:.80} is no set of words; give one, as {{'read', 'chat'}}")
+    return frozenset(given)
+
+
 NOBODY: Final = Principal("nobody", frozenset())
+AUTHENTICATE: Final = "authenticate"
 
 Authenticate = Callable[[HTTPConnection], Principal | Awaitable[Principal | None] | None]
 """Names the principal of a request or a connection; None if it is nobody's."""
@@ -153,8 +170,9 @@ class Security:
         # Raises `Unauthenticated`.
         if self.authenticate is None:
             return Principal()
-        found = self.authenticate(connection)
-        who = await found if isawaitable(found) else found
+        who = await call_hook(AUTHENTICATE, self.authenticate, connection)
+        if who is not None and not isinstance(who, Principal):
+            raise HookFailed(AUTHENTICATE, self.authenticate, f"returned {who!r:.80}; return a `Principal`, or None")
         if who is None and path_within(connection.scope).startswith(PUBLIC):
             return NOBODY
         if who is None:

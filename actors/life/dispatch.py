@@ -28,7 +28,7 @@ from perdure.actors.life.results import (
     RunResult,
     run_result,
 )
-from perdure.actors.life.run_requests import RequestedRun, RunRequests, Wanted
+from perdure.actors.life.run_requests import RequestedRun, RunRequests, Wanted, check_options
 from perdure.actors.link.messages import Fields, Plain
 from perdure.actors.link.questions import Inspect, ListRuns, WhichExist
 from perdure.actors.tasks import Pending
@@ -68,6 +68,7 @@ class Dispatch:
         placement: Placement | None = None,
         **options: Unpack[RunOptions],
     ) -> Pending[RunResult | RunHandle] | RunHandle:
+        check_options("run_agent_tool", options, RunOptions.__annotations__)
         entry = self._requests.one(agent_class, input, detached=detached, placement=placement, **options)
         if self._life.transaction is not None:
             return self._post([entry])[0]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
@@ -53,6 +54,14 @@ _ARGUMENTS: Final = {"input", "detached", *RunOptions.__annotations__}
 _ORDER_MAX: Final = (1 << 53) - 1  # what the page can count to
 
 
+def check_options(called: str, given: Iterable[object], known: Iterable[str]) -> None:
+    """Raises `BadRequest` for what is no argument of what was called, and names one that is like it."""
+    for unknown in sorted(set(map(str, given)).difference(known))[:1]:
+        near = get_close_matches(unknown, known, n=1)
+        meant = f"; did you mean {near[0]!r}?" if near else ""
+        raise BadRequest(unknown, f"is no argument of {called}{meant}")
+
+
 # A request with its class, and whether the run goes on when the wait for it is cancelled.
 class RequestedRun(NamedTuple):
     agent_class: type
@@ -94,8 +103,7 @@ class RunRequests:
                 agent_class = asked.pop("agent_class", None)
                 if agent_class is None:
                     raise BadRequest("agent_class", "is missing")
-                if unknown := asked.keys() - _ARGUMENTS:
-                    raise BadRequest(min(map(str, unknown)), "is no argument of run_agent_tool")
+                check_options("run_agent_tool", asked, _ARGUMENTS)
                 entries.append(self.one(agent_class, asked.pop("input", None), **asked))
                 continue
             if not isinstance(each, tuple | list) or len(each) != len(_PAIR):

@@ -188,8 +188,9 @@ class QuestionsBelow:
 
     # the inbox
 
-    async def inbox(self, to: str | None) -> list[JsonObject]:
-        return cast("list[JsonObject]", await self._backend.ask("asks", to, False))
+    async def inbox(self, who: Principal, to: str | None) -> list[JsonObject]:
+        rows = cast("list[JsonObject]", await self._backend.ask("asks", to, False))
+        return [row for row in rows if await self._backend.may_see_ask(who, row)]
 
     async def of_run(self, who: Principal, run_id: str) -> dict[str, AskRow]:
         # The questions of the run and of those below it, as far as this principal may answer and has not; by the ids of their

@@ -186,7 +186,7 @@ class McpServer:
 
     def __init__(self, backend: Backend, choices: Iterable[Choice], local: Principal | None = None) -> None:
         self.offers = offers_of(choices)
-        self._runs, self._local = McpRuns(backend), local
+        self._backend, self._runs, self._local = backend, McpRuns(backend), local
         self._questions = QuestionsBelow(backend)
         self._neighbours = backend.neighbours
         self._neighbours.on(CANCELLED, self._cancel)
@@ -345,12 +345,13 @@ class McpServer:
         who = self._who(ctx, Scope.READ if name == "list_asks" else Scope.CHAT)
         shown: JsonObject
         if name == "list_asks":
-            shown = {"asks": cast("Any", await self._questions.inbox(taken(given, "to", str, "") or None))}
+            shown = {"asks": cast("Any", await self._questions.inbox(who, taken(given, "to", str, "") or None))}
         else:
             if "value" not in given:
                 raise BadRequest("value", "is missing")
             args, digest, named = given.get("args"), taken(given, "digest", str, ""), taken(given, "who", str, "")
             ask_id, value = taken(given, "ask_id", str), given["value"]
+            await self._backend.check_ask(who, ask_id)
             shown = await self._questions.answer_ask(
                 who, ask_id, value, args=args, digest=digest or None, named=named or None
             )

@@ -20,6 +20,7 @@ from perdure.actors.ray_world.deployment import LOGS, Deployment
 from perdure.actors.ray_world.identity import unlike
 from perdure.actors.ray_world.named_actors import (
     Remote,
+    answer_of,
     remote,
     wait_for,
 )
@@ -177,7 +178,7 @@ def on_nodes(node_ids: list[str], within_s: float, job: Callable[..., object], *
             ray.cancel(answer, force=True)
             continue
         try:
-            told[each] = ray.get(answer)
+            told[each] = answer_of(answer)
         except RayError as problem:
             told[each] = problem
     return told

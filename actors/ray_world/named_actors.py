@@ -55,6 +55,12 @@ def control(handle: Handle, method: str, *arguments: object) -> Remote:
     return getattr(handle, method).options(concurrency_group="control").remote(*arguments)
 
 
+def answer_of(reference: Remote, timeout_s: float | None = None) -> Any:
+    """What an actor has answered. Raises its error, or `TimeoutError`."""
+    # Of `ray.get` Ray warns in the process of an async actor, also on a thread beside its loop, where this is done.
+    return reference.future().result(timeout_s)
+
+
 def find(name: str) -> Handle | None:
     with contextlib.suppress(ValueError):
         return ray.get_actor(name, NAMESPACE)
@@ -84,7 +90,7 @@ def answers(handles: Mapping[K, Handle], timeout_s: float) -> dict[K, ProcessInf
     found: dict[K, ProcessInfo | None] = {key: None for key in asked if key not in ready}
     for key in ready:
         with contextlib.suppress(RayError):
-            found[key] = ProcessInfo(*ray.get(asked[key]))
+            found[key] = ProcessInfo(*answer_of(asked[key]))
     return found
 
 
@@ -166,6 +172,6 @@ def _by_itself(handle: Handle, process: ProcessInfo) -> StrikeKind | None:
     if not wait_for({process: asked}, DEATH_S):
         return StrikeKind.RAY
     try:
-        return StrikeKind.ITSELF if ray.get(asked) else None
+        return StrikeKind.ITSELF if answer_of(asked) else None
     except RayError:  # what a caller sees of a death
         return StrikeKind.ITSELF

@@ -26,7 +26,7 @@ from perdure.actors.ray_world.deployment import Deployment, check_bucket
 from perdure.actors.ray_world.fleet import ActorFleet
 from perdure.actors.ray_world.hosts import RayActors
 from perdure.actors.ray_world.identity import elsewhere, is_blank, note_mount, refuse_elsewhere, refuse_unmounted
-from perdure.actors.ray_world.named_actors import Handle, control, create, kill
+from perdure.actors.ray_world.named_actors import Handle, answer_of, control, create, kill
 from perdure.actors.ray_world.os_processes import die_with_parent, home, with_command
 from perdure.actors.ray_world.process_telemetry import begin_telemetry, several
 from perdure.actors.ray_world.processes import SUPERVISOR, SupervisorProcess
@@ -195,8 +195,8 @@ def _of_this_directory(handle: Handle, deployment: Deployment) -> Handle:
     see the directory, or because another Ray serves the bucket, is ended: another one is created here. One that does not answer soon is
     taken as it is."""
     try:
-        identity, has_failed = ray.get(control(handle, "home"), timeout=ANSWER_S)
-    except RayError:  # busy, or on its way to another life
+        identity, has_failed = answer_of(control(handle, "home"), ANSWER_S)
+    except (RayError, TimeoutError):  # busy, or on its way to another life
         return handle
     if deployment.identity and identity not in ("", deployment.identity):
         raise elsewhere(deployment.data, "another directory than the one that this Ray serves")

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping
 from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, Self, TypeVar, cast
 
 import httpx
 
@@ -312,6 +312,37 @@ class AsyncGateway(Operations, Awaits):
 
 class AsyncRemoteAgent(AgentOperations, Awaits):
     """An agent behind a gateway. Its exposed methods are called as if it were here: `await agent.add(2)`."""
+
+    def __getattr__(self, method: str) -> Callable[..., _AwaitedCall]:
+        """An exposed method, called at most once."""
+        called = super().__getattr__(method)
+        return lambda *args, **kwargs: _AwaitedCall(method, called(*args, **kwargs))
+
+
+class _AwaitedCall(Coroutine[Any, Any, Any]):
+    # A coroutine that says what is wrong if it is followed: nothing has been called by then.
+
+    def __init__(self, method: str, job: Coroutine[Any, Any, Any]) -> None:
+        self._method, self._job = method, job
+
+    def send(self, value: Any) -> Any:
+        return self._job.send(value)
+
+    def throw(self, *raised: Any) -> Any:
+        return self._job.throw(*raised)
+
+    def close(self) -> None:
+        self._job.close()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._job.__await__()
+
+    def __aiter__(self) -> NoReturn:
+        self.close()
+        told = (
+            "is called by `await`; one that gives its values bit by bit is followed over a WebSocket, or over a handle"
+        )
+        raise BadRequest("method", f"{self._method} {told} of a `Runtime`")
 
 
 # ---------------------------------------------------------------- sync code

@@ -13,7 +13,7 @@ from perdure.actors.code.signatures import gives_bit_by_bit, unexposed
 from perdure.actors.code.written import written
 from perdure.actors.gateway.backend import Reached, asked, segments_of
 from perdure.actors.gateway.chat_turns import ChatTurns
-from perdure.actors.gateway.refusals import NoSuchAgent
+from perdure.actors.gateway.refusals import NoSuchAgent, nothing_known
 from perdure.actors.gateway.security import Scope
 from perdure.actors.life.handle import Method, tell
 from perdure.actors.rest import models
@@ -34,9 +34,7 @@ class AgentHandlers(Handlers):
         known = await self._backend.ask("agent", agent)
         told = await asyncio.to_thread(_told, self._backend.data, known, agent, sql)
         if told is None:
-            raise NoSuchAgent(
-                f"{agent!r:.200} is asleep or unknown: it has no storage, and the ledger holds nothing for it"
-            )
+            raise nothing_known(agent)
         return told
 
     @Operation("GET", "/api/fibers", models.WorkTold, query=models.WorkAsked)

@@ -61,6 +61,7 @@ class Operation:
     Args:
         answer: the model of the answer; None for one of another kind, which the handler makes itself.
         media: the type of such an answer.
+        tells_of_agents: whether one that reads, and is about no single one, tells of all agents; then it does so to operators alone.
     """
 
     method: str
@@ -72,6 +73,7 @@ class Operation:
     query: type[Taken] = Nothing
     body: type[Taken] | None = None
     media: str = JSON
+    tells_of_agents: bool = True
     handler: Handler | None = None
 
     def __call__(self, handler: Handler) -> Operation:
@@ -121,10 +123,23 @@ def _endpoint(operation: Operation, backend: Backend) -> _Endpoint:
             if kind != JSON:  # which a page elsewhere cannot send without being asked about it first
                 raise BadRequest("content-type", f"{kind!r:.80} is not {JSON}")
             body = _fitting(operation.body, read_json(await body_of(request)))
+        await _check_told(operation, backend, who, path)
         told = await handler(ApiRequest(request, who, path, query, body))
         return told if isinstance(told, Response) else Response(json_bytes(told), media_type=JSON)
 
     return answer
+
+
+async def _check_told(operation: Operation, backend: Backend, who: Principal, path: Any) -> None:
+    # Where an agent is reached by its class and name (`address`), that asks the author's hook by itself.
+    if "{agent}" in operation.path:
+        await backend.check_agent(who, path.agent)
+    elif "{run_id}" in operation.path:
+        await backend.check_run(who, path.run_id)
+    elif "{ask_id}" in operation.path:
+        await backend.check_ask(who, path.ask_id)
+    elif operation.scope is Scope.READ and operation.tells_of_agents:
+        backend.check_all(who)
 
 
 def _fitting(model: type[Taken], given: object) -> Taken:

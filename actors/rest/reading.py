@@ -204,18 +204,19 @@ class ReadingHandlers(Handlers):
         """How much would be deleted with an agent."""
         return await self._backend.ask("at_stake", [], asked.path.agent)
 
-    @Operation("GET", "/api/hosts", models.HostsTold)
+    @Operation("GET", "/api/hosts", models.HostsTold, tells_of_agents=False)
     async def hosts(self, asked: ApiRequest) -> object:
         """The processes that serve."""
         told = await self._backend.ask("ps", 0)
         return {"supervisor": told["supervisor"], "hosts": told["hosts"]}
 
-    @Operation("GET", "/api/asks", models.AsksTold, query=models.AsksAsked)
+    @Operation("GET", "/api/asks", models.AsksTold, query=models.AsksAsked, tells_of_agents=False)
     async def list_asks(self, asked: ApiRequest) -> object:
         """The questions that runs ask people, those that wait for longest first."""
         which: models.AsksAsked = asked.query
         found = await self._backend.ask("asks", which.to, which.closed, which.limit, which.asked_by)
-        return {"asks": [seen_by(asked.who, each) for each in found]}
+        may_see = self._backend.may_see_ask
+        return {"asks": [seen_by(asked.who, each) for each in found if await may_see(asked.who, each)]}
 
     @Operation("GET", "/api/asks/{ask_id}", models.AskTold, of=models.OfAsk)
     async def show_ask(self, asked: ApiRequest) -> object:
@@ -227,7 +228,7 @@ class ReadingHandlers(Handlers):
         """The account of all mail, parked mail, and what was found at the start."""
         return await self._backend.ask("audit")
 
-    @Operation("GET", "/api/limits", models.LimitsTold)
+    @Operation("GET", "/api/limits", models.LimitsTold, tells_of_agents=False)
     async def limits(self, asked: ApiRequest) -> object:
         """The limits in force."""
         return {"limits": await self._backend.ask("limits")}

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, Field
 
 from perdure.actors.code.known_types import by_type
-from perdure.actors.code.naming import type_name
 from perdure.actors.gateway.backend import Backend
 from perdure.actors.gateway.refusals import Forbidden, NotNow
 from perdure.actors.gateway.security import Scope
@@ -56,9 +55,7 @@ class SteeringHandlers(Handlers):
         that has come true; if it never can, the run ends as `error`."""
         client = await self._backend.client()
         wanted: models.StartAsked = asked.body
-        served = self._backend.registry.roots.items()
-        known = (each for address, each in served if wanted.type in (address, type_name(each, client.code_dir)))
-        kind: type[Any] | None = next(known, None)
+        kind: type[Any] | None = await self._backend.class_of(wanted.type)
         if kind is None:
             raise UnknownAgentType("type", f"{wanted.type!r:.200} is no class that this gateway serves")
         after = None if wanted.after is None else wanted.after.condition(client.limits.id_max)
@@ -177,7 +174,7 @@ class SteeringHandlers(Handlers):
         )
         return seen_by(asked.who, told)
 
-    @Operation("GET", "/api/upgrade", models.CodeTold)
+    @Operation("GET", "/api/upgrade", models.CodeTold, tells_of_agents=False)
     async def code(self, asked: ApiRequest) -> object:
         """Which code stands where."""
         return {"types": await self._types(None)}

@@ -32,6 +32,7 @@ from perdure.actors.life.asks import user_name
 from perdure.actors.life.child_types import AsyncChild, AsyncInputless, Child, ClientOptions, Inputless
 from perdure.actors.life.handle import Handle
 from perdure.actors.life.results import BulkReport, RunHandle, RunResult, statuses_of
+from perdure.actors.life.run_requests import check_options
 from perdure.actors.link.messages import Fields, Plain
 from perdure.actors.ray_world.cluster_record import explain_refusal, nothing_serves
 from perdure.actors.ray_world.driver import FORKED
@@ -491,6 +492,7 @@ class Runtime:
         With `after` it begins when that has come true, of runs that clients have asked for; see `ClientOptions`.
         Raises `ConflictingRequest` if the id names a run of other content, and `BadRequest` for an input that the child does not take.
         """
+        check_options("run", options, ClientOptions.__annotations__)
         return self._settle(self.client.run(agent_class, input, **options))
 
     @overload
@@ -502,6 +504,7 @@ class Runtime:
 
     def start(self, agent_class: type, input: object = None, **options: Unpack[ClientOptions]) -> RunHandle:
         """Begin a run and come back as soon as it is durable. The handle's `result()` waits for its end."""
+        check_options("start", options, ClientOptions.__annotations__)
 
         def settle(asked: Callable[[Client], Pending[object]]) -> object:
             return self._settle(asked(self.client))

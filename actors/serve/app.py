@@ -29,6 +29,7 @@ from perdure.actors.ai_sdk import routes as ai_sdk
 from perdure.actors.dashboard import page
 from perdure.actors.gateway.backend import Backend, MayAddress, Stopper, Striker
 from perdure.actors.gateway.client_connection import Opener
+from perdure.actors.gateway.hooks import check_hook
 from perdure.actors.gateway.problems import unrouted
 from perdure.actors.gateway.rate_limits import GatewayLimits
 from perdure.actors.gateway.registry import Registry
@@ -91,8 +92,12 @@ class Gateway:
         agents: the classes that have an address: `/agents/{class}/{name}`, with the class in kebab case.
         data: the data directory. What serves it is joined, else started, by the first request.
         address: the Ray cluster to join, as for `Runtime`.
-        authenticate: names the principal of each request; by default everybody who reaches the address may do everything.
-        may_address: whether a principal may address an agent.
+        authenticate: `authenticate(connection: HTTPConnection) -> Principal | None`, sync or async: names the principal of each request or
+            WebSocket; None for nobody, who gets 401. By default everybody who reaches the address may do everything.
+        may_address: `may_address(who: Principal, agent_class: type[Agent], name: str) -> bool`, sync or async: whether a principal may
+            address an agent, by whatever protocol; if not, it is as if nothing were there. Of sub-agents, and of runs that an agent has
+            asked for, it is asked about the agent at their root; of other runs with the run's id as name. With this hook, what tells of
+            all agents at once, and other runs than those that it allows, are for the scopes `operate` and `admin`.
         hosts: further host names by which the gateway is asked, beside those of loopback.
         origins: pages elsewhere that may ask, as `https://example.org`.
         allows_kill: whether whoever has the scope `admin` may kill processes, to watch what recovers. It needs a `striker`.
@@ -126,6 +131,9 @@ class Gateway:
     ) -> None:
         backups = str(backups)
         check_slashes(backups, "backups")
+        check_hook("authenticate", authenticate, "connection")
+        check_hook("may_address", may_address, "who", "agent_class", "name")
+        check_hook("opener", opener)
         self._given: dict[str, Any] = {
             "data": data, "address": address, "authenticate": authenticate, "may_address": may_address,
             "hosts": tuple(hosts), "origins": tuple(origins), "allows_kill": allows_kill, "limits": limits,

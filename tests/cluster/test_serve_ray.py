@@ -164,6 +164,11 @@ def test_whoever_dies_in_an_answer_its_reader_has_the_whole_answer_once(served: 
     assert reader.text == WHOLE
 
 
+def test_none_of_its_processes_waits_for_ray_in_a_way_that_ray_warns_of(served: Served) -> None:
+    with perdure.connect(served.url) as remote:
+        assert not [each["text"] for each in remote.logs() if "blocking ray." in each["text"]]
+
+
 def test_at_its_end_it_drains_and_leaves_with_success(served: Served) -> None:
     with served.client() as client, client.stream("GET", "/api/live") as answer:
         lines = answer.iter_lines()

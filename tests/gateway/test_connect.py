@@ -128,6 +128,19 @@ def test_exposed_methods_are_called_and_told(gateway: RealGateway) -> None:
     asyncio.run(talk())
 
 
+def test_an_exposed_method_that_is_followed_is_refused_in_words_and_never_called(gateway: RealGateway) -> None:
+    async def follow() -> int:
+        async with perdure.connect_async(gateway.url) as remote:
+            counter = remote.agent("counter", "followed")
+            with pytest.raises(perdure.BadRequest, match=r"add is called by `await`; one that .* of a `Runtime`"):
+                async for _ in counter.add(1):
+                    pass
+            tasks = [asyncio.create_task(counter.add(1)) for _ in range(2)]
+            return max(await asyncio.gather(*tasks))
+
+    assert asyncio.run(follow()) == 2
+
+
 def test_a_call_that_another_transaction_has_overtaken_is_a_conflict_and_the_client_raises_the_same() -> None:
     conflict = StorageConflict("called@m:Counter", "another transaction was first")
     answer = refusal(conflict)

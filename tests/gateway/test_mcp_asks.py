@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -50,11 +51,11 @@ Opened = Callable[..., Any]
 Story = Callable[[Opened, PerdureClient], Awaitable[Any]]
 
 
-def play(story: Story) -> None:
+def play(story: Story, **hooks: Any) -> None:
     """Play a story of MCP clients, each of which has a server of its own, and of a client of the directory."""
 
     async def played(client: PerdureClient) -> None:
-        backend = gateway(client, [Clerk, Gate, House]).backend
+        backend = gateway(client, [Clerk, Gate, House], **hooks).backend
 
         @asynccontextmanager
         async def opened(mode: Any = NEW, who: Principal = LOCAL, **options: Any) -> Any:
@@ -258,6 +259,21 @@ def test_only_whoever_may_answer_is_asked(who: Principal, input: dict[str, Any],
 
     play(story)
     assert len(person.shown) == is_shown
+
+
+def test_the_inbox_has_no_questions_of_agents_that_a_principal_may_not_address_unless_it_is_named_in_them() -> None:
+    async def story(opened: Opened, perdure: PerdureClient) -> None:
+        run = await perdure.start(Gate, {})
+        given = {"ask_id": (row := await until_asked(perdure))["ask_id"], "value": True}
+        eve, bea = [Principal(name, frozenset({Scope.READ, Scope.CHAT})) for name in ("eve", "bea")]
+        async with opened(who=eve) as stranger, opened(who=replace(bea, groups=OPS)) as named:
+            assert structured(await stranger.call_tool("list_asks", {})) == {"asks": []}
+            assert f"no question {given['ask_id']!r} is known" in words(await stranger.call_tool("answer_ask", given))
+            assert structured(await named.call_tool("list_asks", {})) == {"asks": [row]}
+            assert structured(await named.call_tool("answer_ask", given))["status"] == "answered"
+        assert (await run.result()).output[:2] == [True, "bea"]
+
+    play(story, may_address=lambda who, kind, name: who.name == name)
 
 
 def test_a_client_without_forms_waits_and_people_answer_by_the_tools_of_the_inbox() -> None:

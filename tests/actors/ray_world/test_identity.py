@@ -109,7 +109,7 @@ def known_to_ray(patch: pytest.MonkeyPatch, *homes: tuple[str, bool]) -> list[st
     patch.setattr(supervisors, "control", lambda handle, _method: str(handle))
     patch.setattr(supervisors, "kill", end)
     patch.setattr(supervisors, "create", lambda *_, **__: "a new one")
-    patch.setattr("ray.get", lambda _answer, timeout: there[-1])
+    patch.setattr(supervisors, "answer_of", lambda _asked, _timeout_s: there[-1])
     context = SimpleNamespace(gcs_address="", get_node_id=lambda: "0" * 56, runtime_env={})
     patch.setattr("ray.get_runtime_context", lambda: context)
     return ended

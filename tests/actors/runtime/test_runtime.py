@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from perdure.actors import Agent, AsyncRuntime, RunInfo, RunResult, exposed
+from perdure.actors import Agent, AsyncRuntime, RunInfo, RunResult, Runtime, exposed
 from perdure.actors.runtime.runtime import check_limits
 from perdure.ledger import BadRequest
 from perdure.policies import INFINITY, Limits
@@ -59,6 +60,47 @@ class Listener(Agent):
 
     async def on_agent_tool_finish(self, run: RunInfo, result: RunResult) -> None:
         self.seen.append(run.input_preview)
+
+
+@pytest.mark.parametrize("kind", [Doubler, Listener])
+def test_a_run_whose_input_is_missing_is_told_so(kind: Any) -> None:
+    async def story(stage: Stage) -> None:
+        for asked in (stage.client.run(kind), stage.client.start(kind, None)):
+            with pytest.raises(BadRequest, match=r"^input: is missing, or is None: ") as refused:
+                await asked
+            assert refused.value.field == "input"
+
+    play(story)
+
+
+@pytest.mark.parametrize("called", ["run", "start"])
+def test_an_option_that_there_is_not_is_refused_by_its_name_with_one_that_is_like_it(
+    called: str, tmp_path: Path
+) -> None:
+    begin: Any = getattr(Runtime(tmp_path), called)
+    for wrong, words in (
+        ("runid", f"is no argument of {called}; did you mean 'run_id'?"),
+        ("x", f"is no argument of {called}"),
+    ):
+        with pytest.raises(BadRequest) as refused:
+            begin(Doubler, {"n": 1}, **{wrong: "x"})
+        assert (refused.value.field, refused.value.problem) == (wrong, words)
+
+
+class Mistaken(Agent):
+    """Asks for a run with an option that there is not."""
+
+    async def run(self) -> None:
+        options: Any = {"runid": "x"}
+        await self.run_agent_tool(Doubler, {"n": 1}, **options)
+
+
+def test_an_agent_that_asks_with_such_an_option_is_told_the_same() -> None:
+    async def story(stage: Stage) -> None:
+        told = await stage.client.run(Mistaken)
+        assert "runid: is no argument of run_agent_tool; did you mean 'run_id'?" in told.error
+
+    play(story)
 
 
 @pytest.mark.parametrize("length", [10, 5_000])
