@@ -152,9 +152,7 @@ def _same_content(run: Run, asked: Request) -> None:
     for field, old, new in pairs:
         if old != new:
             changed = field == "agent_type" and _is_retyped(str(old), str(new))
-            advice = (
-                "The class was changed since then, so it is another one. Use another run_id." if changed else _ADVICE
-            )
+            advice = _ADVICE_IN_NOTEBOOKS.format(name=str(new).rpartition(":")[2]) if changed else _ADVICE
             said = f"run {run.run_id!r} exists with another {field} ({old}, not {new}); nothing was started. {advice}"
             raise ConflictingRequest(field, said)
 
@@ -165,6 +163,10 @@ def _waits_for(options: dict[str, Any]) -> str:
 
 
 _ADVICE = "Use another run_id, or repeat the request as it was."
+_ADVICE_IN_NOTEBOOKS = (
+    "The class, or something in the notebook that it uses, was changed since then, so it is another one. Use another run_id. Later changes "
+    'leave it the same class if it has a name: `class {name}(Agent, name="jobs:{name}")`.'
+)
 
 
 # Two versions of one class in a notebook are two types, because the name of a cell has the digest of its text.

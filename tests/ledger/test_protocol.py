@@ -84,9 +84,11 @@ def test_a_request_opens_a_run_with_its_full_input() -> None:
     ]
 
 
-def test_who_has_changed_a_class_of_a_notebook_is_told_to_ask_under_another_run_id() -> None:
+def test_who_has_changed_a_class_of_a_notebook_is_told_to_ask_under_another_run_id_or_to_name_the_class() -> None:
     ledger = Ledger().given(asked()._replace(agent_type="cell:1f:Reader"))
-    with pytest.raises(ConflictingRequest, match="The class was changed since") as refused:
+    with pytest.raises(
+        ConflictingRequest, match="or something .* was changed since.*Use another run_id.*`class Reader"
+    ) as refused:
         ledger.when(request()._replace(agent_type="cell:2e:Reader"))
     assert refused.value.field == "agent_type"
     with pytest.raises(ConflictingRequest, match=r"not cell:2e:Other\); nothing was started"):
