@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from perdure.actors.jobs.fiber_context import FiberContext, FiberRecovery
     from perdure.actors.life.asks import Answer, Answering, NoAnswer, user_name
     from perdure.actors.life.child_types import AsyncChild, AsyncInputless, Child, Inputless
-    from perdure.actors.life.class_options import check_class
+    from perdure.actors.life.class_options import check_asked, check_class
     from perdure.actors.life.conditions import all_of, any_of, n_of
     from perdure.actors.life.handle import Handle, tell
     from perdure.actors.life.results import (

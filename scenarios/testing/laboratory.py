@@ -54,6 +54,7 @@ from perdure.actors import (
     Telemetry,
     Transport,
     World,
+    check_asked,
     check_class,
     given_by,
     gives_bit_by_bit,
@@ -301,6 +302,7 @@ class Laboratory:
             )
         if self._client is not None:
             return self._client.run(agent_class, input, run_id=run_id)
+        check_asked(agent_class)  # by what is so here, which the story does not see
         return self.play(lambda client: client.run(agent_class, input, run_id=run_id), timeout_ms)
 
     def agent(self, agent_class: type[A], name: str) -> type[A]:

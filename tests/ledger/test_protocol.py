@@ -87,7 +87,7 @@ def test_a_request_opens_a_run_with_its_full_input() -> None:
 def test_who_has_changed_a_class_of_a_notebook_is_told_to_ask_under_another_run_id_or_to_name_the_class() -> None:
     ledger = Ledger().given(asked()._replace(agent_type="cell:1f:Reader"))
     with pytest.raises(
-        ConflictingRequest, match="or something .* was changed since.*Use another run_id.*`class Reader"
+        ConflictingRequest, match=r"or something .* was changed since.*Use another run_id.*`class Reader"
     ) as refused:
         ledger.when(request()._replace(agent_type="cell:2e:Reader"))
     assert refused.value.field == "agent_type"

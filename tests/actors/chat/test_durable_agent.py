@@ -438,6 +438,8 @@ def test_an_override_that_no_host_sees_is_refused_where_something_is_asked_for(o
         laboratory.play(asked)
         with said.override(**override), pytest.raises(BadRequest, match="overridden here"):
             laboratory.agent(Said, "b").chat("hello")
+        with said.override(**override), pytest.raises(BadRequest, match="overridden here"):
+            laboratory.run(Said, "hello")
 
 
 relay = LibraryAgent(TestModel())
