@@ -33,6 +33,8 @@ class Mutant(NamedTuple):
 
 # fmt: off
 MUTANTS = (
+    Mutant("actors.sim_world.process:Strand._until_it_stops", "never", "LOOKS_TILL_TOLD",
+           "test_sync_code_that_keeps_the_laboratory_for_long_is_named_with_its_place"),
     Mutant("actors.life.waits:Waits._all_wait", "no not", "signal",
            "test_an_event_that_comes_with_a_pause_is_taken_once_and_is_not_waited_for_again"),
     Mutant("ledger.run:Run.has_a_last_chance", "comparison", "spent",

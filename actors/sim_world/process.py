@@ -25,9 +25,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import hashlib
+import sys
+import traceback
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
+from itertools import count
 from random import Random
 from threading import Lock, Thread, current_thread
 from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar, cast
@@ -40,6 +43,11 @@ from perdure.actors.threads import OURS
 
 T = TypeVar("T")
 HEARD_S = 0.1  # a signal that comes just as a thread begins to wait is not heard before the end of the wait
+LOOKS_TILL_TOLD = 100
+AT_WORK_LONG = (
+    "has been at work for ten seconds, in which nothing else of the laboratory goes on. If it waits for other code there, by an Event, a "
+    "lock or a queue, it waits in vain: test that on Ray"
+)
 Wake: TypeAlias = Callable[[object], None]  # lets what waits go on with an answer; the loop calls it, once
 
 
@@ -264,6 +272,7 @@ class Strand:
     ) -> None:
         self.has_ended, self.is_left_behind = False, is_left_behind
         self._is_at_work = False
+        self._thread: Thread | None = None
         self._process, self._work, self._done = process, work, done
         self._context = contextvars.copy_context()
         self._may_go, self._has_stopped = _closed(), _closed()
@@ -276,7 +285,8 @@ class Strand:
     # On the loop: let it run until it waits, or ends.
     def begin(self) -> None:
         self._is_at_work = True
-        self._process.nature.threads.take().give(self)
+        self._thread = self._process.nature.threads.take()
+        self._thread.give(self)
         self._until_it_stops()
 
     # On its thread.
@@ -320,10 +330,22 @@ class Strand:
             self._may_go.release()
             self._until_it_stops()
 
+    def _place(self) -> str:
+        thread = self._thread
+        frame = None if thread is None else sys._current_frames().get(thread.ident or 0)  # noqa: SLF001 - the documented way
+        for each, line in traceback.walk_stack(frame) if frame is not None else ():
+            top = str(each.f_globals.get("__name__")).partition(".")[0]
+            if top != "perdure" and top not in sys.stdlib_module_names:
+                return f"{each.f_code.co_filename}:{line}, in {each.f_code.co_qualname},"
+        return f"sync code of {self._process.name}"
+
     def _until_it_stops(self) -> None:
         try:
-            while not self._has_stopped.acquire(timeout=HEARD_S):
-                pass
+            for looks in count(1):
+                if self._has_stopped.acquire(timeout=HEARD_S):
+                    break
+                if looks == LOOKS_TILL_TOLD:
+                    sys.stderr.write(f"perdure: {self._place()} {AT_WORK_LONG}\n")
         except BaseException as enough:  # a person's, who waits no longer for code that does not end
             self._killed = Killed(f"given up: {type(enough).__name__}")
             raise

@@ -7,11 +7,13 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
 from perdure.actors import Agent, Client, FiberContext, Retries, RunContext, RunFailed, exposed
+from perdure.actors.sim_world import process as sim_process
 from perdure.scenarios.swarm.explorer import explore
 from perdure.scenarios.swarm.runner import swarm
 from perdure.scenarios.testing.laboratory import Laboratory
@@ -221,3 +223,25 @@ def test_sync_code_that_does_not_end_by_its_death_is_told_of() -> None:
     with Laboratory(1) as laboratory:
         laboratory.play(story)
     assert "sync code goes on after its death" in str(laboratory.simulation.errors)
+
+
+class Waits(Agent):
+    """Waits for what only other code of the laboratory could set."""
+
+    @exposed
+    def in_vain(self) -> bool:
+        return threading.Event().wait(0.5)
+
+
+def test_sync_code_that_keeps_the_laboratory_for_long_is_named_with_its_place(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sim_process, "LOOKS_TILL_TOLD", 2)
+    with Laboratory(seed=1) as laboratory:
+        assert laboratory.agent(Waits, "w").in_vain() is False
+    line = next(
+        number for number, each in enumerate(Path(__file__).read_text().splitlines(), 1) if ".wait(0.5)" in each
+    )
+    told = capsys.readouterr().err
+    assert told.startswith(f"perdure: {__file__}:{line}, in Waits.in_vain, has been at work for ten seconds")
+    assert told.count("perdure:") == 1
