@@ -70,6 +70,7 @@ PRELOADED: Final = tuple(
 QUICK: Final = {
     "RAY_core_worker_internal_heartbeat_ms": "50",  # how soon callers find a supervisor that was restarted; by default 1 s
     "RAY_timeout_ms_task_wait_for_death_info": "50",  # how soon a call fails that was under way then; by default 1 s
+    "RAY_task_events_shutdown_flush_timeout_ms": "200",  # how long who leaves waits for a GCS that is gone; by default 5 s
 }
 
 # The settings of a Ray of our own. A variable that is set already keeps its value.
@@ -222,15 +223,19 @@ def last_life_of(data: Path) -> tuple[Holder | None, bool]:
 
 
 def traces_of(holder: Holder) -> Traces:
-    host, _, port = holder.address.rpartition(":")
-    refuses = False
+    return Traces(bool(with_command(holder.session)), refuses(holder.address))
+
+
+# Whether nobody listens there any more. A busy machine is only slow to answer.
+def refuses(address: str) -> bool:
+    host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), KNOCK_S).close()
     except ConnectionRefusedError:
-        refuses = True
+        return True
     except (OSError, ValueError):
         pass
-    return Traces(bool(with_command(holder.session)), refuses)
+    return False
 
 
 # That nothing serves the directory as far as this machine knows, and where a bucket is served.
