@@ -278,7 +278,8 @@ class Driver:
                 forget_record(member.data, life.address)
         if not life.borrowed:
             if os.getppid() != INIT:
-                kill(family)
+                # The GCS first: if it told that the node is dead, Ray would ask for what was there, and end this process.
+                kill(sorted(family, key=lambda each: each != life.vital.get("GCS")))
             if connection() is not None:  # otherwise another thread is about it, or has done it
                 with sigterm_kept():
                     shut_down()
