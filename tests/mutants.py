@@ -613,6 +613,8 @@ MUTANTS = (
            "test_a_reply_whose_delivery_kills_its_process_again_and_again_is_parked_in_the_end"),
     Mutant("actors.ray_world.cluster_record:forget_record", "no part", "address",
            "test_who_forgets_a_ray_that_has_ended_forgets_its_record_and_not_that_of_its_successor"),
+    Mutant("actors.ray_world.ray_internals:as_our_own", "removed call", "setsid",
+           "test_a_process_of_a_ray_of_our_own_has_a_session_of_its_own_so_no_signal_to_a_program_s_group_reaches_it"),
     Mutant("actors.ray_world.cluster_record:refuse_without_ledger", "always", "first",
            "test_a_directory_with_storages_and_no_ledger_is_refused_in_words_that_do_no_harm"),
     Mutant("actors.ray_world.supervisors:Opening.ensure", "never", "_served",

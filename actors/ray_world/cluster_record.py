@@ -71,6 +71,9 @@ QUICK: Final = {
     "RAY_core_worker_internal_heartbeat_ms": "50",  # how soon callers find a supervisor that was restarted; by default 1 s
     "RAY_timeout_ms_task_wait_for_death_info": "50",  # how soon a call fails that was under way then; by default 1 s
 }
+FLUSH: Final = (
+    "RAY_task_events_shutdown_flush_timeout_ms"  # how long who leaves waits for a GCS that is gone; by default 5 s
+)
 
 # The settings of a Ray of our own. A variable that is set already keeps its value.
 SETTINGS: Final = {
@@ -82,6 +85,7 @@ SETTINGS: Final = {
     "RAY_num_workers_soft_limit": "4",  # idle workers that Ray keeps
     "RAY_worker_niceness": "0",  # by default Ray's workers, our supervisor among them, yield to every other process
     **QUICK,
+    FLUSH: "10",  # it is gone always, and what is told to it, too
     "RAY_gcs_rpc_server_reconnect_timeout_s": "1000000000",  # by default Ray ends a process whose GCS was away for 60 s
     "RAY_preload_python_modules": ",".join(PRELOADED),
 }
@@ -89,6 +93,7 @@ SETTINGS: Final = {
 # The timeouts are together some 15 s. By default Ray tries for 15 minutes to join a cluster that dies meanwhile.
 JOINED: Final = {
     **QUICK,
+    FLUSH: "200",
     "RAY_gcs_server_port_wait_time_s": "2",  # in truth a number of attempts
     "RAY_gcs_rpc_server_connect_timeout_s": "1",
     "RAY_py_gcs_connect_timeout_s": "5",
@@ -222,15 +227,19 @@ def last_life_of(data: Path) -> tuple[Holder | None, bool]:
 
 
 def traces_of(holder: Holder) -> Traces:
-    host, _, port = holder.address.rpartition(":")
-    refuses = False
+    return Traces(bool(with_command(holder.session)), refuses(holder.address))
+
+
+# Whether nobody listens there any more. A busy machine is only slow to answer.
+def refuses(address: str) -> bool:
+    host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), KNOCK_S).close()
     except ConnectionRefusedError:
-        refuses = True
+        return True
     except (OSError, ValueError):
         pass
-    return Traces(bool(with_command(holder.session)), refuses)
+    return False
 
 
 # That nothing serves the directory as far as this machine knows, and where a bucket is served.

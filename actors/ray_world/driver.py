@@ -38,6 +38,7 @@ from perdure.actors.ray_world.cluster_record import (
     is_started_here,
     ray_environment,
     read_record,
+    refuses,
     startup_lock,
     write_record,
 )
@@ -277,8 +278,8 @@ class Driver:
                 forget_record(member.data, life.address)
         if not life.borrowed:
             if os.getppid() != INIT:
-                gcs = life.vital.get("GCS")  # without it `ray.shutdown` takes longer
-                kill(each for each in family if each != gcs)
+                # The GCS first: if it told that the node is dead, Ray would ask for what was there, and end this process.
+                kill(sorted(family, key=lambda each: each != life.vital.get("GCS")))
             if connection() is not None:  # otherwise another thread is about it, or has done it
                 with sigterm_kept():
                     shut_down()
@@ -353,7 +354,8 @@ def _dead_of(life: RayLife) -> list[str]:
     dead = [name for name, process in life.vital.items() if not is_alive(process)]
     if dead == ["raylet"] and not life.own and not with_command(RAYLET, f"--gcs-address={life.address}"):
         return []
-    return dead
+    # A GCS that was asked to end listens no more, and stays for up to 20 s more.
+    return ["GCS"] if life.own and not dead and refuses(life.address) else dead
 
 
 # A raylet that died has left its workers behind, as children of another process.

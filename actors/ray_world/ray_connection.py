@@ -37,7 +37,7 @@ from perdure.actors.ray_world.ray_internals import (
     RAYLET,
     SESSION,
     STARTUP_TIMEOUTS,
-    only_what_we_use,
+    as_our_own,
     read_settings,
     shut_down,
     silence_worker_logs,
@@ -146,8 +146,8 @@ def _init(**options: Any) -> None:
         which = "" if options["address"] == "auto" else f", so it is no node of the one at {options['address']}"
         raise SupervisorUnreachable(f"no Ray runs on this machine{which}; run this on a machine of that cluster")
     try:
-        lean = only_what_we_use() if is_own else contextlib.nullcontext()
-        with sigterm_kept(), ray_environment({} if is_own else JOINED), lean:
+        apart = as_our_own() if is_own else contextlib.nullcontext()
+        with sigterm_kept(), ray_environment({} if is_own else JOINED), apart:
             read_settings()
             ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **options)
     except Exception as error:  # that very class is among what Ray raises

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import functools
 import importlib
 import io
 import math
@@ -200,6 +201,13 @@ ENVIRONMENT_INFO: Final = Internal(
     "writes an environment as the raylet reads it",
     "as above",
 )
+DIE_WITH_STARTER: Final = Internal(
+    "ray._private.utils",
+    "set_kill_on_parent_death_linux",
+    (),
+    "is the last that a new process of Ray calls before it becomes what it is; one of a Ray of our own begins a session there",
+    "a signal to the program's process group, as `timeout` sends it, ends the GCS, without which nothing can be put away",
+)
 UNUSED: Final = (START_MONITOR, START_LOG_MONITOR, START_API_SERVER)
 INTERNALS: Final = (
     DISCONNECT,
@@ -220,6 +228,7 @@ INTERNALS: Final = (
     RAYLET_CALLS,
     CHANNEL,
     ENVIRONMENT_INFO,
+    DIE_WITH_STARTER,
     *UNUSED,
 )
 
@@ -334,13 +343,18 @@ def allow_auto_connect(*, allowed: bool) -> None:
 
 
 @contextlib.contextmanager
-def only_what_we_use() -> Iterator[None]:
+def as_our_own() -> Iterator[None]:
+    """Start a Ray without what we do not use, and out of reach of the signals that are meant for the group of this process."""
+    die_with_starter = DIE_WITH_STARTER.find()
+
+    def stand_apart() -> None:  # in the new process
+        os.setsid()
+        die_with_starter()
+
     with contextlib.ExitStack() as stack:
-        for internal in UNUSED:
-            name, _, method = internal.path.partition(".")
-            owner = getattr(importlib.import_module(internal.module), name)
-            stack.callback(setattr, owner, method, internal.find())
-            setattr(owner, method, lambda *_, **__: None)
+        for internal in (*UNUSED, DIE_WITH_STARTER):
+            stack.callback(_replace, internal, internal.find())
+            _replace(internal, stand_apart if internal is DIE_WITH_STARTER else lambda *_, **__: None)
         yield
 
 
@@ -356,4 +370,5 @@ def upload_package(name: str, contents: Mapping[str, bytes]) -> str:
 
 
 def _replace(internal: Internal, value: bool | Callable[..., None]) -> None:
-    setattr(importlib.import_module(internal.module), internal.path, value)
+    *owners, name = internal.path.split(".")
+    setattr(functools.reduce(getattr, owners, importlib.import_module(internal.module)), name, value)

@@ -61,7 +61,13 @@ def script(data: Path) -> Iterator[tuple[subprocess.Popen[str], list[ProcessId]]
     environment = {**os.environ, "PYTHONPATH": IMPORT_PATH}
     command = [sys.executable, "-c", SCRIPT, str(data)]
     running = subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=data.parent
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=data.parent,
+        start_new_session=True,
     )
     process = process_of(running.pid)
     assert process is not None
@@ -168,17 +174,39 @@ def test_ctrl_c_while_a_runtime_opens_ends_the_script_with_the_line_that_opens_i
     assert sum(line.startswith("  File ") for line in lines) <= 3, said
 
 
-@pytest.mark.thorough
-def test_a_script_that_is_asked_to_end_puts_everything_away_and_says_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "reached",
+    [
+        pytest.param("it alone", marks=pytest.mark.thorough),
+        "its group",  # by `timeout`, for example
+        pytest.param("all that it has started", marks=pytest.mark.thorough),  # by systemd
+    ],
+)
+def test_a_script_that_is_asked_to_end_does_so_soon_and_says_and_leaves_nothing(tmp_path: Path, reached: str) -> None:
+    """Whomever else the signal reaches. A GCS that it reaches answers no more, and ends 12 to 20 s later."""
     with script(tmp_path / "data") as (running, _):
         script_process = process_of(running.pid)
         assert script_process is not None
         family = descendants(script_process)
-        running.send_signal(signal.SIGTERM)
-        _, said = running.communicate(timeout=120)
+        if reached == "its group":
+            os.killpg(running.pid, signal.SIGTERM)
+        else:
+            for each in [*(family if reached == "all that it has started" else []), script_process]:
+                os.kill(each.pid, signal.SIGTERM)
+        _, said = running.communicate(timeout=10)
         assert running.returncode == 143
         assert [line for line in said.splitlines() if not line.startswith("perdure: opening")] == []
         assert [each for each in family if is_alive(each)] == []
+
+
+@pytest.mark.thorough
+def test_a_runtime_whose_ray_was_killed_is_closed_without_a_wait_for_its_answers(tmp_path: Path) -> None:
+    """Ray would wait 5 s for what is told to its GCS last."""
+    with Runtime(tmp_path, limits=ONE_HOST) as runtime:
+        assert runtime.run(Napper, 0.0).output == 1
+        kill(runtime.cluster.vital().values())
+        killed_s = time.monotonic()
+    assert time.monotonic() - killed_s < 5
 
 
 ORPHAN = """

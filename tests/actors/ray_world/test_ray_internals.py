@@ -59,6 +59,15 @@ def parameters(it):
 print(json.dumps({each.path: parameters(each.find()) for each in INTERNALS}))
 """
 
+BEGIN = """
+import os
+from perdure.actors.ray_world.ray_internals import DIE_WITH_STARTER, as_our_own
+ray_s_own = DIE_WITH_STARTER.find()
+with as_our_own():
+    DIE_WITH_STARTER.find()()
+print(os.getsid(0) == os.getpid(), DIE_WITH_STARTER.find() is not ray_s_own)
+"""
+
 
 @pytest.fixture(scope="module")
 def parameters() -> dict[str, list[str] | None]:
@@ -80,6 +89,11 @@ def test_ray_s_worker_has_no_core_worker_before_it_is_connected() -> None:
     look = f"from {GLOBAL_WORKER.module} import {GLOBAL_WORKER.path} as found; print(type(vars(found)).__name__, found.connected)"
     told = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True, timeout=60)
     assert told.stdout.split() == ["dict", "False"]
+
+
+def test_a_process_of_a_ray_of_our_own_has_a_session_of_its_own_so_no_signal_to_a_program_s_group_reaches_it() -> None:
+    told = subprocess.run([sys.executable, "-c", BEGIN], capture_output=True, text=True, check=True, timeout=60)
+    assert told.stdout.split() == ["True", "False"]
 
 
 def test_ray_still_reads_the_settings_that_we_make() -> None:
