@@ -220,7 +220,8 @@ class Turns:
         if turn.trigger == STEER:
             self._aim(turn)
         turn.is_overlapping = self._is_overlapping(turn)
-        # the clock puts it behind the ended turns of earlier lives, which are not read here
+        # The clock puts it behind the ended turns of earlier lives, which are not read here. One that was set back may give the same
+        # number again, so no id is made of it alone.
         self._number = turn.number = max(self._number + 1, self.state.tenant.now_ms())
         turn.accepted_at_ms = self.state.tenant.now_ms()
         if any(each in self.state.transcript for each in turn.own_message_ids):
@@ -305,7 +306,7 @@ class Turns:
                 undo.enter_context(each.applied(TurnEvent.SKIPPED))
                 each.reason, each.error, each.ended_at_ms = READ, READ_BY.format(turn.request_id), self._tenant.now_ms()
                 for number, message in enumerate(each.messages):
-                    part = steered_part(each.request_id, f"{each.number}-{number}", for_storage(message))
+                    part = steered_part(each.request_id, f"{each.request_id}-{number}", for_storage(message))
                     stream.add(cast("Event", part))
             self._tenant.faults.at(KillPoint.MID_STREAM, "steered")
             stream.flush(turns=due)

@@ -335,6 +335,8 @@ async def _wait(context: PlayContext, run_id: str, job: WaitJob, paused: bool) -
         return
     ended = asyncio.ensure_future(context.persist(lambda: client.run(PatientRun, job, run_id=run_id)))
     while not ended.done():
+        if paused:  # what a client that died asked for may come after what the next one asks for
+            await context.persist(partial(_steered, lambda: client.ask("pause", run_id, False)))
         for ask in (await context.persist(lambda: client.ask("asks")) if job.asks else ()) or ():
             if ask["run_id"] == run_id:
                 answer = partial(client.answer, ask["ask_id"], True, Answerer("ada", is_operator=True), "cli")

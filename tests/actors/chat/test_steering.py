@@ -81,6 +81,22 @@ def test_it_is_read_after_the_results_of_the_step_and_before_the_next_request(
         assert around == ["tool", "user", *(["assistant"] if later else [])], "in its place, in later requests too"
 
 
+@BOTH
+def test_what_is_said_in_two_lives_stands_in_the_answer_though_the_clock_was_set_back(agent: type[ChatAgent]) -> None:
+    async def story(room: Room) -> None:
+        await room.do("submit_messages", "sum", request_id="asked")
+        await is_asked(room, 1)
+        room.laboratory.simulation.set_clocks(-3_600_000)
+        for words in ("first", "second"):
+            await room.do("steer", words, request_id=words)
+            await room.until(lambda words=words: room.is_("skipped", words))
+            room.kill()
+        await ended(room)
+        assert steered(await room.do("get_messages")) == [("first-0", "first"), ("second-0", "second")]
+
+    visit(agent, story, ALL, pace=SLOW)
+
+
 class Patient(Adder):
     """Waits until people have finished."""
 
