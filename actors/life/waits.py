@@ -280,7 +280,9 @@ class Waits:
         if self.main is None:
             return False  # its code has yet to begin
         ours = {task for task in self.tasks if not task.done()} | {self.main}
-        waiting = [waiter for waiter in self._waiters if not waiter.signal.done()]  # what the others waited for has come
+        waiting = [
+            waiter for waiter in self._waiters if not waiter.signal.done()
+        ]  # what the others waited for has come
         in_wait = {waiter.task for waiter in waiting} | {apart_from}
         if self.thread and any(waiter.thread == self.thread for waiter in waiting):
             in_wait.add(self.main)

@@ -126,7 +126,7 @@ def test_the_guide_counts_the_cases() -> None:
     counts = Counter(row["status"] for table in CASES for row in rows_of(table))
     every = sum(map(len, CASES.values()))
     said = (
-        f"Of {every:,} cases {every - counts['differs']:,} are shown by a test that is marked with them, and "
+        f"of {every:,} cases, tests marked with them show {every - counts['differs']:,}; "
         f"{counts['differs']:,} differ on purpose"
     )
     assert said in " ".join((ROOT / "tests/README.md").read_text("utf-8").split())

@@ -54,7 +54,7 @@ def test_a_script_with_agents_loads_no_ray_before_a_runtime_is_opened_and_no_mod
     assert not loaded(script, tmp_path) & {"pydantic_ai", "telegram", "starlette", "uvicorn", "rich", "typer", "ray"}
 
 
-@pytest.mark.parametrize(("given", "brings_ray"), [("opener=open", False), ("", True)])
+@pytest.mark.parametrize(("given", "brings_ray"), [("opener=lambda: None", False), ("", True)])
 def test_a_gateway_brings_ray_only_if_it_is_to_open_a_cluster(given: str, brings_ray: bool, tmp_path: Path) -> None:
     script = f"from perdure import Agent; from perdure.gateway import Gateway\nclass Idle(Agent): ...\nGateway([Idle], data='d', {given})"
     assert ("ray" in loaded(script, tmp_path)) == brings_ray
