@@ -13,14 +13,14 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import NamedTuple
 
-from perdure.ledger.activation import STARTS_MAX, Activation, HostSpec, PoolTrouble, package_of, pool_key
+from perdure.ledger.activation import STARTS_MAX, Activation, PoolTrouble, package_of, pool_key
 from perdure.ledger.asks import ask_id
 from perdure.ledger.codec import unpack
 from perdure.ledger.indexes import line_for
 from perdure.ledger.join_decisions import source_of
 from perdure.ledger.mail import ANSWER, Mail, MailState, Slot
 from perdure.ledger.old_code import has_older_code
-from perdure.ledger.placements import askers_host, blamed_in, hindrance, is_alone, is_at_fault
+from perdure.ledger.placements import askers_host, blamed_in, hindrance, is_alone, is_at_fault, is_run_alone
 from perdure.ledger.run import Run
 from perdure.ledger.status import InterruptedReason, Status, Undo
 from perdure.ledger.timeouts import (
@@ -275,8 +275,9 @@ def _waits(case: Case) -> Iterator[str]:
             yield "It needs another host than that of the agent that asked for it, because it has to outlive that agent."
     else:
         yield "It waits for a place on a host."
-    died = f"its host died under it {run.losses} times in a row"
-    yield from _alone(case, run.options.get("pool"), run.losses, died)
+    key = pool_key(run.options.get("pool"))
+    if is_run_alone(view, run, blamed_in(view, key, case.limits), case.limits):
+        yield from _alone(case, f"its host died under it {run.losses} times in a row" if run.losses else "")
     if run.lost_at_ms and not waits_its_turn(view, run):
         end = place_due_ms(case.view, run, case.limits, case.awake_at_ms)
         yield (
@@ -309,12 +310,10 @@ def _hindered(case: Case, trouble: PoolTrouble) -> Iterator[str]:
         yield "It is tried again, ever more seldom, and the run goes on when a host comes up."
 
 
-def _alone(case: Case, spec: HostSpec | None, losses: int, died: str) -> Iterator[str]:
-    view, child = case.view, case.run.child
-    if is_alone(view, child, spec, losses, blamed_in(view, pool_key(spec), case.limits)):
-        asked = died if losses else "its class asks for that"
-        why = "its code blocked the event loop of its host" if child in view.blockers else asked
-        yield f"It gets a host to itself, because {why}."
+def _alone(case: Case, died: str) -> Iterator[str]:
+    is_blocker = case.run.child in case.view.blockers
+    why = "its code blocked the event loop of its host" if is_blocker else died or "its class asks for that"
+    yield f"It gets a host to itself, because {why}."
 
 
 def _attempts(case: Case) -> Iterator[str]:
@@ -468,7 +467,8 @@ def _afterlife(case: Case) -> Iterator[str]:
     elif life.unclean:
         yield f"Its child may have other work to do, so it is woken again {case.due(life.wake_at_ms)}."
         home = view.home_of(run.child)
-        yield from _alone(case, home, life.deaths, f"{counted(life.deaths, 'host')} died under it lately")
+        if is_alone(view, run.child, home, life.deaths, blamed_in(view, pool_key(home), case.limits)):
+            yield from _alone(case, f"{counted(life.deaths, 'host')} died under it lately" if life.deaths else "")
 
 
 # ------------------------------------------------------------------ mail

@@ -2,9 +2,9 @@
 
 Agents that are woken for mail, calls or an unclean end go before runs, so that a parent never queues behind its own children. Runs and
 agents under which too many hosts died get a host to themselves; their losses are compared with those of all that wait for the same pool. So
-does an agent that was seen to block the event loop of its host. So does a run for its last attempt, and waits for that: among those that
-lose their hosts together nothing tells who is at fault, and no run ends by what another one did. The run of a tool is never placed on the
-host of the agent that asked for it, because it has to outlive that agent.
+does an agent that was seen to block the event loop of its host. So does a run for its last attempt, and waits for that, unless no
+other host comes: among those that lose their hosts together nothing tells who is at fault, and no run ends by what another one did. The
+run of a tool is never placed on the host of the agent that asked for it, because it has to outlive that agent.
 
 Where no host of a pool comes up (`PoolTrouble`), those that are there take all that wait. If there is none, runs wait, and go on when one
 comes. But if hosts of other pools come up, what is asked of this one is at fault: a run that has never begun fails when as many hosts have
@@ -168,8 +168,12 @@ def is_alone(view: View, agent: str, spec: HostSpec | None, losses: int, blamed:
 
 
 def is_run_alone(view: View, run: Run, blamed: int, limits: Limits) -> bool:
-    is_suspect = is_alone(view, run.child, run.options.get("pool"), run.losses, blamed)
-    return is_suspect or run.has_a_last_chance(limits.attempts_max)
+    if is_alone(view, run.child, run.options.get("pool"), run.losses, blamed):
+        return True
+    key = pool_key(run.options.get("pool"))  # where no other host comes, it might wait for ever
+    return run.has_a_last_chance(limits.attempts_max) and not (
+        _is_dry(view, key) or any(host.waits for host in pool(view, key))
+    )
 
 
 def blamed_in(view: View, key: str, limits: Limits) -> int:

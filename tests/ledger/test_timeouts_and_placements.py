@@ -28,6 +28,7 @@ from perdure.ledger import (
     is_exclusive,
     outstanding,
 )
+from perdure.ledger.activation import STARTS_MAX, HostView, PoolTrouble
 from perdure.ledger.facts import (
     AgentActivated,
     AgentLost,
@@ -379,6 +380,15 @@ def test_each_of_a_batch_whose_hosts_die_is_alone_for_its_last_attempt(most: int
     assert len(seated(ledger)) == 2, "the others wait until there is such a host for them"
     assert all(host.exclusive and len(host.tenants) == 1 for host in ledger.view.hosts.values())
     assert [is_exclusive(ledger.view, host, ledger.limits) for host in ledger.view.hosts.values()] == [True, True]
+
+
+def test_where_no_other_host_comes_a_last_attempt_is_made_beside_others_rather_than_never() -> None:
+    ledger = bereaved_batch(5, 4)
+    ledger.view.hosts["h3"] = HostView("h3", None, waits=True)
+    assert len(seated(ledger)) == 6, "the others wait for their share of it"
+    ledger = bereaved_batch(5, 4)
+    ledger.view.troubles[""] = PoolTrouble(None, "no room for it", STARTS_MAX, NOW_MS)
+    assert len(seated(ledger)) == 9
 
 
 def test_a_batch_whose_hosts_died_twice_is_packed_again() -> None:
