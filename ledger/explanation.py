@@ -350,10 +350,10 @@ def _patience(case: Case) -> Iterator[str]:
     if run.teardown or run.is_undoing:
         return
     budget, seen = budget_of(run, case.limits), sighting_of(case.view, run, case.awake_at_ms)
-    quiet_since, is_in_turn = max(seen.reattached_at_ms, seen.signal_at_ms), not waits_its_turn(case.view, run)
+    quiet_since, silence_counts = max(seen.reattached_at_ms, seen.signal_at_ms), not waits_its_turn(case.view, run)
     if not run.is_awaited:
         yield from _ends(case, "It is given up", seen.requested_at_ms + budget.absolute_ms, "max_budget_ms")
-        if is_in_turn and is_window(budget.silence_ms) and seen.signal_at_ms:
+        if silence_counts and is_window(budget.silence_ms) and seen.signal_at_ms:
             yield from _ends(
                 case,
                 "If it stays silent, it is given up",
@@ -366,7 +366,7 @@ def _patience(case: Case) -> Iterator[str]:
     elif not run.reattached_at_ms:
         yield "Its parent waits for it without a time limit, unless it has to re-attach to it."
     else:
-        if is_in_turn:
+        if silence_counts:
             silence = quiet_since + budget.reattach_silence_ms
             yield from _ends(
                 case, "If it stays silent, it is interrupted", silence, "reattach_no_progress_ms", since_start=True

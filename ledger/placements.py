@@ -51,7 +51,7 @@ def assign_hosts(view: View, at_ms: int, limits: Limits) -> Iterator[Fact | Batc
 
 
 def _wake_agents(view: View, line: LineKey, at_ms: int, limits: Limits, blame: _Blame) -> Iterator[Fact | Note]:
-    hosts, is_dry = pool(view, line.pool), _is_dry(view, line.pool)
+    hosts, is_dry = pool(view, line.pool), is_dry_pool(view, line.pool)
     for agent in view.wakes.walk(line):
         activation = view.agents.get(agent)
         if (activation is not None and activation.wake_at_ms > at_ms) or _begins_soon(view, agent):
@@ -80,7 +80,7 @@ def _wake_agents(view: View, line: LineKey, at_ms: int, limits: Limits, blame: _
 
 
 def _seat_runs(view: View, line: LineKey, at_ms: int, limits: Limits, blame: _Blame) -> Iterator[Fact | Batch | Note]:
-    hosts, is_dry = pool(view, line.pool), _is_dry(view, line.pool)
+    hosts, is_dry = pool(view, line.pool), is_dry_pool(view, line.pool)
     if view.queues.length(line) >= BATCH_MIN:
         yield from seat_together(view, line, hosts, blame[line.pool], limits)
     for run_id in view.queues.walk(line):
@@ -172,7 +172,7 @@ def is_run_alone(view: View, run: Run, blamed: int, limits: Limits) -> bool:
         return True
     key = pool_key(run.options.get("pool"))  # where no other host comes, it might wait for ever
     return run.has_a_last_chance(limits.attempts_max) and not (
-        _is_dry(view, key) or any(host.waits for host in pool(view, key))
+        is_dry_pool(view, key) or any(host.waits for host in pool(view, key))
     )
 
 
@@ -188,7 +188,7 @@ def _deaths_of(view: View, agent: str) -> int:
     return activation.deaths if activation is not None else 0
 
 
-def _is_dry(view: View, key: str) -> bool:
+def is_dry_pool(view: View, key: str) -> bool:
     trouble = view.troubles.get(key)
     return trouble is not None and trouble.is_plain
 

@@ -17,7 +17,7 @@ from perdure.ledger.activation import pool_key
 from perdure.ledger.facts import AlarmRang, Fact, RunInterrupted, TeardownBegan
 from perdure.ledger.host_reports import seal
 from perdure.ledger.notes import AgentDue, Note, RunQueued, TimerArmed, TimersFired
-from perdure.ledger.placements import pool
+from perdure.ledger.placements import is_dry_pool, pool
 from perdure.ledger.run import Run, RunWait
 from perdure.ledger.status import InterruptedReason
 from perdure.ledger.stimulus import Tick
@@ -129,9 +129,7 @@ def turn_at_ms(view: View, run: Run, at_ms: int | None = None) -> int:
 
 def waits_its_turn(view: View, run: Run) -> bool:
     key = pool_key(run.options.get("pool"))
-    trouble = view.troubles.get(key)
-    is_dry = trouble is not None and trouble.is_plain
-    return not (run.is_placed or is_dry) and any(host.up for host in pool(view, key))
+    return not (run.is_placed or is_dry_pool(view, key)) and any(host.up for host in pool(view, key))
 
 
 def retry_due_ms(view: View, run: Run) -> int:
