@@ -186,6 +186,7 @@ class Pulse(NamedTuple):
     stack: str = ""
 
 
+STOPPED: Final = "with its whole system, on purpose"  # why a supervisor and its hosts end
 MOVED: Final = "its node drains"  # why a supervisor ends that is to live on another node
 
 

@@ -164,6 +164,7 @@ if TYPE_CHECKING:
         RunSucceeded,
         RunWaiting,
         SupervisorStarted,
+        SupervisorStopped,
     )
     from perdure.ledger.folds import apply_fact, fold, record_fact
     from perdure.ledger.frames import frame_of

@@ -24,6 +24,11 @@ class SupervisorStarted(NamedTuple):
     limits: dict[str, float]
 
 
+# It ends on purpose, with all hosts: what they have at work loses its attempt to nobody's fault.
+class SupervisorStopped(NamedTuple):
+    epoch: int
+
+
 class RunRequested(NamedTuple):
     """A parent or client requested a run. `input` is None if the payload table has it, `options` holds what differs from the defaults,
     and `life` is the incarnation of the parent. `mark` tells its mail from that of an earlier run with the same id, which was cleared."""
@@ -143,6 +148,7 @@ class AttemptLost(NamedTuple):
     attempt: int
     cause: str
     retry_at_ms: int
+    excused: bool = False  # its host was ended on purpose
 
 
 # A later life of the parent requested the run again. Silence is measured from here.
@@ -307,6 +313,7 @@ class AgentLost(NamedTuple):
     incarnation: int
     wake_at_ms: int
     cause: str = ""
+    excused: bool = False
 
 
 class AlarmSet(NamedTuple):
@@ -389,6 +396,7 @@ class MailRequeued(NamedTuple):
 
 Fact = (
     SupervisorStarted
+    | SupervisorStopped
     | CodeAdopted
     | RunRequested
     | JoinMet

@@ -56,6 +56,7 @@ from perdure.ledger.facts import (
     RunSucceeded,
     RunWaiting,
     SupervisorStarted,
+    SupervisorStopped,
     UndoBegan,
 )
 from perdure.ledger.mail import ANSWER, EVENT, MILESTONE, Mail, MailEvent, Slot, permits
@@ -114,7 +115,11 @@ def _subject_of(fact: Fact) -> str:
 
 
 def _supervisor_started(view: View, fact: SupervisorStarted, _seq: int, _at_ms: int) -> None:
-    view.epoch, view.limits = fact.epoch, fact.limits
+    view.epoch, view.limits, view.stopped = fact.epoch, fact.limits, False
+
+
+def _supervisor_stopped(view: View, _fact: SupervisorStopped, _seq: int, _at_ms: int) -> None:
+    view.stopped = True
 
 
 def _run_requested(view: View, fact: RunRequested, seq: int, at_ms: int) -> int:
@@ -352,7 +357,8 @@ def _agent_lost(view: View, fact: AgentLost, seq: int, at_ms: int) -> None:
     activation.unclean, activation.wake_at_ms = True, fact.wake_at_ms
     activation.cause = fact.cause
     view.stir(activation)
-    activation.died(at_ms)
+    if not fact.excused:
+        activation.died(at_ms)
     own = run_of(view.runs, fact.agent_id)
     if activation.home is None and own is not None:
         activation.home = own.options.get("pool")
@@ -452,6 +458,7 @@ def _mail_requeued(view: View, fact: MailRequeued, seq: int, _at_ms: int) -> Non
 
 _FOLDS: dict[type[Fact], Callable[[View, Any, int, int], int | None]] = {
     SupervisorStarted: _supervisor_started,
+    SupervisorStopped: _supervisor_stopped,
     CodeAdopted: lambda view, fact, _seq, at_ms: view.code.came(fact.package, fact.digests, at_ms),
     RunRequested: _run_requested,
     RunCleared: _run_cleared,

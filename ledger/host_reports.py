@@ -335,13 +335,21 @@ def host_lost(view: View, said: HostLost, at_ms: int, limits: Limits) -> Iterato
     host = view.hosts.get(said.host_id)
     if host is None:
         return
+    cause = f"its host {'was stopped' if said.excused else 'died'} ({said.cause})"
     for agent in list(host.tenants):
-        yield from lose(view, view.agents[agent], f"its host died ({said.cause})", at_ms, limits)
+        yield from lose(view, view.agents[agent], cause, at_ms, limits, excused=said.excused)
     yield HostGone(said.host_id, at_ms)
 
 
 def lose(
-    view: View, activation: Activation, cause: str, at_ms: int, limits: Limits, *, is_clean: bool = False
+    view: View,
+    activation: Activation,
+    cause: str,
+    at_ms: int,
+    limits: Limits,
+    *,
+    is_clean: bool = False,
+    excused: bool = False,
 ) -> Iterator[Fact]:
     """An agent is gone in the middle of its work. The table in `policies.recovery` decides about its run. If no attempt follows, the agent
     is woken, because it may owe other work; not so after a goodbye (`is_clean`), which tells what it owes."""
@@ -353,11 +361,11 @@ def lose(
         pause = backoff_ms(activation.losses, limits.retry_first_ms, limits.retry_most_ms) if activation.losses else 0
         if run is not None:
             yield AgentReleased(activation.agent_id, activation.incarnation)
-        yield AgentLost(activation.agent_id, activation.incarnation, at_ms + pause, cause)
+        yield AgentLost(activation.agent_id, activation.incarnation, at_ms + pause, cause, excused)
         return
-    verdict = judge(_evidence(run, limits), limits)
+    verdict = judge(_evidence(run, limits, excused=excused), limits)
     pause = verdict.after_ms if isinstance(verdict, RetryAfter) else 0
-    yield AttemptLost(run.run_id, run.attempt, cause, at_ms + pause)
+    yield AttemptLost(run.run_id, run.attempt, cause, at_ms + pause, excused)
     if isinstance(verdict, Fail) and run.is_undoing:
         yield RunParked(
             run.run_id, run.attempt, f"its steps could not be undone: {verdict.why}; the last time: {cause}"
@@ -371,15 +379,15 @@ def lose(
     elif isinstance(verdict, Seal):
         yield from seal(view, run, still_running=False)
     if not is_clean and not isinstance(verdict, RetryAfter):
-        yield AgentLost(run.child, run.incarnation, at_ms, cause)
+        yield AgentLost(run.child, run.incarnation, at_ms, cause, excused)
 
 
-def _evidence(run: Run, limits: Limits) -> Evidence:
+def _evidence(run: Run, limits: Limits, *, excused: bool) -> Evidence:
     return Evidence(
         ended_hard=run.is_hard,
         torn_down=bool(run.teardown),
         attempt=run.counted_attempts,
         attempts=run.attempts(limits.attempts_max),
-        losses=run.losses + 1,
-        collected=run.collect or run.is_undoing,
+        losses=0 if excused else run.losses + 1,
+        collected=(run.collect or run.is_undoing) and not excused,
     )

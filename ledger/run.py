@@ -535,7 +535,10 @@ def _teardown(run: Run, fact: TeardownBegan, at_ms: int) -> None:
 
 def _lost(run: Run, fact: AttemptLost, at_ms: int) -> None:
     run.host_id, run.confirmed, run.cause = "", False, fact.cause
-    run.losses += 1
+    if fact.excused:
+        run.idle_attempts = max(0, run.idle_attempts - 1)
+    else:
+        run.losses += 1
     run.retry_at_ms, run.lost_at_ms = fact.retry_at_ms, at_ms
 
 

@@ -30,6 +30,7 @@ def meta_of(view: View) -> bytes:
     return pack(
         {
             "epoch": view.epoch,
+            "stopped": view.stopped,
             "seq": view.seq,
             "incarnation": view.incarnation,
             "tally": view.tally,
@@ -141,6 +142,7 @@ def restore(boot: Boot) -> View:
         meta = unpack(boot.meta)
         view.epoch, view.seq, view.incarnation = meta["epoch"], meta["seq"], meta["incarnation"]
         view.tally.update(meta["tally"])
+        view.stopped = meta.get("stopped", False)
         view.at_ms, view.limits = meta["at_ms"], meta["limits"]
         view.code, view.lives = Code(*meta["code"]), Lives(*meta["lives"])
         view.closed_calls = meta["closed_calls"]

@@ -286,6 +286,7 @@ class HostUp(NamedTuple):
 class HostLost(NamedTuple):
     host_id: str
     cause: str
+    excused: bool = False
 
 
 # One more host of this pool did not come up.

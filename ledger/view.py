@@ -40,6 +40,7 @@ class View:
 
     def __init__(self) -> None:
         self.epoch = 0
+        self.stopped = False  # the last life ended on purpose, with all hosts
         self.seq = 0
         self.incarnation = 0
         self.at_ms = 0

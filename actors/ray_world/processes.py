@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Final, TextIO, cast
 
 from perdure.actors.code.author_call import without_middle
 from perdure.actors.life.activity import Whose, whose
-from perdure.actors.ports import MOVED, Fleet, Pulse, Transport, World
+from perdure.actors.ports import MOVED, STOPPED, Fleet, Pulse, Transport, World
 from perdure.actors.ray_world.deployment import LOGS, Deployment
 from perdure.actors.ray_world.exit_report import EXIT, end_on_sigterm, keep_exit_report
 from perdure.actors.ray_world.fair_scheduler import FairScheduler
@@ -41,6 +41,7 @@ from perdure.ledger import (
     without_secrets,
 )
 
+REST_S: Final = 2.0  # for a supervisor that is stopped to say so in its ledger
 BREATH_S: Final = 1.0  # the least time between two lives, of which the second would fail like the first
 SUPERVISOR: Final = "supervisor"  # the name of its log
 FAREWELL_S: Final = 0.2  # for the reason to be sent before the process exits
@@ -391,14 +392,25 @@ class SupervisorProcess(RayProcess):
             )
             self._made.set_result(None)
             why = await self._supervisor.serve()
-        except (LedgerError, asyncio.CancelledError) as end:
+        except LedgerError:
             await threads.commit(store.close)
-            if isinstance(end, asyncio.CancelledError) and store.carries_storages:
-                await threads.commit(store.depart)
             raise
+        except asyncio.CancelledError:
+            why = STOPPED
         await threads.commit(store.close)
         if why == MOVED:
             _leave(0, 1)  # Ray restarts no process that ends with 0
+        elif store.carries_storages:
+            await threads.commit(store.depart)
+
+    # What it has at work with its hosts is excused, if it comes to say so.
+    async def stop(self) -> None:
+        if self._made.done() and not self._life.done():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(REST_S):
+                    await self._supervisor.stop()
+                    await asyncio.wait({self._life})
+        await super().stop()
 
     def _ended(self, life: asyncio.Task[object]) -> None:
         error = _error_of(life)

@@ -15,7 +15,7 @@ from typing import Final
 from perdure.actors.events.observability import Channel, EventType
 from perdure.actors.link.messages import HostNeeds, Passivate, Ping, Refused, RetireHost
 from perdure.actors.link.wire import error_to_plain
-from perdure.actors.ports import Clock, Fleet, PoolSpec, Pulse, World
+from perdure.actors.ports import STOPPED, Clock, Fleet, PoolSpec, Pulse, World
 from perdure.actors.supervisor.publisher import Publisher
 from perdure.actors.supervisor.sessions import Sessions
 from perdure.actors.tasks import Pending, Tasks
@@ -225,10 +225,11 @@ class Pool:
         self._warned: dict[str, str] = {}
         self._idle_since_s: dict[str, float] = {}
         self._ended: dict[str, str] = {}  # why we ended a host
+        self._excused: set[str] = set()  # hosts that we ended for nothing that was at work there
 
     # What was placed on a host that is no survivor is lost.
     async def adopt(self) -> None:
-        survivors = await self._fleet.survivors()
+        excused, survivors = self._view.stopped, await self._fleet.survivors()
         for activation in self._view.agents.values():
             if activation.host_id:
                 host = self._view.hosts.setdefault(activation.host_id, HostView(activation.host_id, None))
@@ -241,7 +242,7 @@ class Pool:
         for host_id, host in self._view.hosts.items():
             host.exclusive = is_exclusive(self._view, host, self._limits)
             if host_id not in survivors:
-                self._lost(host_id, WHILE_UNSERVED, is_usual=not survivors)
+                self._lost(host_id, STOPPED if excused else WHILE_UNSERVED, is_usual=not survivors, excused=excused)
 
     # Start the hosts that are wanted now, a few at a time. A pool whose hosts do not come up is tried ever more seldom.
     def ensure(self) -> None:
@@ -296,12 +297,13 @@ class Pool:
             cause = await self._fleet.death(host_id)
         except NoSuchNode as problem:
             cause, is_lack = str(problem), True
-        cause = self._ended.pop(host_id, cause)
+        excused, cause = host_id in self._excused, self._ended.pop(host_id, cause)
+        self._excused.discard(host_id)
         host = self._view.hosts.get(host_id)
         if host is not None and not host.up and cause != UNWANTED:
             self._failed(host_id, host.spec, cause, is_lack=is_lack)
         self._sessions.drop(host_id)
-        self._lost(host_id, cause)
+        self._lost(host_id, cause, excused=excused)
 
     # hosts that do not come up
 
@@ -387,9 +389,10 @@ class Pool:
     # Have a host end by itself, with what is at work there.
     def give_up(self, host_id: str, cause: str) -> None:
         self._ended[host_id] = cause
+        self._excused.add(host_id)
         self._sessions.by_peer[host_id].say(RetireHost())
 
-    def _lost(self, host_id: str, cause: str, *, is_usual: bool = False) -> None:
+    def _lost(self, host_id: str, cause: str, *, is_usual: bool = False, excused: bool = False) -> None:
         host = self._view.hosts.get(host_id)
         tenants = list(host.tenants) if host is not None else []
         about = {"host_id": host_id, "about": tenants}
@@ -397,7 +400,7 @@ class Pool:
         log.log(level, "host %s has ended: %s", host_id, cause, extra=about)
         told = {"host_id": host_id, "tenants": len(tenants), "cause": cause}
         self._publisher.happened(Channel.SUPERVISOR, EventType.SUPERVISOR_HOST_LOST, "", told)
-        self._report(HostLost(host_id, cause))
+        self._report(HostLost(host_id, cause, excused))
 
     def retire_worn(self) -> None:
         """Ask an empty host to leave when it has served too many agents, holds too much memory, or has been empty for long.

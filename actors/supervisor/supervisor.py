@@ -37,7 +37,7 @@ from perdure.actors.link.messages import (
 )
 from perdure.actors.link.questions import Books
 from perdure.actors.link.wire import content_of, error_to_plain
-from perdure.actors.ports import MOVED, Clock, Fleet, KillPoint, World
+from perdure.actors.ports import MOVED, STOPPED, Clock, Fleet, KillPoint, World
 from perdure.actors.supervisor.calls import CallRouter, Calls
 from perdure.actors.supervisor.checkpoints import Checkpoints, RunExpiry
 from perdure.actors.supervisor.effect_executor import EffectExecutor, SweepQueue
@@ -74,6 +74,7 @@ from perdure.ledger import (
     StorageError,
     Store,
     SupervisorStarted,
+    SupervisorStopped,
     Tell,
     Tick,
     View,
@@ -165,6 +166,7 @@ class Supervisor:
         self._tasks = Tasks("the supervisor")
         self._ready = asyncio.Event()
         self._sooner = asyncio.Event()
+        self._stops = False
         self._looks_at_ms = math.inf  # when the timers are looked at again
         self._stimuli: list[Stimulus] = []
         self._turn_size = limits.turn_max
@@ -257,6 +259,12 @@ class Supervisor:
     def _lost(self, for_ms: float) -> None:
         self.pool.heartbeat.lost(for_ms)
 
+    async def stop(self) -> None:
+        """Be told to end, as all hosts will be: what they have at work loses no attempt by it."""
+        await self._ready.wait()
+        self._stops = True
+        self.sessions.arrived.set()
+
     def _move(self) -> None:
         log.info("the supervisor ends, to live on another node: its own drains")
         self._tasks.finish(MOVED)
@@ -275,6 +283,10 @@ class Supervisor:
                 await self._linger()
             self.sessions.arrived.clear()
             await self._timed(self._turn)
+            if self._stops:
+                await self._record([SupervisorStopped(self.view.epoch)])
+                self._tasks.finish(STOPPED)
+                return
             for _ in range(PASSES):
                 await asyncio.sleep(0)
             if self.checkpoints.has_step:

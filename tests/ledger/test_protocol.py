@@ -359,6 +359,11 @@ def test_a_run_that_is_given_up_or_has_failed_for_good_ends_what_its_child_waite
     assert [fact.run_id for fact in facts if isinstance(fact, RunAborted)] == ["below"]
 
 
+def test_a_result_that_only_has_to_be_handed_over_is_asked_for_again_when_the_whole_system_was_stopped() -> None:
+    ledger = running(attempts_max=1).given(*COLLECTING)
+    assert list(map(type, ledger.when(HostLost("h1", "on purpose", excused=True)))) == [AttemptLost]
+
+
 def test_a_large_output_stands_in_the_payload_table() -> None:
     ledger = Ledger(Limits(inline_bytes_max=2)).given(asked(), placed(), begun())
     (fact,) = ledger.when(DONE._replace(output=b"123"))

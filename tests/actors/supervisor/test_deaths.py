@@ -180,6 +180,59 @@ def test_a_cold_restart_in_the_middle_of_a_fan_out_loses_and_repeats_nothing() -
     play(story)
 
 
+class AtMostOnce(Sleeper):
+    attempts_max = 1
+
+
+async def come_to_work(stage: Stage, run_id: str, attempt: int) -> None:
+    def is_there() -> bool:
+        run = stage.record(run_id)
+        return run is not None and run.attempt == attempt and run.confirmed
+
+    await stage.until(is_there)
+
+
+async def stop_and_begin_again(stage: Stage) -> None:
+    await stage.laboratory.supervisors[-1].stop()
+    await stage.until(lambda: not stage.laboratory.supervisors)
+    stage.simulation.kill_everything()
+    stage.simulation.restart_cluster()
+
+
+def test_a_system_that_is_stopped_on_purpose_costs_what_is_at_work_no_attempt() -> None:
+    async def story(stage: Stage) -> None:
+        run = asyncio.ensure_future(stage.client.run(Sleeper, 60_000, run_id="r"))
+        once = asyncio.ensure_future(stage.client.run(AtMostOnce, 60_000, run_id="once"))
+        for attempt in range(1, 7):
+            await come_to_work(stage, "r", attempt)
+            await stop_and_begin_again(stage)
+        result, lost = await asyncio.gather(run, once)
+        assert (result.status, result.output) == ("completed", 7)
+        assert stage.run("r").losses == 0
+        assert (lost.status, "its host was stopped (with its whole system, on purpose)" in lost.error) == (
+            "error",
+            True,
+        )
+
+    play(story)
+
+
+def test_hosts_that_die_after_a_stopped_system_began_anew_count_again() -> None:
+    async def story(stage: Stage) -> None:
+        run = asyncio.ensure_future(stage.client.run(Sleeper, 60_000, run_id="r"))
+        await come_to_work(stage, "r", 1)
+        await stop_and_begin_again(stage)
+        for attempt in range(2, 8):
+            await come_to_work(stage, "r", attempt)
+            if attempt == 6:  # its last one
+                await stop_and_begin_again(stage)
+                continue
+            stage.kill_host_of(address(Sleeper, "r"))
+        assert (await run).status == "error"
+
+    play(story)
+
+
 @pytest.mark.parametrize("everything_ended", [True, False])
 def test_hosts_that_ended_with_everything_else_are_no_warning(
     caplog: pytest.LogCaptureFixture, *, everything_ended: bool

@@ -54,6 +54,7 @@ def test_what_ends_before_the_node_does_ends_there_and_the_rest_is_moved() -> No
         assert 40 < await gone(stage, hosts) < 60
         attempts = [(await stage.ended(run_id, "completed")).attempt for run_id in ("r0", "r1")]
         assert attempts == [1, 2]
+        assert stage.run("r1").idle_attempts == 1, "the end of a node costs no attempt"
 
     play(story, limits=Limits(hosts_max=2))
 
