@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -233,6 +233,7 @@ class Supervisor:
         self.calls = Calls(view, sessions, ways)
         self.pool.refuse_calls, self.pool.awaits_call = self.calls.refuse_unhosted, self.calls.awaits
         self.intake = Intake(view, sessions, self.limits, self.calls, self.queries, self.publisher, ways)
+        self._told_of_commits = list(self._observers())
         await self.pool.adopt()
         self.sessions.epoch = self.view.epoch + 1
         await self._record([SupervisorStarted(self.view.epoch + 1, asdict(self.limits))])
@@ -337,7 +338,8 @@ class Supervisor:
             self._carrier.pass_on_code(self.sessions.by_peer.values())
         await self._perform(touched)
         self.sessions.seq = self.view.seq
-        self._after_commit(rows, touched)
+        for observe in self._told_of_commits:
+            observe(rows, touched)
         self.expiry.seen(seen)
         for session in {session.peer_id: session for session, _, _ in arrived}.values():
             session.committed()
@@ -347,25 +349,30 @@ class Supervisor:
         took_ms = (asyncio.get_running_loop().time() - began_s) * 1000 - commit_ms
         self._turn_size = turn_size_after(self._turn_size, len(arrived), took_ms, self.limits)
 
-    # The order matters where a comment says so.
-    def _after_commit(self, rows: list[Row], touched: list[str]) -> None:
-        may_begin = not self.queries.is_winding_down
-        self.publisher.publish(rows)
-        self.queries.changes.note(rows)  # before questions are answered: one of them asks for the changes
+    # Whom a commit is told to, in this order. It matters where a comment says so.
+    def _observers(self) -> Iterator[Callable[[list[Row], list[str]], None]]:
+        yield lambda rows, _: self.publisher.publish(rows)
+        yield lambda rows, _: self.queries.changes.note(rows)  # before questions are answered: one asks for the changes
         if self.world.telemetry.is_on:
-            self.run_spans.see(expand_rows(rows))
-        self.calls.hosts_changed()  # before calls are handed over: what a lost host had, and may be repeated, goes with them
-        self.calls.seen(touched)
-        if self._carrier is not None:
-            self._carrier.ended(touched)
-        if self._replication is not None:
-            self._replication.touch(touched)
-        if may_begin:
-            self.calls.hand_over()
-        self.intake.tell_settled()  # behind the deliveries, which were effects: mail that is on its way is not forgotten
-        self.queries.answer_all()
-        if may_begin:
-            self.pool.ensure()
+            yield lambda rows, _: self.run_spans.see(expand_rows(rows))
+        yield (
+            lambda *_: self.calls.hosts_changed()
+        )  # before the hand-over: what a lost host had, and may be repeated, goes with it
+        yield lambda _, touched: self.calls.seen(touched)
+        if (carrier := self._carrier) is not None:
+            yield lambda _, touched: carrier.ended(touched)
+        if (replication := self._replication) is not None:
+            yield lambda _, touched: replication.touch(touched)
+        yield lambda *_: self._unless_winding_down(self.calls.hand_over)
+        yield (
+            lambda *_: self.intake.tell_settled()
+        )  # behind deliveries, which were effects: mail on its way is not forgotten
+        yield lambda *_: self.queries.answer_all()
+        yield lambda *_: self._unless_winding_down(self.pool.ensure)
+
+    def _unless_winding_down(self, begin: Callable[[], None]) -> None:
+        if not self.queries.is_winding_down:
+            begin()
 
     def _receive_all(self, arrived: Sequence[Arrived], at_ms: int, rows: list[Row], payloads: list[Payload]) -> None:
         for session, messages in batch_alike(arrived, self.limits):
