@@ -434,7 +434,10 @@ class Needs:
                 break
         for at in touching:
             self._keep_touching(name, at, before)
-        if not is_found and any(name in effects.binds for effects in self._program.effects[before:]):
+        own, *later = [effects.binds for effects in self._program.effects[before:]] or [set[str]()]
+        if (
+            not is_found and name not in own and any(name in binds for binds in later)
+        ):  # not what a loop has given itself
             self._waiting.append((name, self._end))
 
     def _keep_touching(self, name: str, at: int, before: int) -> None:

@@ -405,6 +405,11 @@ class Item:
         "(N, len(REASONS))",
         "    for e in 'ab':\n        print(e)\n    try:\n        Runtime().run(Till)\n    except Exception as e:\n        print(e)\n",
     ),
+    "what loops and files of both are called": (
+        "WORDS = []\nfor i in range(3):\n    WORDS.append(i)\nwith open(__file__) as f:\n    TEXT = f.read()\n",
+        "(len(WORDS), len(TEXT))",
+        "    for i in range(2):\n        print(Runtime().run(Till, i))\n    with open('o', 'w') as f:\n        f.write('x')\n",
+    ),
     "what a method changes that is called on a handle": (
         "found = {}\n",
         "found.setdefault('n', 1)",
