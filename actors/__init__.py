@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from perdure.actors.gateway.plain_json import finite
     from perdure.actors.gateway.security import token_digest
     from perdure.actors.host.host import Host
-    from perdure.actors.jobs.callback_rows import Occurrence, Past, QueuedItem, Schedule
+    from perdure.actors.jobs.callback_rows import CallbackRow, Occurrence, Past, QueuedItem, Schedule
     from perdure.actors.jobs.fiber import FiberInspection, FiberPage
     from perdure.actors.jobs.fiber_context import FiberContext, FiberRecovery
     from perdure.actors.life.asks import Answer, Answering, NoAnswer, user_name

@@ -33,6 +33,8 @@ class Mutant(NamedTuple):
 
 # fmt: off
 MUTANTS = (
+    Mutant("scenarios.testing.laboratory:Laboratory.verify", "removed call", "never_done",
+           "test_a_callback_that_fails_for_good_is_told_when_all_is_checked_unless_that_is_meant"),
     Mutant("ledger.run:_lost", "never", "excused",
            "test_a_system_that_is_stopped_on_purpose_costs_what_is_at_work_no_attempt"),
     Mutant("ledger.host_reports:_evidence", "no part", "excused",

@@ -29,7 +29,7 @@ from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
-from perdure.actors import Host, Supervisor
+from perdure.actors import CallbackRow, Host, Supervisor
 from perdure.actors.link.messages import Deliver, Message, RunEnded, RunsEnded, Start, Starts, Wake
 from perdure.actors.link.wire import SupervisorFrame, decode_all
 from perdure.ledger import (
@@ -63,9 +63,9 @@ from perdure.ledger import (
     source_of,
     unpack,
 )
-from perdure.ledger.storage.agent_storages import AgentStorages, Disk, MemoryDisk, Storage
+from perdure.ledger.storage.agent_storages import QUEUED, SCHEDULE, AgentStorages, Disk, MemoryDisk, Storage
 from perdure.ledger.store.memory_store import MemoryStore
-from perdure.policies import JoinStanding, judge_condition
+from perdure.policies import CallbackStatus, JoinStanding, judge_condition
 
 HARD_ENDS = ("RunSucceeded", "RunErrored", "RunAborted")
 VOLATILE = {"begun_in", "called", "confirmed", "wake_at_ms", "reported"}
@@ -250,6 +250,16 @@ def never_handled(view: View) -> Iterator[str]:
             run = f" of run {mail.run_id}" if mail.run_id else ""
             raised = f"{mail.recipient}.{mail.handler} has failed with it {mail.attempts} times: {mail.error}"
             yield f"mail {mail.mail_id}{run} is parked, for {raised}. Where that is meant, say `parked=True`"
+
+
+def never_done(disk: Disk, agents: Iterable[str]) -> Iterator[str]:
+    with closing(AgentStorages(disk)) as agent_storages:
+        for agent in filter(agent_storages.exists, agents):
+            storage = agent_storages.open(agent, LAST_LIFE)
+            kept = [CallbackRow.load(body) for kind in (SCHEDULE, QUEUED) for body in storage.documents(kind).values()]
+            for row in (row for row in kept if row.status is CallbackStatus.PARKED):
+                raised = f"{agent}.{row.callback} has failed with it {row.attempt} times: {row.error}"
+                yield f"the {row.kind} callback {row.id} is parked, for {raised}. Where that is meant, say `parked=True`"
 
 
 def unbalanced(view: View) -> Iterator[str]:

@@ -25,6 +25,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing, suppress
 from datetime import datetime
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self, TypedDict, TypeVar, Unpack, cast, overload
 
@@ -71,6 +72,7 @@ from perdure.scenarios.testing.checks import (
     Wiretap,
     demand,
     left_behind,
+    never_done,
     never_handled,
     out_of_step,
     strangers,
@@ -116,7 +118,8 @@ class Laboratory:
     own inbox wrongly. Clocks begin at `begins`, a datetime with a time zone, by default on 15 June 2025 at 15:06:40 UTC: where an agent
     asks Python for the time, begin now. `telemetry` is told the spans of all processes. With a folder `carried`, the ledger is in a
     simulated bucket, and carries the storages; each machine has its cache in the folder, and that of a host dies with it. Needs
-    `perdure[bucket]`. `parked=True` says that handlers are meant to fail for good: `settle` lets mail be that is parked.
+    `perdure[bucket]`. `parked=True` says that handlers and callbacks are meant to fail for good: `settle` lets be what is
+    parked.
     """
 
     def __init__(
@@ -403,8 +406,8 @@ class Laboratory:
             raise
 
     def settle(self, timeout_ms: float | None = None) -> None:
-        """Come to rest, then check everything. Raises `Violation`, also for mail that is parked because its handler failed again and again,
-        or `Overdue`."""
+        """Come to rest, then check everything. Raises `Violation`, also for mail, a schedule or a queued item that is parked because its
+        handler or callback failed again and again, or `Overdue`."""
         self.rest(timeout_ms)
         self.verify()
 
@@ -414,13 +417,15 @@ class Laboratory:
         self._check()
         self.simulation.close()
         shadow = self.store.shadow
-        parents = dict.fromkeys(run.parent for run in shadow.runs.values() if run.parent)
+        runs = shadow.runs.values()
+        parents = dict.fromkeys(run.parent for run in runs if run.parent)
+        agents = {row.subject for row in self.store.log if row.kind == "AgentActivated"} | {run.child for run in runs}
         demand(
             self.store.violations,
             unlike_the_shadow(view, shadow),
             unlike_the_snapshot(self.store, shadow) if self.bucket is None else self.bucket.unlike(),
             unfinished(view),
-            () if self._may_park else never_handled(shadow),
+            () if self._may_park else chain(never_handled(shadow), never_done(self.disk, agents)),
             unlike_the_inboxes(self.disk, shadow, parents, diaries=self._diaries),
             left_behind(self.disk, shadow, self.store.cleared),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, cast
 from zoneinfo import ZoneInfo
 
@@ -135,6 +136,14 @@ class Fragile(Agent):
     def done(self, run: RunInfo, result: RunResult[int]) -> None:
         raise LookupError(f"no place for {result.output}")
 
+    @exposed
+    def later(self, how: str) -> None:
+        asked = partial(self.schedule, 10) if how == "schedule" else self.queue
+        asked("count", how, retry={"attempts_max": 3})
+
+    def count(self, payload: str, _occurrence: Occurrence) -> None:
+        raise LookupError(f"no number for {payload}")
+
 
 def test_a_handler_that_fails_for_good_is_told_when_all_is_checked_unless_that_is_meant() -> None:
     for parked in (False, True):
@@ -149,6 +158,19 @@ def test_a_handler_that_fails_for_good_is_told_when_all_is_checked_unless_that_i
                     match=r"of run one is parked, for f@.*Fragile.done .* 8 times: LookupError: no place for 1",
                 )
             ):
+                laboratory.settle()
+
+
+@pytest.mark.parametrize(("how", "row"), [("schedule", "delayed"), ("queue", "queued")])
+def test_a_callback_that_fails_for_good_is_told_when_all_is_checked_unless_that_is_meant(how: str, row: str) -> None:
+    for parked in (False, True):
+        with Laboratory(1, parked=parked) as laboratory:
+            laboratory.agent(Fragile, "f").later(how)
+            laboratory.play(lambda _client: asyncio.sleep(600))
+            problem = (
+                f"the {row} callback .* is parked, for .*Fragile.*.count .* 3 times: LookupError: no number for {how}"
+            )
+            with nullcontext() if parked else pytest.raises(Violation, match=problem):
                 laboratory.settle()
 
 
