@@ -33,6 +33,8 @@ class Mutant(NamedTuple):
 
 # fmt: off
 MUTANTS = (
+    Mutant("actors.code.schema:Shape.with_digest", "always", "as_given",
+           "test_a_request_is_the_same_when_its_class_was_given_fields_with_defaults[itself-dataclass]"),
     Mutant("scenarios.testing.laboratory:Laboratory.verify", "removed call", "never_done",
            "test_a_callback_that_fails_for_good_is_told_when_all_is_checked_unless_that_is_meant"),
     Mutant("ledger.run:_lost", "never", "excused",

@@ -12,7 +12,7 @@ import dataclasses
 import enum
 import json
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from functools import cached_property
 from hashlib import blake2b
 from operator import is_
@@ -39,6 +39,7 @@ from perdure.ledger import (
     Unfit,
     checked_value,
     class_name,
+    digest_of,
     pack_value,
     preview_of,
     unchecked,
@@ -118,22 +119,50 @@ class Admitted:
             raise Unfit(f"is {mine}, a subclass of {its}; {advice}")
         return None
 
+    @cached_property
+    def as_given(self) -> _AsGiven | None:
+        """Objects by what their author gave: without the fields that were left at their defaults. None where that is all of them."""
+        return _AsGiven(self, self._ways) if any(each.has_defaults for each in self._classes.values()) else None
+
     def make(self, fields: list[Any]) -> object:
         name, *kept = fields
         return self._classes[name].make(*kept) if name else kept[0]
+
+
+class _AsGiven:
+    def __init__(self, admitted: Admitted, ways: dict[type, tuple[str, _Way]]) -> None:
+        self._admitted, self._ways = admitted, ways
+        self.make = admitted.make
+
+    def take(self, value: object) -> list[Any] | None:
+        name, way = self._ways.get(type(value), ("", None))
+        return self._admitted.take(value) if way is None or not way.has_defaults else [name, *way.given(value)]
 
 
 # How objects of one class travel: `take` gives what may be shown of one, and what else is needed to `make` it again.
 class _Way(Protocol):
     hints: dict[str, Any]
     is_unsure: bool
+    has_defaults: bool
 
     def take(self, value: Any) -> list[object]: ...
+
+    def given(self, value: Any) -> list[object]:
+        """The same without what was left at its default. Asked of a class with defaults."""
 
     def make(self, shown: Any, more: dict[str, object] = ..., /) -> object: ...
 
 
 _NOTHING: dict[str, object] = {}
+_EMPTY = (list, dict, set, tuple, frozenset)
+_COMPARABLE = (bool, int, float, str, bytes)
+
+
+class _WithoutDefaults:
+    has_defaults = False
+
+    def given(self, value: Any) -> list[object]:
+        raise NotImplementedError
 
 
 class _Model:
@@ -144,6 +173,7 @@ class _Model:
         self._hidden = [name for name, each in kind.model_fields.items() if each.exclude]
         self._takes_extra = kind.model_config.get("extra") == "allow"
         self._private = dict.fromkeys(kind.__private_attributes__, PydanticUndefined)
+        self.has_defaults = any(not each.is_required() for each in kind.model_fields.values())
         self._is_simple = not (self._hidden or self._takes_extra or self._private or self._is_root)
 
     def take(self, value: BaseModel) -> list[object]:
@@ -159,6 +189,15 @@ class _Model:
         first = shown.get("root") if self._is_root else shown | (value.__pydantic_extra__ or _NOTHING)
         return [first, more] if more else [first]
 
+    def given(self, value: BaseModel) -> list[object]:
+        unset = self.hints.keys() - value.__pydantic_fields_set__
+        shown: Any
+        more: Any
+        shown, more, *_ = *self.take(value), {}
+        hidden = _but(more.get("hidden", _NOTHING), unset)
+        kept = _but(more, {"unset", "hidden"}) | ({"hidden": hidden} if hidden else {})
+        return [shown if self._is_root else _but(shown, unset), *([kept] if kept else [])]
+
     def make(self, shown: Any, more: dict[str, Any] = _NOTHING, /) -> object:
         made = self._kind.__new__(self._kind)
         if self._is_simple and not more:
@@ -170,6 +209,17 @@ class _Model:
         private = self._private | more.get("private", _NOTHING) if self._private else None
         _restore(made, fields, given, kept if self._takes_extra else None, private)
         return made
+
+
+# No author's code is asked whether two values are equal.
+def _is_same(value: object, default: object) -> bool:
+    kind = type(value)
+    are_alike = kind is type(default) and (kind in _COMPARABLE or (kind in _EMPTY and not value))
+    return value is default or (are_alike and value == default)
+
+
+def _but(shown: Any, names: Container[str]) -> dict[str, object]:
+    return {name: each for name, each in shown.items() if name not in names}
 
 
 def _restore(
@@ -192,7 +242,12 @@ class _Dataclass:
         self._kind: Any = kind
         self.is_unsure = _has_own_way(kind)
         hints = _hints(kind)
-        self._names = [each.name for each in dataclasses.fields(kind)]
+        of_class = dataclasses.fields(kind)
+        self._names = [each.name for each in of_class]
+        factories = {each.name: each.default_factory for each in of_class if each.default_factory in _EMPTY}
+        defaults = {each.name: each.default for each in of_class if each.default is not dataclasses.MISSING}
+        self._defaults = {name: factory() for name, factory in factories.items()} | defaults
+        self.has_defaults = bool(self._defaults)
         self.hints = {name: hints.get(name, Any) for name in self._names}
         self._has_slots = any("__slots__" in vars(each) for each in kind.__mro__[:-1])
 
@@ -204,6 +259,13 @@ class _Dataclass:
             if name not in shown and not isinstance(getattr(self._kind, name, None), cached_property)
         }
         return [shown, more] if more else [shown]
+
+    def given(self, value: object) -> list[object]:
+        shown, *more = self.take(value)
+        return [
+            _but(shown, {name for name, each in self._defaults.items() if _is_same(getattr(value, name, ...), each)}),
+            *more,
+        ]
 
     def make(self, shown: dict[str, object], more: dict[str, object] = _NOTHING, /) -> object:
         made = self._kind.__new__(self._kind)
@@ -217,7 +279,7 @@ class _Dataclass:
         return made
 
 
-class _Enum:
+class _Enum(_WithoutDefaults):
     def __init__(self, kind: type[enum.Enum]) -> None:
         self._kind, self.hints, self.is_unsure = kind, _NOTHING, False
 
@@ -232,16 +294,26 @@ class _Enum:
 class _NamedTuple:
     def __init__(self, kind: type[tuple[object, ...]]) -> None:
         self._kind, self.hints, self.is_unsure = kind, _hints(kind), False
+        self._defaults: dict[str, object] = getattr(kind, "_field_defaults", _NOTHING)
+        self.has_defaults = bool(self._defaults)
 
     def take(self, value: tuple[object, ...]) -> list[object]:
         return [list(value)]
+
+    def given(self, value: tuple[object, ...]) -> list[object]:
+        count = len(value)
+        for name, each in reversed([*zip(self.hints, value, strict=False)]):
+            if name not in self._defaults or not _is_same(each, self._defaults[name]):
+                break
+            count -= 1
+        return [list(value[:count])]
 
     def make(self, shown: list[object], _more: dict[str, object] = _NOTHING, /) -> object:
         return tuple.__new__(self._kind, shown)
 
 
 # A class that pydantic or the class itself knows how to write as JSON, such as an address or a regular expression.
-class _Foreign:
+class _Foreign(_WithoutDefaults):
     def __init__(self, kind: type) -> None:
         self._kind, self.hints, self.is_unsure = kind, _NOTHING, False
 
@@ -402,10 +474,23 @@ class Shape:
         if self.adapter is None:
             plain = value if type(value) is self._plain else self._plainly(field, value)
             return pack_value(field, plain, bytes_max)
+        return self._encoded(field, self._checked(field, value), bytes_max)
+
+    def with_digest(self, field: str, value: object, bytes_max: int) -> tuple[bytes, str]:
+        """Check and encode a value, and digest what its author gave. A class that is given another field with a default gives the same
+        digest for the same request."""
+        if self.adapter is None:
+            body = self.encode(field, value, bytes_max)
+            return body, digest_of(body)
+        checked, as_given = self._checked(field, value), self._admitted.as_given
+        body = self._encoded(field, checked, bytes_max)
+        return body, digest_of(unchecked(body)[1] if as_given is None else pack_value(field, checked, objects=as_given))
+
+    def _encoded(self, field: str, checked: object, bytes_max: int) -> bytes:
         admitted = self._admitted
-        body = pack_value(field, self._checked(field, value), bytes_max, admitted)
+        body = pack_value(field, checked, bytes_max, admitted)
         if admitted.is_unsure and pack_value(field, _read(field, body, admitted), bytes_max, admitted) != body:
-            raise BadRequest(field, f"would arrive otherwise: {value!r:.200} is not what is made of it again")
+            raise BadRequest(field, f"would arrive otherwise: {checked!r:.200} is not what is made of it again")
         return checked_value(admitted.fingerprint, body)
 
     def kept(self, field: str, value: object, bytes_max: int) -> object:

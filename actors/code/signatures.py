@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, get_args
 
 from perdure.actors.code.schema import Shape
 from perdure.actors.code.written import ANY_NUMBER, BY_PLACE, EMPTY, Written, written
-from perdure.ledger import BadRequest, pack, unpack
+from perdure.ledger import BadRequest, digest_of, pack, unpack
 
 NOTHING: Final = pack(None)
 RUN, FIBER = "RunContext", "FiberContext"
@@ -148,12 +148,12 @@ class Entered(NamedTuple):
     by_place: tuple[tuple[str, object], ...]
     by_name: tuple[str, ...]
 
-    def encode(self, value: object, bytes_max: int) -> bytes:
-        # None is no input, where there is a default.
+    def encode(self, value: object, bytes_max: int) -> tuple[bytes, str]:
+        # With its digest. None is no input, where there is a default.
         if value is None and self.default is not EMPTY:
-            return NOTHING
+            return NOTHING, digest_of(NOTHING)
         try:
-            return self.takes.encode("input", value, bytes_max)
+            return self.takes.with_digest("input", value, bytes_max)
         except BadRequest as problem:
             if value is None:
                 raise BadRequest("input", f"is missing, or is None: {problem.problem}") from problem.__cause__

@@ -26,9 +26,7 @@ from perdure.ledger import (
     ConflictingRequest,
     Kept,
     check_id,
-    digest_of,
     pack_value,
-    unchecked,
 )
 from perdure.ledger.storage.agent_storages import Transaction
 from perdure.policies import INFINITY, UNSET, FiberResult, FiberRetry
@@ -84,13 +82,13 @@ class FiberRequests:
         hook = "" if on_recovered is None else name_of_method(self._life.agent, "on_recovered", on_recovered)
         if hook:
             check_takes(kind, "on_recovered", hook, "fiber")
-        body = fiber_shape(kind, method).encode(input, limits.input_bytes_max)
+        body, digest = fiber_shape(kind, method).encode(input, limits.input_bytes_max)
         fiber = Fiber(
             fiber_id=fiber_id or "",
             number=0,
             name=check_id("name", name, limits.id_max),
             fn_name=method,
-            digest=digest_of(unchecked(body)[1]),
+            digest=digest,
             idempotency_key=idempotency_key or "",
             metadata=self._metadata(metadata),
             input_bytes=0 if input is None else len(body),

@@ -36,7 +36,6 @@ from perdure.ledger import (
     pack_value,
     preview_of,
     shown,
-    unchecked,
 )
 from perdure.policies import Json, JsonObject, Limits, condition_from, runs_of
 
@@ -232,8 +231,8 @@ class RunRequests:
     ) -> Request:
         life = self._life
         activity = kind.activity or Activity(life.agent_id)
-        body = kind.takes.encode(input, life.limits.input_bytes_max)
-        digest, options = digest_of(unchecked(body)[1]), kind.options
+        body, digest = kind.takes.encode(input, life.limits.input_bytes_max)
+        options = kind.options
         shown = preview(body, life.limits)
         if shown or more:
             options = options | shown | (more or {})

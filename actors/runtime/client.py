@@ -59,9 +59,7 @@ from perdure.ledger import (
     check_bool,
     check_id,
     check_text,
-    digest_of,
     sub_agent_id,
-    unchecked,
 )
 from perdure.policies import Answerer, Limits
 
@@ -255,7 +253,7 @@ class Client:
         began_by: str = "",
     ) -> Request:
         """The request for a run without a parent, of a class that is `ready`. `began_by` names who asks for it, where that is known."""
-        body = input_shape(agent_class).encode(input, self.limits.input_bytes_max)
+        body, digest = input_shape(agent_class).encode(input, self.limits.input_bytes_max)
         run_id = check_id("run_id", self.world.dice.token() if run_id is None else run_id, self.limits.id_max)
         waits = condition_options(after, losers, run_id, self.limits.id_max)
         return Request(
@@ -263,7 +261,7 @@ class Client:
             type_name(agent_class, self.code_dir),
             "",
             "",
-            digest_of(unchecked(body)[1]),
+            digest,
             body,
             class_options(agent_class, None, self._packed_for.get(agent_class, ""))
             | preview(body, self.limits)

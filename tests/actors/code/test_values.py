@@ -8,12 +8,12 @@ import math
 import re
 import uuid
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, make_dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired, Required
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired, Required
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -142,7 +142,35 @@ def test_a_value_arrives_as_it_was(annotation: Any, value: Any) -> None:
     assert type(arrived) is type(value)
     assert arrived == value
     assert shape.encode("input", arrived, LIMIT) == body
+    assert shape.with_digest("input", arrived, LIMIT) == shape.with_digest("input", value, LIMIT)
     assert shape.typed("input", unpack(pack([shape.kept("input", value, LIMIT)]))[0]) == value
+
+
+FEW: list[Any] = [
+    create_model("Ask", sku=(str, ...)),
+    make_dataclass("Ask", [("sku", str)]),
+    NamedTuple("Ask", [("sku", str)]),
+]
+MORE: list[Any] = [
+    create_model("Ask", sku=(str, ...), gift=(bool, False), notes=(list[str], [])),
+    make_dataclass("Ask", [("sku", str), ("gift", bool, False), ("notes", list[str], field(default_factory=list))]),
+    NamedTuple("Ask", [("sku", str), ("gift", bool), ("notes", str)]),
+]
+MORE[2].__new__.__defaults__ = (False, "")
+MORE[2]._field_defaults = {"gift": False, "notes": ""}
+
+
+@pytest.mark.parametrize(("few", "more"), list(zip(FEW, MORE, strict=True)), ids=["model", "dataclass", "named tuple"])
+@pytest.mark.parametrize("hint", [lambda kind: kind, lambda kind: list[kind]], ids=["itself", "within"])
+def test_a_request_is_the_same_when_its_class_was_given_fields_with_defaults(
+    few: Any, more: Any, hint: Callable[[Any], Any]
+) -> None:
+    def digest(kind: Any, *args: object) -> str:
+        made = kind(**dict(zip(("sku", "gift"), args, strict=False)))
+        return Shape(hint(kind)).with_digest("input", made if hint(kind) is kind else [made], LIMIT)[1]
+
+    assert digest(few, "a") == digest(more, "a")
+    assert len({digest(few, "a"), digest(few, "b"), digest(more, "a", True), digest(more, "b", True)}) == 4
 
 
 @pytest.mark.parametrize(("annotation", "value"), ARRIVE, ids=range(len(ARRIVE)))
