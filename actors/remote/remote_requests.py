@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import ssl
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import wraps
 from operator import itemgetter
-from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, TypeVar
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -18,6 +17,7 @@ import httpx
 from perdure.actors.gateway import refusals
 from perdure.actors.life.conditions import After, checked_condition, condition_as_json
 from perdure.actors.life.results import RunResult, run_result
+from perdure.actors.link.performed import Performed, performed
 from perdure.actors.link.wire import remote_error
 from perdure.ledger import (
     BadRequest,
@@ -139,29 +139,8 @@ class ConnectionState:
 # What has one answer is declared once for both clients, as a method that gives its request. Called on a client, it makes that request.
 
 
-class Awaits:
-    """What is for async code: its `_ask` is a coroutine."""
-
-
-class Blocks:
-    """What is for sync code: its `_ask` blocks."""
-
-
-class Performed(Protocol[P, T_co]):
-    # A method as a type checker sees it: its call is a coroutine of what awaits, and blocks in what blocks.
-
-    @overload
-    def __get__(self, client: Awaits, owner: type) -> Callable[P, Coroutine[Any, Any, T_co]]: ...
-    @overload
-    def __get__(self, client: Blocks, owner: type) -> Callable[P, T_co]: ...
-
-
 def operation(request: Callable[Concatenate[Any, P], RemoteRequest[T]]) -> Performed[P, T]:
-    @wraps(request)
-    def performed(self: Any, *args: P.args, **kwargs: P.kwargs) -> object:
-        return self._ask(request(self, *args, **kwargs))
-
-    return cast("Performed[P, T]", performed)
+    return performed(request, "_ask")
 
 
 def run_path(run_id: str, then: str = "") -> str:
