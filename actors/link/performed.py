@@ -6,8 +6,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
 
-from perdure.actors.tasks import Pending
-
 P = ParamSpec("P")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -45,5 +43,5 @@ def performed(method: Callable[Concatenate[Any, P], object], way: str) -> Perfor
     return cast("Performed[P, Any]", called)
 
 
-def settled(job: Callable[Concatenate[Any, P], Pending[T]]) -> Performed[P, T]:
+def settled(job: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Performed[P, T]:
     return performed(job, "_settle")

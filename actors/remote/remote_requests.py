@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from perdure.actors.gateway import refusals
 from perdure.actors.life.conditions import After, checked_condition, condition_as_json
 from perdure.actors.life.results import RunResult, run_result
 from perdure.actors.link.performed import Performed, performed
+from perdure.actors.link.questions import OVER_HTTP, QUESTIONS, Questions, ShowLimits, question_of
 from perdure.actors.link.wire import remote_error
 from perdure.ledger import (
     BadRequest,
@@ -155,8 +157,27 @@ def given(**values: object) -> dict[str, object]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-class Operations:
+def request_of(question: Any) -> RemoteRequest[Any]:
+    """The request by which a question is asked that is declared so (`OVER_HTTP`)."""
+    how, said = OVER_HTTP[type(question)], question._asdict()
+    path = re.sub(r"{(\w+)}", lambda named: segment(named[1], said.pop(named[1])), how.path)
+    request = RemoteRequest[Any]("GET", path, query=given(**said) or None)
+    return request._replace(told=itemgetter(how.within)) if how.within else request
+
+
+class Operations(Questions):
     """The operations of a gateway."""
+
+    @operation
+    def _asked(self, question: object) -> RemoteRequest[Any]:
+        return request_of(question)
+
+    @operation
+    def ask(self, name: str, *args: object) -> RemoteRequest[Any]:
+        """Ask a question by its name, as `Runtime.ask` does: `explain`, `audit`, `limits`."""
+        if QUESTIONS.get(name) not in OVER_HTTP:
+            raise BadRequest("question", f"{name!r} is not one that a gateway is asked by its name; see its methods")
+        return request_of(question_of(name, *args))
 
     @operation
     def start(
@@ -181,11 +202,6 @@ class Operations:
     def show(self, run_id: str) -> RemoteRequest[dict[str, Any]]:
         """Everything about a run. Raises `UnknownRun`."""
         return RemoteRequest("GET", run_path(run_id))
-
-    @operation
-    def explain(self, run_id: str) -> RemoteRequest[list[str]]:
-        """Where a run stands and why, in lines."""
-        return RemoteRequest("GET", run_path(run_id, "/explain"), told=itemgetter("lines"))
 
     @operation
     def runs(self, /, **which: object) -> RemoteRequest[dict[str, Any]]:
@@ -274,14 +290,9 @@ class Operations:
         return RemoteRequest("GET", "/api/turns", query=given(failed=failed, limit=limit), told=itemgetter("rows"))
 
     @operation
-    def audit(self) -> RemoteRequest[dict[str, Any]]:
-        """The account of all mail."""
-        return RemoteRequest("GET", "/api/audit")
-
-    @operation
     def limits(self) -> RemoteRequest[dict[str, Any]]:
         """The limits in force; an infinite one is None."""
-        return RemoteRequest("GET", "/api/limits", told=itemgetter("limits"))
+        return request_of(ShowLimits())
 
     @operation
     def hosts(self) -> RemoteRequest[dict[str, Any]]:

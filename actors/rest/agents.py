@@ -25,6 +25,16 @@ from perdure.ledger import BadRequest, name_of, type_of
 class AgentHandlers(Handlers):
     """The operations on agents."""
 
+    @Operation("GET", "/api/runs/{run_id}/at-stake", models.AtStakeTold, of=models.OfRun)
+    async def at_stake(self, asked: ApiRequest) -> object:
+        """How much would be deleted with a run."""
+        return await self._backend.ask("at_stake", [asked.path.run_id])
+
+    @Operation("GET", "/api/agents/{agent}/at-stake", models.AtStakeTold, of=models.OfAgent)
+    async def agent_at_stake(self, asked: ApiRequest) -> object:
+        """How much would be deleted with an agent."""
+        return await self._backend.ask("at_stake", [], asked.path.agent)
+
     @Operation("GET", "/api/agents/{agent}", models.AgentTold, of=models.OfAgent, query=models.AgentAsked)
     async def show_agent(self, asked: ApiRequest) -> object:
         """Everything about an agent: where it is, its mail, state, tables and work. It is not woken."""

@@ -310,38 +310,11 @@ class RunTold(BaseModel):
     options: JsonObject
 
 
-class Explained(BaseModel):
-    """Where a run stands, and why."""
-
-    run_id: str
-    lines: list[str]
-
-
-class Audited(BaseModel):
-    """The account of all mail."""
-
-    enqueued: int
-    delivered: int
-    superseded: int
-    suppressed: int
-    parked: int
-    pending: int
-    balanced: bool
-    parked_mail: list[JsonObject]
-    findings: list[str]
-
-
 class HostsTold(BaseModel):
     """The processes that serve."""
 
     supervisor: Served | None
     hosts: list[HostLine]
-
-
-class LimitsTold(BaseModel):
-    """The limits in force; an infinite one is null."""
-
-    limits: JsonObject
 
 
 class ConditionAsked(Taken):

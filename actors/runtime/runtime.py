@@ -35,6 +35,7 @@ from perdure.actors.life.results import BulkReport, RunHandle, RunResult, status
 from perdure.actors.life.run_requests import check_options
 from perdure.actors.link.messages import Fields, Plain
 from perdure.actors.link.performed import Awaits, Blocks, settled
+from perdure.actors.link.questions import Query, Questions
 from perdure.actors.ray_world.cluster_record import explain_refusal, nothing_serves
 from perdure.actors.ray_world.driver import FORKED
 from perdure.actors.ray_world.lifetime import Lifetime
@@ -213,7 +214,7 @@ LOOK_S: Final = 10.0  # for a supervisor to answer one who only looks
 # ---------------------------------------------------------------- runtime
 
 
-class RuntimeCalls:
+class RuntimeCalls(Questions):
     """What a `Runtime` and its type in async code have in common."""
 
     data: Path
@@ -240,6 +241,10 @@ class RuntimeCalls:
         return awaitable(future) if can_await() else wait_for(future)
 
     @settled
+    def _asked(self, question: Query) -> Pending[Any]:
+        return self.client.supervisor.ask(question)
+
+    @settled
     def ask(self, name: str, *args: object) -> Pending[Plain]:
         """Ask the supervisor: `ps`, `show`, `explain`, `list`, `frames`, `audit`, `limits`."""
         return self.client.ask(name, *args)
@@ -250,19 +255,9 @@ class RuntimeCalls:
         return self.client.ask("ps")
 
     @settled
-    def audit(self) -> Pending[Fields]:
-        """The audit equation, parked mail, and what a boot found."""
-        return self.client.ask("audit")
-
-    @settled
     def inspect(self, run_id: str) -> Pending[Fields | None]:
         """What is known of a run; None means not known yet."""
         return self.client.ask("inspect", run_id)
-
-    @settled
-    def explain(self, run_id: str) -> Pending[list[str]]:
-        """In sentences: where a run is, why, and what comes next."""
-        return self.client.ask("explain", run_id)
 
     @settled
     def cancel(self, run_id: str, reason: str = BY_OPERATOR) -> Pending[Plain]:
