@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any, Final, get_type_hints
+from typing import Any, get_type_hints
 
 from pydantic import Field, create_model
 
 from perdure.actors.link.questions import OVER_HTTP, OverHttp
-from perdure.actors.rest.models import OfAgent, OfAsk, OfRun
-from perdure.actors.rest.operations import ApiRequest, Handlers, Nothing, Operation, Taken
-
-KNOWN: Final = (Nothing, OfRun, OfAgent, OfAsk)
+from perdure.actors.rest.operations import OF_PATHS, ApiRequest, Handlers, Operation, Taken, names_in
 
 
 class QuestionHandlers(Handlers):
@@ -27,17 +23,17 @@ class QuestionHandlers(Handlers):
             return {**place, how.within: told} if how.within else told
 
         ask.__name__, ask.__doc__ = how.name, kind.__doc__
-        named = re.findall(r"{(\w+)}", how.path)
+        named = names_in(how.path)
         fields: dict[str, Any] = {name: (hint, ...) for name, hint in get_type_hints(how.answer).items()}
         answer = create_model(how.answer.__name__, __doc__=how.answer.__doc__, **fields)
         of = _taken(f"Of{kind.__name__}", kind, named)
         query = _taken(f"{kind.__name__}Asked", kind, [name for name in kind._fields if name not in named])
         tells = how.tells_of_agents
-        return Operation("GET", how.path, answer, of=of, query=query, tells_of_agents=tells, handler=ask)
+        return Operation("GET", how.path, answer, path_model=of, query=query, tells_of_agents=tells, handler=ask)
 
 
 def _taken(name: str, kind: type[Any], names: list[str]) -> type[Taken]:
-    known = next((model for model in KNOWN if [*model.model_fields] == names), None)
+    known = OF_PATHS.get((*names,))
     fields: dict[str, Any] = {}
     for each in names if known is None else ():
         hint = get_type_hints(kind, include_extras=True)[each]

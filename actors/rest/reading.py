@@ -179,7 +179,7 @@ class ReadingHandlers(Handlers):
         which: models.RunsAsked = asked.query
         return await self._backend.ask("page", [*which.wanted()._replace(before=which.before)], which.limit)
 
-    @Operation("GET", "/api/runs/{run_id}", models.RunTold, of=models.OfRun)
+    @Operation("GET", "/api/runs/{run_id}", models.RunTold)
     async def show_run(self, asked: ApiRequest) -> object:
         """Everything about a run."""
         return await self._backend.ask("show", asked.path.run_id)
@@ -198,7 +198,7 @@ class ReadingHandlers(Handlers):
         may_see = self._backend.may_see_ask
         return {"asks": [seen_by(asked.who, each) for each in found if await may_see(asked.who, each)]}
 
-    @Operation("GET", "/api/asks/{ask_id}", models.AskTold, of=models.OfAsk)
+    @Operation("GET", "/api/asks/{ask_id}", models.AskTold)
     async def show_ask(self, asked: ApiRequest) -> object:
         """A question that a run asks people."""
         return seen_by(asked.who, await self._backend.ask(*about_ask(asked.path.ask_id)))
@@ -236,7 +236,7 @@ class LiveHandlers(Handlers):
 
         return event_stream(pieces())
 
-    @Operation("GET", "/api/runs/{run_id}/events", media=EVENTS, of=models.OfRun, query=models.EventsAsked)
+    @Operation("GET", "/api/runs/{run_id}/events", media=EVENTS, query=models.EventsAsked)
     async def run_events(self, asked: ApiRequest) -> Response:
         """The events of a run as an event stream, from `Last-Event-ID` or `?after=` on, until its end."""
         last = after(asked)
