@@ -2,16 +2,18 @@
 
 What has the ledger answers: the supervisor while one serves it, else a command, from the files (`Books.is_served` is false then). The
 runs that a question names are in memory by then (`runs_named`, `deleted_with`). A question that is called with the books is answered; what
-is read from the store, or by looking through all runs, comes as a `Later`, which the supervisor reads in a thread.
+is read from the store, or by looking through all runs, comes as a `Later`, which the supervisor reads in a thread. A question with an
+`OverHttp` is asked over HTTP too, by its fields, and one in `Questions` by a method of its own, of a runtime and of a gateway.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, NamedTuple, Protocol, TypeAlias, TypedDict, TypeVar
 
 from perdure import ledger
+from perdure.actors.link.performed import P, Performed, performed
 from perdure.ledger import (
     HARD,
     AnswerAsk,
@@ -40,11 +42,12 @@ from perdure.ledger import (
     pack_value,
     parent_of,
 )
-from perdure.policies import Limits
+from perdure.policies import JsonObject, Limits
 
 if TYPE_CHECKING:  # what answers is loaded by what answers: hosts and clients only ask
     from perdure.ledger import Record, Run, Store, View
 
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 Told: TypeAlias = dict[str, Any]
 
@@ -104,6 +107,31 @@ def _kept(body: bytes | None) -> ledger.Kept | None:
     return None if body is None else ledger.Kept(body)
 
 
+@dataclass(frozen=True)
+class OverHttp:
+    """How a question is asked over HTTP: by GET, with its fields in the path, and those that the path does not name behind it. It
+    decorates the question. The docstring says there what it is, and a text in the annotation of a field what that is.
+
+    Args:
+        name: in the description.
+        answer: what is answered: what the question is, or with `within` that under this name, beside what the path names.
+        tells_of_agents: as `rest.operations.Operation` has it.
+    """
+
+    name: str
+    path: str
+    answer: type
+    within: str = ""
+    tells_of_agents: bool = True
+
+    def __call__(self, kind: type[T]) -> type[T]:
+        OVER_HTTP[kind] = self
+        return kind
+
+
+OVER_HTTP: Final[dict[type, OverHttp]] = {}
+
+
 # ---------------------------------------------------------------- runs
 
 
@@ -142,8 +170,17 @@ class Receipt(NamedTuple):
         return ledger.receipt(books.view, books.run(self.run_id), self.mail_id)
 
 
-# Lines of text.
+class Explained(TypedDict):
+    """Where a run stands, and why."""
+
+    run_id: str
+    lines: list[str]
+
+
+@OverHttp("explain_run", "/api/runs/{run_id}/explain", Explained, within="lines")
 class Explain(NamedTuple):
+    """Where a run stands and why, and what comes next."""
+
     run_id: str
 
     def __call__(self, books: Books) -> list[str]:
@@ -357,12 +394,38 @@ class Overview(NamedTuple):
         return told | {"supervisor": None if books.supervisor is None else books.supervisor()}
 
 
+class Audited(TypedDict):
+    """The account of all mail."""
+
+    enqueued: int
+    delivered: int
+    superseded: int
+    suppressed: int
+    parked: int
+    pending: int
+    balanced: bool
+    parked_mail: list[JsonObject]
+    findings: list[str]
+
+
+@OverHttp("audit", "/api/audit", Audited)
 class Audit(NamedTuple):
+    """The account of all mail, parked mail, and what was found at the start."""
+
     def __call__(self, books: Books) -> Told:
         return {**ledger.audit(books.view), "parked_mail": ledger.parked(books.view), "findings": books.findings}
 
 
+class LimitsTold(TypedDict):
+    """The limits in force; an infinite one is null."""
+
+    limits: JsonObject
+
+
+@OverHttp("limits", "/api/limits", LimitsTold, within="limits", tells_of_agents=False)
 class ShowLimits(NamedTuple):
+    """The limits in force."""
+
     def __call__(self, books: Books) -> Told:
         return asdict(books.limits)
 
@@ -474,6 +537,30 @@ def question_of(name: str, *args: Any) -> Query | Steering:
     if kind is None:
         raise BadRequest("question", f"{name!r} is not one that a supervisor answers")
     return kind(*args)
+
+
+class Asked(Protocol[T_co]):
+    """A question, by what it is answered with."""
+
+    def __call__(self, books: Books, /) -> T_co | Later[T_co]: ...
+
+
+def asked(question: Callable[Concatenate[Any, P], Asked[T]]) -> Performed[P, T]:
+    return performed(question, "_asked")
+
+
+class Questions:
+    """The questions for which a runtime and a gateway have the same methods."""
+
+    @asked
+    def explain(self, run_id: str) -> Asked[list[str]]:
+        """In sentences: where a run is, why, and what comes next."""
+        return Explain(run_id)
+
+    @asked
+    def audit(self) -> Asked[Told]:
+        """The audit equation, parked mail, and what a boot found."""
+        return Audit()
 
 
 def sent_event(

@@ -11,19 +11,19 @@ import ssl
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping
 from contextlib import aclosing
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, Final, NoReturn, ParamSpec, Protocol, Self, TypeVar, cast
 
 import httpx
 
 from perdure.actors.life.conditions import After
 from perdure.actors.life.results import BulkReport, RunResult
+from perdure.actors.link.performed import Blocks, Suspends
 from perdure.actors.remote import answers, remote_requests
 from perdure.actors.remote.answers import AnswerEnd, AnswerOperations, ChatOperations, ChatQuestion, Piece, Telling
 from perdure.actors.remote.remote_requests import (
     AgentOperations,
-    Awaits,
-    Blocks,
     ConnectionState,
     Operations,
     RemoteRequest,
@@ -36,6 +36,7 @@ from perdure.ledger import BadRequest, check_text
 if TYPE_CHECKING:
     from perdure.actors.chat.turn import TurnTold
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 TIMEOUT_S: Final = 60.0
@@ -67,7 +68,7 @@ class Wire(Protocol):
     async def close(self) -> None: ...
 
 
-class AsyncRemoteChat(ChatOperations, Awaits):
+class AsyncRemoteChat(ChatOperations, Suspends):
     """A conversation with a chat agent. What was asked goes on when the client leaves."""
 
     def __init__(self, wire: Wire, ask: _Ask, address: tuple[str, str]) -> None:
@@ -90,7 +91,7 @@ class AsyncRemoteChat(ChatOperations, Awaits):
         return AsyncRemoteAnswer(self._wire, self._ask, question)
 
 
-class AsyncRemoteAnswer(AnswerOperations, Awaits):
+class AsyncRemoteAnswer(AnswerOperations, Suspends):
     """An answer: `async for piece in answer` follows it as it is written, and `result()` waits for its end."""
 
     def __init__(self, wire: Wire, ask: _Ask, question: ChatQuestion) -> None:
@@ -208,7 +209,7 @@ class _AsyncWire:
         await self._http.aclose()
 
 
-class AsyncGateway(Operations, Awaits):
+class AsyncGateway(Operations, Suspends):
     """A gateway. What may be repeated is repeated while nobody answers; errors are raised by their own classes."""
 
     def __init__(self, wire: Wire) -> None:
@@ -260,17 +261,17 @@ class AsyncGateway(Operations, Awaits):
                 async for frame in (each async for text in texts for each in place.take(text)):
                     yield frame
 
-    async def cancel_runs(self, **which: object) -> BulkReport:
+    async def cancel_runs(self, /, **which: object) -> BulkReport:
         """Cancel many runs, and what their children wait for: those that `status`, `type`, `parent`, `q`, `prefix`, `error`, `parked`,
         `undoing`, `requested_since_ms`, `requested_before_ms`, `ended_since_ms` and `ended_before_ms` choose, or the named `run_ids`, or
         `all`. With `dry_run` they are only counted. `reason` is told to their parents."""
         return await self._steered("cancel", which)
 
-    async def retry_runs(self, **which: object) -> BulkReport:
+    async def retry_runs(self, /, **which: object) -> BulkReport:
         """Try runs again that have failed, were given up or are parked; the filters are those of `cancel_runs`."""
         return await self._steered("retry", which)
 
-    async def clear_runs(self, **which: object) -> BulkReport:
+    async def clear_runs(self, /, **which: object) -> BulkReport:
         """Forget runs and what their children had requested; the filters are those of `cancel_runs`."""
         return await self._steered("clear", which)
 
@@ -310,7 +311,7 @@ class AsyncGateway(Operations, Awaits):
         raise AssertionError("the last try returns or raises")
 
 
-class AsyncRemoteAgent(AgentOperations, Awaits):
+class AsyncRemoteAgent(AgentOperations, Suspends):
     """An agent behind a gateway. Its exposed methods are called as if it were here: `await agent.add(2)`."""
 
     def __getattr__(self, method: str) -> Callable[..., _AwaitedCall]:
@@ -407,6 +408,14 @@ def _each(values: AsyncGenerator[T, None]) -> Generator[T, None, None]:
         _played(values.aclose())
 
 
+def _blocking(method: Callable[Concatenate[AsyncGateway, P], Pending[T]]) -> Callable[Concatenate[RemoteGateway, P], T]:
+    @wraps(method)
+    def blocked(self: RemoteGateway, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return _played(method(self._gateway, *args, **kwargs))
+
+    return blocked
+
+
 class RemoteGateway(Operations, Blocks):
     """A gateway: `AsyncGateway` for sync code. Each method blocks."""
 
@@ -422,43 +431,13 @@ class RemoteGateway(Operations, Blocks):
     def _ask(self, request: RemoteRequest[T]) -> T:
         return _played(self._gateway._ask(request))  # noqa: SLF001 - the two are one client
 
-    def close(self) -> None:
-        """Leave. What was started goes on."""
-        _played(self._gateway.close())
-
-    def run(
-        self,
-        type: str,
-        input: object = None,
-        *,
-        run_id: str | None = None,
-        after: After | None = None,
-        losers: str = "leave",
-    ) -> RunResult:
-        """Begin a run and wait for its end. The arguments are those of `start`."""
-        return _played(self._gateway.run(type, input, run_id=run_id, after=after, losers=losers))
-
-    def result(self, run_id: str) -> RunResult:
-        """Wait for the end of a run."""
-        return _played(self._gateway.result(run_id))
+    close, run, result = _blocking(AsyncGateway.close), _blocking(AsyncGateway.run), _blocking(AsyncGateway.result)
+    cancel_runs, retry_runs = _blocking(AsyncGateway.cancel_runs), _blocking(AsyncGateway.retry_runs)
+    clear_runs = _blocking(AsyncGateway.clear_runs)
 
     def events(self, run_id: str, after: int = -1) -> Iterator[dict[str, Any]]:
         """The events of a run after a number until its end, each once and in order, over however many connections."""
         return _each(self._gateway.events(run_id, after))
-
-    def cancel_runs(self, **which: object) -> BulkReport:
-        """Cancel many runs, and what their children wait for: those that `status`, `type`, `parent`, `q`, `prefix`, `error`, `parked`,
-        `undoing`, `requested_since_ms`, `requested_before_ms`, `ended_since_ms` and `ended_before_ms` choose, or the named `run_ids`, or
-        `all`. With `dry_run` they are only counted. `reason` is told to their parents."""
-        return _played(self._gateway.cancel_runs(**which))
-
-    def retry_runs(self, **which: object) -> BulkReport:
-        """Try runs again that have failed, were given up or are parked; the filters are those of `cancel_runs`."""
-        return _played(self._gateway.retry_runs(**which))
-
-    def clear_runs(self, **which: object) -> BulkReport:
-        """Forget runs and what their children had requested; the filters are those of `cancel_runs`."""
-        return _played(self._gateway.clear_runs(**which))
 
     def agent(self, *address: str) -> RemoteAgent:
         """An agent by its class and name, as they stand in its address. For a sub-agent follow `sub`, its class and its name."""

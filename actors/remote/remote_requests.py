@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import ssl
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import wraps
 from operator import itemgetter
-from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, TypeVar
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -18,6 +18,8 @@ import httpx
 from perdure.actors.gateway import refusals
 from perdure.actors.life.conditions import After, checked_condition, condition_as_json
 from perdure.actors.life.results import RunResult, run_result
+from perdure.actors.link.performed import Performed, performed
+from perdure.actors.link.questions import OVER_HTTP, QUESTIONS, Questions, ShowLimits, question_of
 from perdure.actors.link.wire import remote_error
 from perdure.ledger import (
     BadRequest,
@@ -139,29 +141,8 @@ class ConnectionState:
 # What has one answer is declared once for both clients, as a method that gives its request. Called on a client, it makes that request.
 
 
-class Awaits:
-    """What is for async code: its `_ask` is a coroutine."""
-
-
-class Blocks:
-    """What is for sync code: its `_ask` blocks."""
-
-
-class Performed(Protocol[P, T_co]):
-    # A method as a type checker sees it: its call is a coroutine of what awaits, and blocks in what blocks.
-
-    @overload
-    def __get__(self, client: Awaits, owner: type) -> Callable[P, Coroutine[Any, Any, T_co]]: ...
-    @overload
-    def __get__(self, client: Blocks, owner: type) -> Callable[P, T_co]: ...
-
-
 def operation(request: Callable[Concatenate[Any, P], RemoteRequest[T]]) -> Performed[P, T]:
-    @wraps(request)
-    def performed(self: Any, *args: P.args, **kwargs: P.kwargs) -> object:
-        return self._ask(request(self, *args, **kwargs))
-
-    return cast("Performed[P, T]", performed)
+    return performed(request, "_ask")
 
 
 def run_path(run_id: str, then: str = "") -> str:
@@ -176,8 +157,27 @@ def given(**values: object) -> dict[str, object]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-class Operations:
+def request_of(question: Any) -> RemoteRequest[Any]:
+    """The request by which a question is asked that is declared so (`OVER_HTTP`)."""
+    how, said = OVER_HTTP[type(question)], question._asdict()
+    path = re.sub(r"{(\w+)}", lambda named: segment(named[1], said.pop(named[1])), how.path)
+    request = RemoteRequest[Any]("GET", path, query=given(**said) or None)
+    return request._replace(told=itemgetter(how.within)) if how.within else request
+
+
+class Operations(Questions):
     """The operations of a gateway."""
+
+    @operation
+    def _asked(self, question: object) -> RemoteRequest[Any]:
+        return request_of(question)
+
+    @operation
+    def ask(self, name: str, *args: object) -> RemoteRequest[Any]:
+        """Ask a question by its name, as `Runtime.ask` does: `explain`, `audit`, `limits`."""
+        if QUESTIONS.get(name) not in OVER_HTTP:
+            raise BadRequest("question", f"{name!r} is not one that a gateway is asked by its name; see its methods")
+        return request_of(question_of(name, *args))
 
     @operation
     def start(
@@ -202,11 +202,6 @@ class Operations:
     def show(self, run_id: str) -> RemoteRequest[dict[str, Any]]:
         """Everything about a run. Raises `UnknownRun`."""
         return RemoteRequest("GET", run_path(run_id))
-
-    @operation
-    def explain(self, run_id: str) -> RemoteRequest[list[str]]:
-        """Where a run stands and why, in lines."""
-        return RemoteRequest("GET", run_path(run_id, "/explain"), told=itemgetter("lines"))
 
     @operation
     def runs(self, /, **which: object) -> RemoteRequest[dict[str, Any]]:
@@ -295,14 +290,9 @@ class Operations:
         return RemoteRequest("GET", "/api/turns", query=given(failed=failed, limit=limit), told=itemgetter("rows"))
 
     @operation
-    def audit(self) -> RemoteRequest[dict[str, Any]]:
-        """The account of all mail."""
-        return RemoteRequest("GET", "/api/audit")
-
-    @operation
     def limits(self) -> RemoteRequest[dict[str, Any]]:
         """The limits in force; an infinite one is None."""
-        return RemoteRequest("GET", "/api/limits", told=itemgetter("limits"))
+        return request_of(ShowLimits())
 
     @operation
     def hosts(self) -> RemoteRequest[dict[str, Any]]:

@@ -25,7 +25,17 @@ from perdure.ledger import BadRequest, name_of, type_of
 class AgentHandlers(Handlers):
     """The operations on agents."""
 
-    @Operation("GET", "/api/agents/{agent}", models.AgentTold, of=models.OfAgent, query=models.AgentAsked)
+    @Operation("GET", "/api/runs/{run_id}/at-stake", models.AtStakeTold)
+    async def at_stake(self, asked: ApiRequest) -> object:
+        """How much would be deleted with a run."""
+        return await self._backend.ask("at_stake", [asked.path.run_id])
+
+    @Operation("GET", "/api/agents/{agent}/at-stake", models.AtStakeTold)
+    async def agent_at_stake(self, asked: ApiRequest) -> object:
+        """How much would be deleted with an agent."""
+        return await self._backend.ask("at_stake", [], asked.path.agent)
+
+    @Operation("GET", "/api/agents/{agent}", models.AgentTold, query=models.AgentAsked)
     async def show_agent(self, asked: ApiRequest) -> object:
         """Everything about an agent: where it is, its mail, state, tables and work. It is not woken."""
         agent, sql = asked.path.agent, asked.query.sql
@@ -62,42 +72,21 @@ class AgentHandlers(Handlers):
             "unreadable": found.unreadable,
         }
 
-    @Operation(
-        "POST",
-        "/api/agents/{address}/call/{method}",
-        models.Answered,
-        scope=Scope.CHAT,
-        of=models.OfMethod,
-        body=models.CallAsked,
-    )
+    @Operation("POST", "/api/agents/{address}/call/{method}", models.Answered, scope=Scope.CHAT, body=models.CallAsked)
     async def call_method(self, given: ApiRequest) -> object:
         """Call an exposed method, at most once."""
         method = await self._method(given)
         value = await asked(method(*given.body.args, **given.body.kwargs))
         return {"value": to_jsonable_python(value, serialize_unknown=True, bytes_mode="base64", inf_nan_mode="null")}
 
-    @Operation(
-        "POST",
-        "/api/agents/{address}/tell/{method}",
-        models.Confirmed,
-        scope=Scope.CHAT,
-        of=models.OfMethod,
-        body=models.CallAsked,
-    )
+    @Operation("POST", "/api/agents/{address}/tell/{method}", models.Confirmed, scope=Scope.CHAT, body=models.CallAsked)
     async def tell_method(self, given: ApiRequest) -> object:
         """Have an exposed method called exactly once, some time soon. It is durable when this is answered."""
         method = await self._method(given)
         await tell(method, *given.body.args, **given.body.kwargs)
         return {}
 
-    @Operation(
-        "POST",
-        "/api/agents/{address}/steer",
-        models.Steered,
-        scope=Scope.CHAT,
-        of=models.OfChat,
-        body=models.SteerAsked,
-    )
+    @Operation("POST", "/api/agents/{address}/steer", models.Steered, scope=Scope.CHAT, body=models.SteerAsked)
     async def steer_turn(self, given: ApiRequest) -> object:
         """Say something to the turn of a chat agent that is under way. It is read before the next request to the model, or is the next
         message; it is durable when this is answered. A message with an id that is sent again is the same one."""

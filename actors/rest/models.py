@@ -7,11 +7,10 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, StringConstraints
 
 from perdure.actors.life.conditions import of_parts
-from perdure.actors.rest.operations import Taken
+from perdure.actors.rest.operations import Id, Taken
 from perdure.ledger import BY_OPERATOR, AskStatus, BadRequest, Status, Verb, Wanted, check_id
 from perdure.policies import Condition, EndOf, Json, JsonObject, MilestoneOf
 
-Id = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 Words = Annotated[str, StringConstraints(max_length=200)]
 SomeWords = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Seq = Annotated[int, Field(ge=0, lt=2**53)]
@@ -22,12 +21,6 @@ def _as_list(given: object) -> object:
 
 
 Statuses = Annotated[list[Status], BeforeValidator(_as_list), Field(max_length=10)]
-
-
-class OfRun(Taken):
-    """The run in the path."""
-
-    run_id: Annotated[Id, Field(description="The id of the run.")]
 
 
 class RunsChosen(Taken):
@@ -310,38 +303,11 @@ class RunTold(BaseModel):
     options: JsonObject
 
 
-class Explained(BaseModel):
-    """Where a run stands, and why."""
-
-    run_id: str
-    lines: list[str]
-
-
-class Audited(BaseModel):
-    """The account of all mail."""
-
-    enqueued: int
-    delivered: int
-    superseded: int
-    suppressed: int
-    parked: int
-    pending: int
-    balanced: bool
-    parked_mail: list[JsonObject]
-    findings: list[str]
-
-
 class HostsTold(BaseModel):
     """The processes that serve."""
 
     supervisor: Served | None
     hosts: list[HostLine]
-
-
-class LimitsTold(BaseModel):
-    """The limits in force; an infinite one is null."""
-
-    limits: JsonObject
 
 
 class ConditionAsked(Taken):
@@ -394,12 +360,6 @@ class Started(BaseModel):
 
     run_id: str
     status: Status
-
-
-class OfAsk(Taken):
-    """The question in the path."""
-
-    ask_id: Annotated[Id, Field(description="The id of the question, as the list of questions has it.")]
 
 
 class AsksAsked(Taken):
@@ -516,12 +476,6 @@ class Standing(BaseModel):
     status: Annotated[str, Field(description="Its status; `pending` for a mail that is delivered again.")]
 
 
-class OfAgent(Taken):
-    """The agent in the path."""
-
-    agent: Annotated[Id, Field(description="The agent, as `name@module:Class`.")]
-
-
 class AgentAsked(Taken):
     """What is asked of its tables."""
 
@@ -572,33 +526,11 @@ class WorkTold(BaseModel):
     unreadable: list[str]
 
 
-Place = Annotated[
-    Id,
-    Field(
-        description="`class/name` as behind `/agents/`, with the class in kebab case, and `/sub/class/name` for each step to a sub-agent.",
-        examples=["counter/one", "counter/one/sub/shard/two"],
-    ),
-]
-
-
-class OfMethod(Taken):
-    """An exposed method of the agent at an address."""
-
-    address: Place
-    method: Annotated[Id, Field(description="The name of a method that is exposed.")]
-
-
 class CallAsked(Taken):
     """Arguments."""
 
     args: list[JsonValue] = Field(default_factory=list)
     kwargs: dict[str, JsonValue] = Field(default_factory=dict)
-
-
-class OfChat(Taken):
-    """The chat agent at an address."""
-
-    address: Place
 
 
 class SteerAsked(Taken):

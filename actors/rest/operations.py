@@ -12,9 +12,9 @@ from dataclasses import KW_ONLY, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from inspect import cleandoc
 from types import MethodType
-from typing import Any, Final, Literal, cast
+from typing import Annotated, Any, Final, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from pydantic.json_schema import JsonSchemaValue, models_json_schema
 from starlette.requests import Request
 from starlette.responses import Response
@@ -27,6 +27,7 @@ from perdure.actors.gateway.security import Principal, Scope
 from perdure.ledger import BadRequest, of_json
 
 JSON: Final = "application/json"
+Id = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 
 
 class Taken(BaseModel):
@@ -37,6 +38,50 @@ class Taken(BaseModel):
 
 class Nothing(Taken):
     """Nothing is said."""
+
+
+class OfRun(Taken):
+    """The run in the path."""
+
+    run_id: Annotated[Id, Field(description="The id of the run.")]
+
+
+class OfAsk(Taken):
+    """The question in the path."""
+
+    ask_id: Annotated[Id, Field(description="The id of the question, as the list of questions has it.")]
+
+
+class OfAgent(Taken):
+    """The agent in the path."""
+
+    agent: Annotated[Id, Field(description="The agent, as `name@module:Class`.")]
+
+
+Place = Annotated[
+    Id,
+    Field(
+        description="`class/name` as behind `/agents/`, with the class in kebab case, and `/sub/class/name` for each step to a sub-agent.",
+        examples=["counter/one", "counter/one/sub/shard/two"],
+    ),
+]
+
+
+class OfMethod(Taken):
+    """An exposed method of the agent at an address."""
+
+    address: Place
+    method: Annotated[Id, Field(description="The name of a method that is exposed.")]
+
+
+class OfChat(Taken):
+    """The chat agent at an address."""
+
+    address: Place
+
+
+OF_PATHS: Final = {(*each.model_fields,): each for each in (Nothing, OfRun, OfAsk, OfAgent, OfMethod, OfChat)}
+"""What is said in a path, by the names that stand there."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +99,10 @@ Handler = Callable[..., Awaitable[object]]
 _Endpoint = Callable[[Request], Awaitable[Response]]
 
 
+def names_in(path: str) -> list[str]:
+    return re.findall(r"{(\w+)}", path)
+
+
 @dataclass(frozen=True)
 class Operation:
     """One thing that can be asked. It decorates the method of `Handlers` that answers, whose docstring says what it is.
@@ -61,6 +110,7 @@ class Operation:
     Args:
         answer: the model of the answer; None for one of another kind, which the handler makes itself.
         media: the type of such an answer.
+        path_model: what is said in the path, if that is none of `OF_PATHS`.
         tells_of_agents: whether one that reads, and is about no single one, tells of all agents; then it does so to operators alone.
     """
 
@@ -69,12 +119,16 @@ class Operation:
     answer: type[BaseModel] | None = None
     _: KW_ONLY
     scope: Scope = Scope.READ
-    of: type[Taken] = Nothing
+    path_model: type[Taken] | None = None
     query: type[Taken] = Nothing
     body: type[Taken] | None = None
     media: str = JSON
     tells_of_agents: bool = True
     handler: Handler | None = None
+
+    @property
+    def of(self) -> type[Taken]:
+        return self.path_model or OF_PATHS[(*names_in(self.path),)]
 
     def __call__(self, handler: Handler) -> Operation:
         return replace(self, handler=handler)
@@ -108,11 +162,11 @@ def _by_method(endpoints: dict[str, _Endpoint]) -> _Endpoint:
 
 
 def _endpoint(operation: Operation, backend: Backend) -> _Endpoint:
-    handler = cast("Handler", operation.handler)
+    handler, of = cast("Handler", operation.handler), operation.of
 
     async def answer(request: Request) -> Response:
         who = backend.principal(request, operation.scope)
-        path = _fitting(operation.of, request.path_params)
+        path = _fitting(of, request.path_params)
         # A name that stands there twice has a list; a token is not for the operation.
         said = request.query_params
         names = dict.fromkeys(name for name in said if name != "token")

@@ -168,10 +168,6 @@ def _look(after: int, told: dict[str, Any]) -> _Look:
 class ReadingHandlers(Handlers):
     """The operations that change nothing."""
 
-    def __init__(self, backend: Backend) -> None:
-        super().__init__(backend)
-        self._look_outs: Shared[LookOut] = Shared()
-
     @Operation("GET", "/api/overview", models.OverviewTold, query=models.OverviewAsked)
     async def overview(self, asked: ApiRequest) -> object:
         """Counts, processes and live runs."""
@@ -183,26 +179,10 @@ class ReadingHandlers(Handlers):
         which: models.RunsAsked = asked.query
         return await self._backend.ask("page", [*which.wanted()._replace(before=which.before)], which.limit)
 
-    @Operation("GET", "/api/runs/{run_id}", models.RunTold, of=models.OfRun)
+    @Operation("GET", "/api/runs/{run_id}", models.RunTold)
     async def show_run(self, asked: ApiRequest) -> object:
         """Everything about a run."""
         return await self._backend.ask("show", asked.path.run_id)
-
-    @Operation("GET", "/api/runs/{run_id}/explain", models.Explained, of=models.OfRun)
-    async def explain_run(self, asked: ApiRequest) -> object:
-        """Where a run stands and why, and what comes next."""
-        run_id = asked.path.run_id
-        return {"run_id": run_id, "lines": await self._backend.ask("explain", run_id)}
-
-    @Operation("GET", "/api/runs/{run_id}/at-stake", models.AtStakeTold, of=models.OfRun)
-    async def at_stake(self, asked: ApiRequest) -> object:
-        """How much would be deleted with a run."""
-        return await self._backend.ask("at_stake", [asked.path.run_id])
-
-    @Operation("GET", "/api/agents/{agent}/at-stake", models.AtStakeTold, of=models.OfAgent)
-    async def agent_at_stake(self, asked: ApiRequest) -> object:
-        """How much would be deleted with an agent."""
-        return await self._backend.ask("at_stake", [], asked.path.agent)
 
     @Operation("GET", "/api/hosts", models.HostsTold, tells_of_agents=False)
     async def hosts(self, asked: ApiRequest) -> object:
@@ -218,20 +198,18 @@ class ReadingHandlers(Handlers):
         may_see = self._backend.may_see_ask
         return {"asks": [seen_by(asked.who, each) for each in found if await may_see(asked.who, each)]}
 
-    @Operation("GET", "/api/asks/{ask_id}", models.AskTold, of=models.OfAsk)
+    @Operation("GET", "/api/asks/{ask_id}", models.AskTold)
     async def show_ask(self, asked: ApiRequest) -> object:
         """A question that a run asks people."""
         return seen_by(asked.who, await self._backend.ask(*about_ask(asked.path.ask_id)))
 
-    @Operation("GET", "/api/audit", models.Audited)
-    async def audit(self, asked: ApiRequest) -> object:
-        """The account of all mail, parked mail, and what was found at the start."""
-        return await self._backend.ask("audit")
 
-    @Operation("GET", "/api/limits", models.LimitsTold, tells_of_agents=False)
-    async def limits(self, asked: ApiRequest) -> object:
-        """The limits in force."""
-        return {"limits": await self._backend.ask("limits")}
+class LiveHandlers(Handlers):
+    """What is told as it happens."""
+
+    def __init__(self, backend: Backend) -> None:
+        super().__init__(backend)
+        self._look_outs: Shared[LookOut] = Shared()
 
     @Operation("GET", "/api/live", media=EVENTS, query=models.LiveAsked)
     async def live(self, asked: ApiRequest) -> Response:
@@ -258,7 +236,7 @@ class ReadingHandlers(Handlers):
 
         return event_stream(pieces())
 
-    @Operation("GET", "/api/runs/{run_id}/events", media=EVENTS, of=models.OfRun, query=models.EventsAsked)
+    @Operation("GET", "/api/runs/{run_id}/events", media=EVENTS, query=models.EventsAsked)
     async def run_events(self, asked: ApiRequest) -> Response:
         """The events of a run as an event stream, from `Last-Event-ID` or `?after=` on, until its end."""
         last = after(asked)

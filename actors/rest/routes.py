@@ -18,11 +18,14 @@ from perdure.actors.gateway.problems import AGAIN_S, public
 from perdure.actors.gateway.security import Scope
 from perdure.actors.rest.agents import AgentHandlers
 from perdure.actors.rest.operations import JSON, Operation, described, routes_of
-from perdure.actors.rest.reading import LogHandlers, ReadingHandlers
+from perdure.actors.rest.questions import QuestionHandlers
+from perdure.actors.rest.reading import LiveHandlers, LogHandlers, ReadingHandlers
 from perdure.actors.rest.steering import KeepingHandlers, SteeringHandlers
 from perdure.ledger import PerdureError
 
-HANDLERS: Final = (SteeringHandlers, ReadingHandlers, AgentHandlers, KeepingHandlers, LogHandlers)
+HANDLERS: Final = (
+    SteeringHandlers, ReadingHandlers, QuestionHandlers, LiveHandlers, AgentHandlers, KeepingHandlers, LogHandlers
+)  # fmt: skip
 READY_S: Final = 2.0  # for the supervisor to answer
 
 

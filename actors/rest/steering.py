@@ -16,8 +16,7 @@ from perdure.actors.gateway.backend import Backend
 from perdure.actors.gateway.refusals import Forbidden, NotNow
 from perdure.actors.gateway.security import Scope
 from perdure.actors.rest import models
-from perdure.actors.rest.models import Id
-from perdure.actors.rest.operations import ApiRequest, Handlers, Operation, Taken
+from perdure.actors.rest.operations import ApiRequest, Handlers, Id, Operation, Taken
 from perdure.actors.rest.reading import seen_by
 from perdure.actors.runtime.bulk import BulkPass, chosen_by
 from perdure.actors.runtime.directory_files import Asking, ServedSteward, served_findings
@@ -64,14 +63,7 @@ class SteeringHandlers(Handlers):
         )
         return {"run_id": started.run_id, "status": started.status}
 
-    @Operation(
-        "POST",
-        "/api/runs/{run_id}/cancel",
-        models.Standing,
-        scope=Scope.OPERATE,
-        of=models.OfRun,
-        body=models.CancelAsked,
-    )
+    @Operation("POST", "/api/runs/{run_id}/cancel", models.Standing, scope=Scope.OPERATE, body=models.CancelAsked)
     async def cancel_run(self, asked: ApiRequest) -> object:
         """Cancel a run and what its child waits for. A run that has ended stays as it is. One whose steps are undone first is live until
         they are."""
@@ -80,9 +72,7 @@ class SteeringHandlers(Handlers):
         await self._backend.ask("cancel", run_id, None, asked.body.reason)
         return await self._standing(run_id)
 
-    @Operation(
-        "POST", "/api/runs/{run_id}/retry", models.Standing, scope=Scope.OPERATE, of=models.OfRun, body=models.Confirmed
-    )
+    @Operation("POST", "/api/runs/{run_id}/retry", models.Standing, scope=Scope.OPERATE, body=models.Confirmed)
     async def retry_run(self, asked: ApiRequest) -> object:
         """Try a run again that has failed, was given up or is parked; or a parked mail, by its id."""
         key = asked.path.run_id
@@ -91,14 +81,7 @@ class SteeringHandlers(Handlers):
         is_mail = any(each["mail_id"] == key for each in parked)
         return {"run_id": key, "status": "pending"} if is_mail else await self._standing(key)
 
-    @Operation(
-        "POST",
-        "/api/runs/{run_id}/events",
-        models.Standing,
-        scope=Scope.OPERATE,
-        of=models.OfRun,
-        body=models.EventAsked,
-    )
+    @Operation("POST", "/api/runs/{run_id}/events", models.Standing, scope=Scope.OPERATE, body=models.EventAsked)
     async def send_event(self, asked: ApiRequest) -> object:
         """Send an event to a run, which takes it when it waits for it. It is durable when this is answered."""
         run_id, sent = asked.path.run_id, asked.body
@@ -106,22 +89,13 @@ class SteeringHandlers(Handlers):
         await client.send(run_id, sent.event, sent.value, sent.event_id)
         return await self._standing(run_id)
 
-    @Operation(
-        "POST", "/api/runs/{run_id}/pause", models.Standing, scope=Scope.OPERATE, of=models.OfRun, body=models.Confirmed
-    )
+    @Operation("POST", "/api/runs/{run_id}/pause", models.Standing, scope=Scope.OPERATE, body=models.Confirmed)
     async def pause_run(self, asked: ApiRequest) -> object:
         """Pause a live run: it gives up its place at its next step, until it is resumed."""
         await self._backend.ask("pause", asked.path.run_id, True)
         return await self._standing(asked.path.run_id)
 
-    @Operation(
-        "POST",
-        "/api/runs/{run_id}/resume",
-        models.Standing,
-        scope=Scope.OPERATE,
-        of=models.OfRun,
-        body=models.Confirmed,
-    )
+    @Operation("POST", "/api/runs/{run_id}/resume", models.Standing, scope=Scope.OPERATE, body=models.Confirmed)
     async def resume_run(self, asked: ApiRequest) -> object:
         """Let a paused run go on."""
         await self._backend.ask("pause", asked.path.run_id, False)
@@ -130,7 +104,7 @@ class SteeringHandlers(Handlers):
     async def _standing(self, run_id: str) -> object:
         return {"run_id": run_id, "status": (await self._backend.ask("show", run_id))["status"]}
 
-    @Operation("DELETE", "/api/runs/{run_id}", models.Cleared, scope=Scope.OPERATE, of=models.OfRun)
+    @Operation("DELETE", "/api/runs/{run_id}", models.Cleared, scope=Scope.OPERATE)
     async def clear_run(self, asked: ApiRequest) -> object:
         """Forget a run and its child's storage. A live one is cancelled first."""
         run_id = asked.path.run_id
@@ -152,9 +126,7 @@ class SteeringHandlers(Handlers):
         report = await (await self._backend.client()).make_pass(job, WITHIN_S)
         return {**report.told(), "began_ms": job.began_ms}
 
-    @Operation(
-        "POST", "/api/asks/{ask_id}/answer", models.AskTold, scope=Scope.CHAT, of=models.OfAsk, body=models.AnswerGiven
-    )
+    @Operation("POST", "/api/asks/{ask_id}/answer", models.AskTold, scope=Scope.CHAT, body=models.AnswerGiven)
     async def answer_ask(self, asked: ApiRequest) -> object:
         """Answer a question that a run asks people. The first answer that fits counts, by whatever way it comes.
 
@@ -190,7 +162,7 @@ class SteeringHandlers(Handlers):
         rows = await self._backend.ask("upgrade", None, False)
         return by_type(rows, code_dir, only) if code_dir is not None else [dict(row) for row in rows]
 
-    @Operation("DELETE", "/api/agents/{agent}", models.Confirmed, scope=Scope.ADMIN, of=models.OfAgent)
+    @Operation("DELETE", "/api/agents/{agent}", models.Confirmed, scope=Scope.ADMIN)
     async def forget_agent(self, asked: ApiRequest) -> object:
         """Delete an agent with its storage, its sub-agents, its mail and the runs that it requested."""
         agent = asked.path.agent

@@ -22,7 +22,7 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, Final, Protocol, Self, TypeVar, Unpack, cast, overload
+from typing import Any, Final, Self, TypeVar, Unpack, cast, overload
 
 from perdure.actors.agent.agent import Agent
 from perdure.actors.event_stream import EventSource, EventStream
@@ -34,6 +34,8 @@ from perdure.actors.life.handle import Handle
 from perdure.actors.life.results import BulkReport, RunHandle, RunResult, statuses_of
 from perdure.actors.life.run_requests import check_options
 from perdure.actors.link.messages import Fields, Plain
+from perdure.actors.link.performed import Awaits, Blocks, settled
+from perdure.actors.link.questions import Query, Questions
 from perdure.actors.ray_world.cluster_record import explain_refusal, nothing_serves
 from perdure.actors.ray_world.driver import FORKED
 from perdure.actors.ray_world.lifetime import Lifetime
@@ -64,89 +66,6 @@ from perdure.ledger import (
     given_as,
 )
 from perdure.policies import Answerer, Limits
-
-
-# The type of `async with Runtime(…) as runtime`. At run time it is the `Runtime` itself.
-class AsyncRuntime(Protocol):
-    """The methods of `Runtime`, described there. Here their calls give awaitables."""
-
-    data: Path
-    limits: Limits
-
-    def __new__(cls, *_: object, **_options: object) -> Self:
-        raise TypeError("AsyncRuntime is a type for annotations; write `async with Runtime(…) as runtime`")
-
-    @property
-    def client(self) -> Client: ...
-    def agent(self, agent_class: type[A], name: str, of: object = None) -> A: ...
-
-    @overload
-    def run(
-        self, agent_class: AsyncInputless[Output], input: None = None, **options: Unpack[ClientOptions]
-    ) -> Awaitable[RunResult[Output]]: ...
-    @overload
-    def run(
-        self, agent_class: Inputless[Output], input: None = None, **options: Unpack[ClientOptions]
-    ) -> Awaitable[RunResult[Output]]: ...
-    @overload
-    def run(
-        self, agent_class: AsyncChild[Input, Output], input: Input, **options: Unpack[ClientOptions]
-    ) -> Awaitable[RunResult[Output]]: ...
-    @overload
-    def run(
-        self, agent_class: Child[Input, Output], input: Input, **options: Unpack[ClientOptions]
-    ) -> Awaitable[RunResult[Output]]: ...
-    @overload
-    def start(
-        self, agent_class: Inputless[object], input: None = None, **options: Unpack[ClientOptions]
-    ) -> Awaitable[RunHandle]: ...
-    @overload
-    def start(
-        self, agent_class: Child[Input, object], input: Input, **options: Unpack[ClientOptions]
-    ) -> Awaitable[RunHandle]: ...
-
-    def ask(self, name: str, *args: object) -> Awaitable[Plain]: ...
-    def ps(self) -> Awaitable[Fields]: ...
-    def audit(self) -> Awaitable[Fields]: ...
-    def inspect(self, run_id: str) -> Awaitable[Fields | None]: ...
-    def explain(self, run_id: str) -> Awaitable[list[str]]: ...
-    def cancel(self, run_id: str, reason: str = BY_OPERATOR) -> Awaitable[Plain]: ...
-    def retry(self, mail_id: str) -> Awaitable[Plain]: ...
-    def send(
-        self, run_id: str, event: str, value: object = None, *, event_id: str | None = None
-    ) -> Awaitable[None]: ...
-    def asks(
-        self, *, to: str | None = None, closed: bool = False, limit: int = 1000
-    ) -> Awaitable[Sequence[Fields]]: ...
-    def answer(
-        self,
-        ask_id: str,
-        value: object,
-        *,
-        who: str | None = None,
-        args: Mapping[str, object] | None = None,
-        digest: str | None = None,
-    ) -> Awaitable[Fields]: ...
-    def pause(self, run_id: str) -> Awaitable[Plain]: ...
-    def resume(self, run_id: str) -> Awaitable[Plain]: ...
-    def list(
-        self, *, parent: str | None = None, status: Sequence[str] | None = None, limit: int = 1000
-    ) -> Awaitable[Sequence[Fields]]: ...
-    def clear(
-        self, *, status: Sequence[str] | None = None, older_than: float | datetime | None = None
-    ) -> Awaitable[int]: ...
-    def cancel_runs(
-        self, *, everything: bool = False, dry_run: bool = False, reason: str = BY_OPERATOR, **which: Unpack[RunFilter]
-    ) -> Awaitable[BulkReport]: ...
-    def retry_runs(
-        self, *, everything: bool = False, dry_run: bool = False, **which: Unpack[RunFilter]
-    ) -> Awaitable[BulkReport]: ...
-    def clear_runs(
-        self, *, everything: bool = False, dry_run: bool = False, **which: Unpack[RunFilter]
-    ) -> Awaitable[BulkReport]: ...
-    def events(self, run_id: str, after: int = -1) -> EventStream[Fields]: ...
-    def subscribe(self, channel: str, callback: Callback) -> Callable[[], None]: ...
-
 
 # ---------------------------------------------------------------- awaiting
 # Whether our caller can await. The runtime's calls block if it cannot.
@@ -295,7 +214,247 @@ LOOK_S: Final = 10.0  # for a supervisor to answer one who only looks
 # ---------------------------------------------------------------- runtime
 
 
-class Runtime:
+class RuntimeCalls(Questions):
+    """What a `Runtime` and its type in async code have in common."""
+
+    data: Path
+    limits: Limits
+    _session: RuntimeSession | None
+    _was_open: bool
+
+    def _opened(self) -> RuntimeSession:
+        if self._session is None and self._was_open:
+            raise RuntimeClosed("runtime", CLOSED)
+        if self._session is None:
+            raise BadRequest("runtime", "it is not open. Use it within `with Runtime(…)`, or call `open()` first")
+        if not self._session.is_ours:
+            raise RuntimeClosed("runtime", FORKED)
+        return self._session
+
+    @property
+    def client(self) -> Client:
+        """The client, whose methods are coroutines of the runtime's loop."""
+        return self._opened().client
+
+    def _settle(self, job: Pending[T]) -> T | asyncio.Future[T]:
+        future = self._opened().submit(job)
+        return awaitable(future) if can_await() else wait_for(future)
+
+    @settled
+    def _asked(self, question: Query) -> Pending[Any]:
+        return self.client.supervisor.ask(question)
+
+    @settled
+    def ask(self, name: str, *args: object) -> Pending[Plain]:
+        """Ask the supervisor: `ps`, `show`, `explain`, `list`, `frames`, `audit`, `limits`."""
+        return self.client.ask(name, *args)
+
+    @settled
+    def ps(self) -> Pending[Fields]:
+        """Counts, hosts, and the runs that are live."""
+        return self.client.ask("ps")
+
+    @settled
+    def inspect(self, run_id: str) -> Pending[Fields | None]:
+        """What is known of a run; None means not known yet."""
+        return self.client.ask("inspect", run_id)
+
+    @settled
+    def cancel(self, run_id: str, reason: str = BY_OPERATOR) -> Pending[Plain]:
+        """Cancel any run, and what its child waits for. One that has begun a step with an `undo` is aborted when its steps are undone."""
+        return self.client.ask("cancel", run_id, None, reason)
+
+    @settled
+    def retry(self, key: str) -> Pending[Plain]:
+        """Try a run again that has failed, was given up or is parked, or deliver a parked mail again.
+
+        The run keeps its id, its steps and what its agent has written; it has all its attempts again, and the newest code. Raises
+        `RetryRefused` for a run that is live, has completed or was cancelled, and `UnknownRun`.
+        """
+        return self.client.ask("retry", key)
+
+    @settled
+    def send(self, run_id: str, event: str, value: object = None, *, event_id: str | None = None) -> Pending[None]:
+        """Send an event to a run, which takes it by `run.wait_for(event)`: exactly once, in the order of the calls, now or when it comes
+        to wait for it. Durable on return.
+
+        The value is plain data. The same `event_id` for the same run and event is the same event, whatever the value. Raises `EventRefused`
+        for a run that has ended, or has too many events that it has not taken, and `UnknownRun`.
+        """
+        return self.client.send(run_id, event, value, event_id)
+
+    @settled
+    def asks(self, *, to: str | None = None, closed: bool = False, limit: int = 1000) -> Pending[Sequence[Fields]]:
+        """The open questions to people, those that wait for longest first: all, or those that have come to a group or a person. They are
+        those of runs, and about calls of chats that wait. With `closed` also those that are answered, expired or withdrawn, of runs that
+        are live or have ended lately."""
+        asked = None if to is None else check_id("to", to, self.limits.id_max), check_bool("closed", closed)
+        return self.client.ask("asks", *asked, check_whole("limit", limit))
+
+    @settled
+    def answer(
+        self,
+        ask_id: str,
+        value: object,
+        *,
+        who: str | None = None,
+        args: Mapping[str, object] | None = None,
+        digest: str | None = None,
+        channel: str = "runtime",
+    ) -> Pending[Fields]:
+        """Answer a question to people (`asks`), and return it as it stands then. Durable on return.
+
+        Whoever has the directory may answer everything, and is recorded.
+
+        Args:
+            value: the answer as JSON has it, or what turns into that.
+            who: the name of the one who answers; by default that of the user of this machine.
+            args: arguments that are to be used in place of the proposed ones of these names.
+            digest: that of the question that was looked at; one that has changed since is not answered.
+            channel: by what the answer came, for the record.
+
+        Raises `AlreadyAnswered`, `AskClosed`, `UnknownAsk`, `AnswerRefused` for another `digest`, and `BadRequest` that names the place
+        for an answer that does not fit.
+        """
+        by = Answerer(user_name() if who is None else who, is_operator=True)
+        return self.client.answer(ask_id, value, by, channel, args=args, digest=digest)
+
+    @settled
+    def pause(self, run_id: str) -> Pending[Plain]:
+        """Pause a live run: it gives up its place at its next step at which nothing else of it is at work, and is not entered again until
+        `resume`. What it waits for goes on to come. Raises `UnknownRun`, and `PauseRefused` for a run that is not live, whose steps
+        are being undone, or that is at work and has one attempt."""
+        return self.client.ask("pause", run_id, True)
+
+    @settled
+    def resume(self, run_id: str) -> Pending[Plain]:
+        """Let a paused run go on."""
+        return self.client.ask("pause", run_id, False)
+
+    @settled
+    def list(
+        self, *, parent: str | None = None, status: Sequence[str] | None = None, limit: int = 1000
+    ) -> Pending[Sequence[Fields]]:
+        """Runs, oldest first."""
+        asked = parent, statuses_of(status), None, check_whole("limit", limit)
+        return self.client.ask("list", *asked)
+
+    @settled
+    def clear(self, *, status: Sequence[str] | None = None, older_than: float | datetime | None = None) -> Pending[int]:
+        """Clear retained runs of any parent; live ones are cancelled first. Returns how many.
+
+        `older_than` is an instant: milliseconds since the epoch, or an aware datetime.
+        """
+        which = RunFilter()
+        if status is not None:
+            which["status"] = status
+        if older_than is not None:
+            which["requested_before"] = instant("older_than", older_than)
+        return self._cleared(which)
+
+    async def _cleared(self, which: RunFilter) -> int:
+        report = await self.client.steer_runs(Verb.CLEAR, which, everything=not which)
+        return report.hit + report.others
+
+    @settled
+    def cancel_runs(
+        self, *, everything: bool = False, dry_run: bool = False, reason: str = BY_OPERATOR, **which: Unpack[RunFilter]
+    ) -> Pending[BulkReport]:
+        """Cancel the runs that a filter chooses (`RunFilter`), and what their children wait for.
+
+            runtime.cancel_runs(type=Reader, requested_before=yesterday, dry_run=True).found
+            runtime.cancel_runs(type=Reader, requested_before=yesterday)
+
+        It goes through them in groups, newest request first, and what is requested meanwhile is left alone. If it is cut off, some are
+        cancelled, and it can be asked for again. With `dry_run` they are only counted. Without a filter `everything` must be said.
+
+        Raises `BadRequest` for filters that contradict each other, and for one that chooses only what cannot be cancelled.
+        """
+        return self._steered(Verb.CANCEL, which, everything=everything, dry_run=dry_run, reason=reason)
+
+    @settled
+    def retry_runs(
+        self, *, everything: bool = False, dry_run: bool = False, **which: Unpack[RunFilter]
+    ) -> Pending[BulkReport]:
+        """Try the runs again that a filter chooses, of those that failed, were given up or are parked; see `retry` and `cancel_runs`. Each
+        is tried again once, whatever becomes of it meanwhile."""
+        return self._steered(Verb.RETRY, which, everything=everything, dry_run=dry_run)
+
+    @settled
+    def clear_runs(
+        self, *, everything: bool = False, dry_run: bool = False, **which: Unpack[RunFilter]
+    ) -> Pending[BulkReport]:
+        """Clear the runs that a filter chooses, and what their children had requested. Live ones are cancelled first. See `cancel_runs`."""
+        return self._steered(Verb.CLEAR, which, everything=everything, dry_run=dry_run)
+
+    def _steered(self, verb: Verb, which: RunFilter, **how: Any) -> Pending[BulkReport]:
+        return self.client.steer_runs(verb, which, **how)
+
+    def events(self, run_id: str, after: int = -1) -> EventStream[Fields]:
+        """The events of a run after a number: kept ones, then live ones, until its hard end.
+
+        For `for` in sync code and for `async for` in async code. Raises `UnknownRun` when it is iterated over.
+        """
+        return self._stream(lambda client: client.follow(run_id, after))
+
+    # Each iteration is of the session in which it begins.
+    def _stream(self, begin: Callable[[Client], AsyncGenerator[T, None]]) -> EventStream[T]:
+        def source() -> EventSource[T]:
+            session = self._opened()
+            return EventSource(begin(session.client), session.submit, lambda: session.is_open)
+
+        return EventStream(source)
+
+    def subscribe(self, channel: str, callback: Callback) -> Callable[[], None]:
+        """Hear of what happens on a channel in the whole runtime, from now on; see `observability.EventType`.
+
+        The callback is called on the runtime's own thread, so it must be quick; what it raises is logged once and goes no further.
+        Returns the way to unsubscribe. Raises `BadRequest` for an unknown channel and for what cannot be called.
+        """
+        session = self._opened()
+        unsubscribe = session.do(lambda: session.client.subscribe(channel, callback))
+        return lambda: session.do(unsubscribe) if session.is_open else None
+
+
+# The type of `async with Runtime(…) as runtime`. At run time it is the `Runtime` itself.
+class AsyncRuntime(RuntimeCalls, Awaits):
+    """The methods of `Runtime`, described there. Here their calls give awaitables."""
+
+    def __new__(cls, *_: object, **_options: object) -> Self:
+        raise TypeError("AsyncRuntime is a type for annotations; write `async with Runtime(…) as runtime`")
+
+    def agent(self, agent_class: type[A], name: str, of: object = None) -> A:
+        raise NotImplementedError
+
+    @overload
+    def run(
+        self, agent_class: AsyncInputless[Output], input: None = None, **options: Unpack[ClientOptions]
+    ) -> Awaitable[RunResult[Output]]: ...
+    @overload
+    def run(
+        self, agent_class: Inputless[Output], input: None = None, **options: Unpack[ClientOptions]
+    ) -> Awaitable[RunResult[Output]]: ...
+    @overload
+    def run(
+        self, agent_class: AsyncChild[Input, Output], input: Input, **options: Unpack[ClientOptions]
+    ) -> Awaitable[RunResult[Output]]: ...
+    @overload
+    def run(
+        self, agent_class: Child[Input, Output], input: Input, **options: Unpack[ClientOptions]
+    ) -> Awaitable[RunResult[Output]]: ...
+    def run(self, *_: Any, **_options: Any) -> Any: ...
+    @overload
+    def start(
+        self, agent_class: Inputless[object], input: None = None, **options: Unpack[ClientOptions]
+    ) -> Awaitable[RunHandle]: ...
+    @overload
+    def start(
+        self, agent_class: Child[Input, object], input: Input, **options: Unpack[ClientOptions]
+    ) -> Awaitable[RunHandle]: ...
+    def start(self, *_: Any, **_options: Any) -> Any: ...
+
+
+class Runtime(RuntimeCalls, Blocks):
     """A client of the supervisor of one data directory; starts Ray, or joins it.
 
     Args:
@@ -428,28 +587,10 @@ class Runtime:
         """This runtime as async code sees it, for one that was not opened by `async with`."""
         return cast("AsyncRuntime", self)
 
-    def _opened(self) -> RuntimeSession:
-        if self._session is None and self._was_open:
-            raise RuntimeClosed("runtime", CLOSED)
-        if self._session is None:
-            raise BadRequest("runtime", "it is not open. Use it within `with Runtime(…)`, or call `open()` first")
-        if not self._session.is_ours:
-            raise RuntimeClosed("runtime", FORKED)
-        return self._session
-
-    @property
-    def client(self) -> Client:
-        """The client, whose methods are coroutines of the runtime's loop."""
-        return self._opened().client
-
     @property
     def cluster(self) -> RayCluster:
         """The cluster."""
         return self._opened().cluster
-
-    def _settle(self, job: Pending[T]) -> T | asyncio.Future[T]:
-        future = self._opened().submit(job)
-        return awaitable(future) if can_await() else wait_for(future)
 
     # agents and runs
 
@@ -510,168 +651,6 @@ class Runtime:
             return self._settle(asked(self.client))
 
         return cast("RunHandle", self._settle(self.client.start(agent_class, input, settle=settle, **options)))
-
-    # looking and steering
-
-    def ask(self, name: str, *args: object) -> Plain:
-        """Ask the supervisor: `ps`, `show`, `explain`, `list`, `frames`, `audit`, `limits`."""
-        return self._settle(self.client.ask(name, *args))
-
-    def ps(self) -> Fields:
-        """Counts, hosts, and the runs that are live."""
-        return cast("Fields", self.ask("ps"))
-
-    def audit(self) -> Fields:
-        """The audit equation, parked mail, and what a boot found."""
-        return cast("Fields", self.ask("audit"))
-
-    def inspect(self, run_id: str) -> Fields | None:
-        """What is known of a run; None means not known yet."""
-        return cast("Fields | None", self.ask("inspect", run_id))
-
-    def explain(self, run_id: str) -> list[str]:
-        """In sentences: where a run is, why, and what comes next."""
-        return cast("list[str]", self.ask("explain", run_id))
-
-    def cancel(self, run_id: str, reason: str = BY_OPERATOR) -> Plain:
-        """Cancel any run, and what its child waits for. One that has begun a step with an `undo` is aborted when its steps are undone."""
-        return self._settle(self.client.ask("cancel", run_id, None, reason))
-
-    def retry(self, key: str) -> Plain:
-        """Try a run again that has failed, was given up or is parked, or deliver a parked mail again.
-
-        The run keeps its id, its steps and what its agent has written; it has all its attempts again, and the newest code. Raises
-        `RetryRefused` for a run that is live, has completed or was cancelled, and `UnknownRun`.
-        """
-        return self._settle(self.client.ask("retry", key))
-
-    def send(self, run_id: str, event: str, value: object = None, *, event_id: str | None = None) -> None:
-        """Send an event to a run, which takes it by `run.wait_for(event)`: exactly once, in the order of the calls, now or when it comes
-        to wait for it. Durable on return.
-
-        The value is plain data. The same `event_id` for the same run and event is the same event, whatever the value. Raises `EventRefused`
-        for a run that has ended, or has too many events that it has not taken, and `UnknownRun`.
-        """
-        return cast("None", self._settle(self.client.send(run_id, event, value, event_id)))
-
-    def asks(self, *, to: str | None = None, closed: bool = False, limit: int = 1000) -> Sequence[Fields]:
-        """The open questions to people, those that wait for longest first: all, or those that have come to a group or a person. They are
-        those of runs, and about calls of chats that wait. With `closed` also those that are answered, expired or withdrawn, of runs that
-        are live or have ended lately."""
-        asked = None if to is None else check_id("to", to, self.limits.id_max), check_bool("closed", closed)
-        return cast("Sequence[Fields]", self.ask("asks", *asked, check_whole("limit", limit)))
-
-    def answer(
-        self,
-        ask_id: str,
-        value: object,
-        *,
-        who: str | None = None,
-        args: Mapping[str, object] | None = None,
-        digest: str | None = None,
-        channel: str = "runtime",
-    ) -> Fields:
-        """Answer a question to people (`asks`), and return it as it stands then. Durable on return.
-
-        Whoever has the directory may answer everything, and is recorded.
-
-        Args:
-            value: the answer as JSON has it, or what turns into that.
-            who: the name of the one who answers; by default that of the user of this machine.
-            args: arguments that are to be used in place of the proposed ones of these names.
-            digest: that of the question that was looked at; one that has changed since is not answered.
-            channel: by what the answer came, for the record.
-
-        Raises `AlreadyAnswered`, `AskClosed`, `UnknownAsk`, `AnswerRefused` for another `digest`, and `BadRequest` that names the place
-        for an answer that does not fit.
-        """
-        by = Answerer(user_name() if who is None else who, is_operator=True)
-        return cast("Fields", self._settle(self.client.answer(ask_id, value, by, channel, args=args, digest=digest)))
-
-    def pause(self, run_id: str) -> Plain:
-        """Pause a live run: it gives up its place at its next step at which nothing else of it is at work, and is not entered again until
-        `resume`. What it waits for goes on to come. Raises `UnknownRun`, and `PauseRefused` for a run that is not live, whose steps
-        are being undone, or that is at work and has one attempt."""
-        return self._settle(self.client.ask("pause", run_id, True))
-
-    def resume(self, run_id: str) -> Plain:
-        """Let a paused run go on."""
-        return self._settle(self.client.ask("pause", run_id, False))
-
-    def list(
-        self, *, parent: str | None = None, status: Sequence[str] | None = None, limit: int = 1000
-    ) -> Sequence[Fields]:
-        """Runs, oldest first."""
-        asked = parent, statuses_of(status), None, check_whole("limit", limit)
-        return cast("Sequence[Fields]", self.ask("list", *asked))
-
-    def clear(self, *, status: Sequence[str] | None = None, older_than: float | datetime | None = None) -> int:
-        """Clear retained runs of any parent; live ones are cancelled first. Returns how many.
-
-        `older_than` is an instant: milliseconds since the epoch, or an aware datetime.
-        """
-        which = RunFilter()
-        if status is not None:
-            which["status"] = status
-        if older_than is not None:
-            which["requested_before"] = instant("older_than", older_than)
-        return cast("int", self._settle(self._cleared(which)))
-
-    async def _cleared(self, which: RunFilter) -> int:
-        report = await self.client.steer_runs(Verb.CLEAR, which, everything=not which)
-        return report.hit + report.others
-
-    def cancel_runs(
-        self, *, everything: bool = False, dry_run: bool = False, reason: str = BY_OPERATOR, **which: Unpack[RunFilter]
-    ) -> BulkReport:
-        """Cancel the runs that a filter chooses (`RunFilter`), and what their children wait for.
-
-            runtime.cancel_runs(type=Reader, requested_before=yesterday, dry_run=True).found
-            runtime.cancel_runs(type=Reader, requested_before=yesterday)
-
-        It goes through them in groups, newest request first, and what is requested meanwhile is left alone. If it is cut off, some are
-        cancelled, and it can be asked for again. With `dry_run` they are only counted. Without a filter `everything` must be said.
-
-        Raises `BadRequest` for filters that contradict each other, and for one that chooses only what cannot be cancelled.
-        """
-        return self._steered(Verb.CANCEL, which, everything=everything, dry_run=dry_run, reason=reason)
-
-    def retry_runs(self, *, everything: bool = False, dry_run: bool = False, **which: Unpack[RunFilter]) -> BulkReport:
-        """Try the runs again that a filter chooses, of those that failed, were given up or are parked; see `retry` and `cancel_runs`. Each
-        is tried again once, whatever becomes of it meanwhile."""
-        return self._steered(Verb.RETRY, which, everything=everything, dry_run=dry_run)
-
-    def clear_runs(self, *, everything: bool = False, dry_run: bool = False, **which: Unpack[RunFilter]) -> BulkReport:
-        """Clear the runs that a filter chooses, and what their children had requested. Live ones are cancelled first. See `cancel_runs`."""
-        return self._steered(Verb.CLEAR, which, everything=everything, dry_run=dry_run)
-
-    def _steered(self, verb: Verb, which: RunFilter, **how: Any) -> BulkReport:
-        return cast("BulkReport", self._settle(self.client.steer_runs(verb, which, **how)))
-
-    def events(self, run_id: str, after: int = -1) -> EventStream[Fields]:
-        """The events of a run after a number: kept ones, then live ones, until its hard end.
-
-        For `for` in sync code and for `async for` in async code. Raises `UnknownRun` when it is iterated over.
-        """
-        return self._stream(lambda client: client.follow(run_id, after))
-
-    # Each iteration is of the session in which it begins.
-    def _stream(self, begin: Callable[[Client], AsyncGenerator[T, None]]) -> EventStream[T]:
-        def source() -> EventSource[T]:
-            session = self._opened()
-            return EventSource(begin(session.client), session.submit, lambda: session.is_open)
-
-        return EventStream(source)
-
-    def subscribe(self, channel: str, callback: Callback) -> Callable[[], None]:
-        """Hear of what happens on a channel in the whole runtime, from now on; see `observability.EventType`.
-
-        The callback is called on the runtime's own thread, so it must be quick; what it raises is logged once and goes no further.
-        Returns the way to unsubscribe. Raises `BadRequest` for an unknown channel and for what cannot be called.
-        """
-        session = self._opened()
-        unsubscribe = session.do(lambda: session.client.subscribe(channel, callback))
-        return lambda: session.do(unsubscribe) if session.is_open else None
 
 
 # A job on a thread cannot be cancelled, so a cancelled caller waits for it and undoes it.

@@ -29,6 +29,7 @@ def script() -> None:
 
         assert_type(runtime.cancel_runs(type=Reader, requested_before=5.0, dry_run=True), BulkReport)
         assert_type(runtime.clear_runs(everything=True).refused, dict[str, int])
+        assert_type(runtime.explain("hamlet"), list[str])
 
         runtime.retry_runs(statuss="error")  # error: mypy[call-arg] pyright[reportCallIssue]
         runtime.retry_runs(parked="yes")  # error: mypy[arg-type] pyright[reportArgumentType]
@@ -60,6 +61,7 @@ async def server() -> None:
 
         await runtime.run(Reader, 3)  # error: mypy[arg-type] pyright[reportArgumentType, reportCallIssue]
         runtime.run(Reader, "to be").output  # error: mypy[attr-defined] pyright[reportAttributeAccessIssue]
+        await runtime.retry(mail_id="hamlet")  # error: mypy[call-arg] pyright[reportCallIssue]
 
 
 def chosen_at_run_time(runtime: Runtime, kind: type[Any], chat: type[ChatAgent]) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from perdure.actors import Agent, Runtime, exposed, tell
 from perdure.actors.ray_world.world import RayCluster
-from perdure.ledger import BadRequest, RuntimeClosed
+from perdure.ledger import BadRequest, RuntimeClosed, UnknownRun
 from tests.actors.one_process import SMALL, OneProcess
 from tests.actors.sync_cast import Endless, Leaf
 
@@ -256,6 +256,21 @@ def test_several_threads_and_loops_use_one_runtime_at_once(runtime: Runtime) -> 
     told = [answer() for answer in waiting]
     counted = [each if isinstance(each, int) else each[0] for each in told]
     assert sorted(counted) == list(range(1, 8))
+
+
+def test_a_question_blocks_in_sync_code_and_is_awaited_in_async_code(runtime: Runtime) -> None:
+    async def asked() -> list[Any]:
+        aside = runtime.asynchronous
+        return await asyncio.gather(aside.audit(), aside.explain("q"), aside.ask("explain", "q"))
+
+    runtime.run(Leaf, 1, run_id="q")
+    audit, *explained = asyncio.run(asked())
+    assert runtime.audit() == audit
+    assert {lines[0] for lines in (*explained, runtime.explain("q"))} == {
+        f"Run q of {Leaf.__module__}:Leaf is completed."
+    }
+    with pytest.raises(UnknownRun):
+        runtime.explain("nobody")
 
 
 def test_on_a_loop_a_run_is_a_future_for_gather_wait_and_wait_for_and_a_coroutine_of_ones_own_awaits_it_in_a_group(
