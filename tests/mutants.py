@@ -47,7 +47,7 @@ MUTANTS = (
            "test_sync_code_that_keeps_the_laboratory_for_long_is_named_with_its_place"),
     Mutant("actors.remote.remote_requests:Operations.ask", "never", "QUESTIONS OVER_HTTP",
            "test_a_question_that_is_not_declared_for_http_is_refused_by_its_name"),
-    Mutant("actors.rest.questions:QuestionHandlers._operation", "never", "within",
+    Mutant("actors.rest.reading:QuestionHandlers._operation", "never", "within",
            "test_what_is_declared_as_a_question_is_asked_by_each_client_over_rest_and_of_a_cold_directory"),
     Mutant("actors.life.waits:Waits._all_wait", "no not", "signal",
            "test_an_event_that_comes_with_a_pause_is_taken_once_and_is_not_waited_for_again"),

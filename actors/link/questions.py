@@ -539,13 +539,13 @@ def question_of(name: str, *args: Any) -> Query | Steering:
     return kind(*args)
 
 
-class Asked(Protocol[T_co]):
+class QuestionOf(Protocol[T_co]):
     """A question, by what it is answered with."""
 
     def __call__(self, books: Books, /) -> T_co | Later[T_co]: ...
 
 
-def asked(question: Callable[Concatenate[Any, P], Asked[T]]) -> Performed[P, T]:
+def asked(question: Callable[Concatenate[Any, P], QuestionOf[T]]) -> Performed[P, T]:
     return performed(question, "_asked")
 
 
@@ -553,12 +553,12 @@ class Questions:
     """The questions for which a runtime and a gateway have the same methods."""
 
     @asked
-    def explain(self, run_id: str) -> Asked[list[str]]:
+    def explain(self, run_id: str) -> QuestionOf[list[str]]:
         """In sentences: where a run is, why, and what comes next."""
         return Explain(run_id)
 
     @asked
-    def audit(self) -> Asked[Told]:
+    def audit(self) -> QuestionOf[Told]:
         """The audit equation, parked mail, and what a boot found."""
         return Audit()
 

@@ -19,7 +19,7 @@ from perdure.actors.gateway import refusals
 from perdure.actors.life.conditions import After, checked_condition, condition_as_json
 from perdure.actors.life.results import RunResult, run_result
 from perdure.actors.link.performed import Performed, performed
-from perdure.actors.link.questions import OVER_HTTP, QUESTIONS, Questions, ShowLimits, question_of
+from perdure.actors.link.questions import OVER_HTTP, QUESTIONS, Questions, ShowLimits, Told, question_of
 from perdure.actors.link.wire import remote_error
 from perdure.ledger import (
     BadRequest,
@@ -65,7 +65,7 @@ class RemoteRequest(NamedTuple, Generic[T_co]):
     repeatable: bool = True
 
     @property
-    def http(self) -> dict[str, Any]:
+    def http(self) -> Told:
         asked = {"method": self.method, "url": self.path, "params": self.query}
         if self.body is None:
             return asked
@@ -199,19 +199,19 @@ class Operations(Questions):
         return RemoteRequest("POST", "/api/runs", asked, told=lambda told: str(told["run_id"]))
 
     @operation
-    def show(self, run_id: str) -> RemoteRequest[dict[str, Any]]:
+    def show(self, run_id: str) -> RemoteRequest[Told]:
         """Everything about a run. Raises `UnknownRun`."""
         return RemoteRequest("GET", run_path(run_id))
 
     @operation
-    def runs(self, /, **which: object) -> RemoteRequest[dict[str, Any]]:
+    def runs(self, /, **which: object) -> RemoteRequest[Told]:
         """A page of runs, newest first: `runs`, and `next` for `before`. Filters are `status`, `type`, `parent`, `q`, `prefix`,
         `error`, `parked`, `undoing`, `requested_since_ms`, `requested_before_ms`, `ended_since_ms`, `ended_before_ms`; `limit` is that
         of the page."""
         return RemoteRequest("GET", "/api/runs", query=given(**which))
 
     @operation
-    def overview(self) -> RemoteRequest[dict[str, Any]]:
+    def overview(self) -> RemoteRequest[Told]:
         """What `perdure ps` tells."""
         return RemoteRequest("GET", "/api/overview")
 
@@ -242,7 +242,7 @@ class Operations(Questions):
         return RemoteRequest("POST", run_path(run_id, "/resume"), {}, told=itemgetter("status"))
 
     @operation
-    def asks(self, *, to: str | None = None, closed: bool = False) -> RemoteRequest[list[dict[str, Any]]]:
+    def asks(self, *, to: str | None = None, closed: bool = False) -> RemoteRequest[list[Told]]:
         """The questions that runs ask people, those that wait for longest first; of a group or a person; with `closed`, of runs that are
         live or have ended lately, those too that are closed."""
         query = given(to=to, closed=closed, limit=1_000)
@@ -257,7 +257,7 @@ class Operations(Questions):
         args: Mapping[str, object] | None = None,
         digest: str | None = None,
         who: str | None = None,
-    ) -> RemoteRequest[dict[str, Any]]:
+    ) -> RemoteRequest[Told]:
         """Answer a question that a run asks people, and return it as it stands then. `args` are used in place of the proposed ones of these
         names, and `digest` is that of the question that was looked at. `who` is for gateways that do not know who asks. Raises
         `AlreadyAnswered`, `AskClosed`, `AnswerForbidden`, `AnswerRefused` and `UnknownAsk`."""
@@ -270,39 +270,39 @@ class Operations(Questions):
         return RemoteRequest("DELETE", run_path(run_id), told=_nothing, repeatable=False)
 
     @operation
-    def inspect(self, address: str, *, sql: str | None = None) -> RemoteRequest[dict[str, Any]]:
+    def inspect(self, address: str, *, sql: str | None = None) -> RemoteRequest[Told]:
         """Everything about an agent, by its address as name@module:Class. It is not woken. `rows` answer the SQL, which reads only."""
         return RemoteRequest("GET", _agent_path(address), query=given(sql=sql))
 
     @operation
-    def fibers(self, *, failed: bool = False, limit: int = 50) -> RemoteRequest[list[dict[str, Any]]]:
+    def fibers(self, *, failed: bool = False, limit: int = 50) -> RemoteRequest[list[Told]]:
         """Fibers of the agents that wrote last, newest first."""
         return RemoteRequest("GET", "/api/fibers", query=given(failed=failed, limit=limit), told=itemgetter("rows"))
 
     @operation
-    def schedules(self, *, failed: bool = False, limit: int = 50) -> RemoteRequest[list[dict[str, Any]]]:
+    def schedules(self, *, failed: bool = False, limit: int = 50) -> RemoteRequest[list[Told]]:
         """Schedules and queued items of the agents that wrote last, newest first."""
         return RemoteRequest("GET", "/api/schedules", query=given(failed=failed, limit=limit), told=itemgetter("rows"))
 
     @operation
-    def turns(self, *, failed: bool = False, limit: int = 50) -> RemoteRequest[list[dict[str, Any]]]:
+    def turns(self, *, failed: bool = False, limit: int = 50) -> RemoteRequest[list[Told]]:
         """Turns of the chat agents that wrote last, newest first."""
         return RemoteRequest("GET", "/api/turns", query=given(failed=failed, limit=limit), told=itemgetter("rows"))
 
     @operation
-    def limits(self) -> RemoteRequest[dict[str, Any]]:
+    def limits(self) -> RemoteRequest[Told]:
         """The limits in force; an infinite one is None."""
         return request_of(ShowLimits())
 
     @operation
-    def hosts(self) -> RemoteRequest[dict[str, Any]]:
+    def hosts(self) -> RemoteRequest[Told]:
         """The processes that serve."""
         return RemoteRequest("GET", "/api/hosts")
 
     @operation
     def logs(
         self, of: str = "", *, level: str = "debug", since_ms: int = 0, last: int = 1_000
-    ) -> RemoteRequest[list[dict[str, Any]]]:
+    ) -> RemoteRequest[list[Told]]:
         """The newest records that agents' code printed and logged: of a run, an agent or a host, or all. Those of another machine than the
         gateway's name it (`machine`)."""
         which = given(of=of, level=level, since_ms=since_ms, last=last)
@@ -314,14 +314,14 @@ class Operations(Questions):
         return RemoteRequest("GET", "/api/doctor", query={"deep": deep}, told=itemgetter("findings"))
 
     @operation
-    def backup(self, *, keep: int = 0) -> RemoteRequest[dict[str, Any]]:
+    def backup(self, *, keep: int = 0) -> RemoteRequest[Told]:
         """Have a backup made where the gateway makes them, and wait for it. With `keep` only so many remain, the newest."""
         return RemoteRequest(
             "POST", "/api/backup", {"keep": keep}
         )  # made twice it is one more, of what has changed meanwhile
 
     @operation
-    def upgrade(self, type: str | None = None, *, now: bool = False) -> RemoteRequest[list[dict[str, Any]]]:
+    def upgrade(self, type: str | None = None, *, now: bool = False) -> RemoteRequest[list[Told]]:
         """Which code stands where. With `now` agents at rest that have older code leave, and wake with the newest."""
         method, body = ("POST", given(type=type)) if now else ("GET", None)
         return RemoteRequest(method, "/api/upgrade", body, told=itemgetter("types"))

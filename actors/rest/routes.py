@@ -18,8 +18,7 @@ from perdure.actors.gateway.problems import AGAIN_S, public
 from perdure.actors.gateway.security import Scope
 from perdure.actors.rest.agents import AgentHandlers
 from perdure.actors.rest.operations import JSON, Operation, described, routes_of
-from perdure.actors.rest.questions import QuestionHandlers
-from perdure.actors.rest.reading import LiveHandlers, LogHandlers, ReadingHandlers
+from perdure.actors.rest.reading import LiveHandlers, LogHandlers, QuestionHandlers, ReadingHandlers
 from perdure.actors.rest.steering import KeepingHandlers, SteeringHandlers
 from perdure.ledger import PerdureError
 

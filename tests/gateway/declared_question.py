@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypedDict
 
 from perdure.actors.link import questions
-from perdure.actors.link.questions import Asked, Books, OverHttp, Questions, asked
+from perdure.actors.link.questions import Books, OverHttp, QuestionOf, Questions, asked
 from perdure.ledger import BadRequest
 
 
@@ -53,7 +53,7 @@ from tests.ledger.directories import recorded
 
 class Counting(Questions):
     @asked
-    def count(self, of: str, at_least: int = 0) -> Asked[int]:
+    def count(self, of: str, at_least: int = 0) -> QuestionOf[int]:
         return CountRuns(of, at_least)
 
 
