@@ -15,6 +15,7 @@ from uuid import uuid4
 
 import httpx
 
+from perdure.actors.link.questions import Told
 from perdure.actors.remote import remote_requests
 from perdure.actors.remote.remote_requests import Listening, RemoteRequest, given, operation, segment, segments
 from perdure.ledger import check_text, request_of
@@ -44,7 +45,7 @@ class AnswerEnd(NamedTuple):
 
     status: str
     text: str
-    message: dict[str, Any] | None
+    message: Told | None
     error: str = ""
     reason: str = ""
 
@@ -89,7 +90,7 @@ class ChatOperations:
         return RemoteRequest("POST", chat_path(self._address, "cancel"), told=itemgetter("cancelled"))
 
     @operation
-    def steer(self, text: str, *, message_id: str | None = None) -> RemoteRequest[dict[str, Any]]:
+    def steer(self, text: str, *, message_id: str | None = None) -> RemoteRequest[Told]:
         """Say something to the answer under way: it is read before the next request to the model, or is the next message.
 
         Durable on return. The same id is the same message. Returns `request_id`, `message_id`, `steered` (the turn, or None if the message
@@ -101,7 +102,7 @@ class ChatOperations:
         return RemoteRequest("POST", path, {"message": {**message, "parts": parts}})
 
     @operation
-    def messages(self, limit: int | None = None, before: str | None = None) -> RemoteRequest[list[dict[str, Any]]]:
+    def messages(self, limit: int | None = None, before: str | None = None) -> RemoteRequest[list[Told]]:
         """The conversation without what is being written: the newest messages, or those before one, oldest first."""
         return RemoteRequest("GET", chat_path(self._address, "messages"), query=given(limit=limit, before=before))
 
@@ -136,7 +137,7 @@ def is_at_rest(turn: TurnTold | None) -> TypeGuard[TurnTold]:
     return turn is not None and (turn["status"] in TURN_ENDED or turn["status"] == TurnStatus.PARKED)
 
 
-def reply(turn: TurnTold, messages: Sequence[dict[str, Any]]) -> AnswerEnd:
+def reply(turn: TurnTold, messages: Sequence[Told]) -> AnswerEnd:
     message = next((each for each in messages if each["id"] == turn["message_id"]), None)
     parts = [] if message is None else message["parts"]
     text = "".join(part["text"] for part in parts if part["type"] == "text")

@@ -20,6 +20,7 @@ import httpx
 from perdure.actors.life.conditions import After
 from perdure.actors.life.results import BulkReport, RunResult
 from perdure.actors.link.performed import Blocks, Suspends
+from perdure.actors.link.questions import Told
 from perdure.actors.remote import answers, remote_requests
 from perdure.actors.remote.answers import AnswerEnd, AnswerOperations, ChatOperations, ChatQuestion, Piece, Telling
 from perdure.actors.remote.remote_requests import (
@@ -142,11 +143,11 @@ class AsyncRemoteAnswer(AnswerOperations, Suspends):
                 if telling.is_over:
                     return
 
-    async def _messages(self, message_id: str) -> list[dict[str, Any]]:
+    async def _messages(self, message_id: str) -> list[Told]:
         newest = await self._newest(answers.NEWEST)
         return newest if any(each["id"] == message_id for each in newest) else await self._newest(None)
 
-    async def _newest(self, limit: int | None) -> list[dict[str, Any]]:
+    async def _newest(self, limit: int | None) -> list[Told]:
         return list(await self._ask(answers.method(self._question.address, "get_messages", limit)))
 
 
@@ -168,7 +169,7 @@ def connect_async(
     return AsyncGateway(_AsyncWire(httpx.AsyncClient(**_http_options(url, token, timeout_s, authority))))
 
 
-def _http_options(url: str, token: str | None, timeout_s: float, authority: str | Path | None) -> dict[str, Any]:
+def _http_options(url: str, token: str | None, timeout_s: float, authority: str | Path | None) -> Told:
     try:
         verify = True if authority is None else ssl.create_default_context(cafile=authority)
     except OSError as problem:
@@ -243,7 +244,7 @@ class AsyncGateway(Operations, Suspends):
             pass
         return remote_requests.ended(await self.show(run_id))
 
-    async def events(self, run_id: str, after: int = -1) -> AsyncGenerator[dict[str, Any], None]:
+    async def events(self, run_id: str, after: int = -1) -> AsyncGenerator[Told, None]:
         """The events of a run after a number until its end, each once and in order, over however many connections."""
         place = WatchPosition(after)
         while not place.is_over:
@@ -253,7 +254,7 @@ class AsyncGateway(Operations, Suspends):
             if not place.is_over:
                 await self._wire.sleep(place.pause_s())
 
-    async def _connection(self, run_id: str, place: WatchPosition) -> AsyncGenerator[dict[str, Any], None]:
+    async def _connection(self, run_id: str, place: WatchPosition) -> AsyncGenerator[Told, None]:
         path = remote_requests.run_path(run_id, "/events")
         request = RemoteRequest[object]("GET", path, query={"after": place.after})
         with place.connected():
@@ -281,7 +282,7 @@ class AsyncGateway(Operations, Suspends):
         while True:
             # A part may be asked for twice: what has been done is told as such. What is tried again is known by when the pass began.
             is_known = verb != "retry" or body.get("began_ms") is not None
-            part = RemoteRequest[dict[str, Any]]("POST", "/api/runs/bulk", given(**body), repeatable=is_known)
+            part = RemoteRequest[Told]("POST", "/api/runs/bulk", given(**body), repeatable=is_known)
             told = await self._ask(part)
             report.take(told)
             report.next = told["next"]
@@ -435,7 +436,7 @@ class RemoteGateway(Operations, Blocks):
     cancel_runs, retry_runs = _blocking(AsyncGateway.cancel_runs), _blocking(AsyncGateway.retry_runs)
     clear_runs = _blocking(AsyncGateway.clear_runs)
 
-    def events(self, run_id: str, after: int = -1) -> Iterator[dict[str, Any]]:
+    def events(self, run_id: str, after: int = -1) -> Iterator[Told]:
         """The events of a run after a number until its end, each once and in order, over however many connections."""
         return _each(self._gateway.events(run_id, after))
 
