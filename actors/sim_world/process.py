@@ -33,6 +33,7 @@ from contextlib import suppress
 from itertools import count
 from random import Random
 from threading import Lock, Thread, current_thread
+from types import FrameType
 from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar, cast
 
 from perdure.actors.ports import Pulse
@@ -255,6 +256,11 @@ class SimProcess:
         return self._gate_count
 
 
+def is_of_authors(frame: FrameType) -> bool:
+    top = str(frame.f_globals.get("__name__")).partition(".")[0]
+    return top != "perdure" and top not in sys.stdlib_module_names
+
+
 # At most one thread runs: the loop stands still while a strand runs, and a strand stands still while the loop does. So everything happens
 # in one order, which is the same each time. A strand runs until it has ended, or until it waits: then the loop sees to what it waits for,
 # and lets it go on later.
@@ -334,8 +340,7 @@ class Strand:
         thread = self._thread
         frame = None if thread is None else sys._current_frames().get(thread.ident or 0)  # noqa: SLF001 - the documented way
         for each, line in traceback.walk_stack(frame) if frame is not None else ():
-            top = str(each.f_globals.get("__name__")).partition(".")[0]
-            if top != "perdure" and top not in sys.stdlib_module_names:
+            if is_of_authors(each):
                 return f"{each.f_code.co_filename}:{line}, in {each.f_code.co_qualname},"
         return f"sync code of {self._process.name}"
 

@@ -60,6 +60,7 @@ from perdure.actors.sim_world.process import (
     begin_beside,
     current_process,
     gated_task,
+    is_of_authors,
     on_death,
     owner_of,
 )
@@ -300,6 +301,7 @@ __all__ = [
     "Weather",
     "check_no_loop",
     "current_process",
+    "is_of_authors",
     "on_death",
     "stopped_by_signals",
 ]

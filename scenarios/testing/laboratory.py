@@ -27,6 +27,7 @@ from datetime import datetime
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
+from types import CoroutineType
 from typing import Any, Self, TypedDict, TypeVar, Unpack, cast, overload
 
 from perdure import (
@@ -61,7 +62,7 @@ from perdure.actors import (
     gives_bit_by_bit,
     upkeep_pause,
 )
-from perdure.actors.sim_world.simulation import Simulation, Stuck, Weather, on_death, stopped_by_signals
+from perdure.actors.sim_world.simulation import Simulation, Stuck, Weather, is_of_authors, on_death, stopped_by_signals
 from perdure.ledger import Run, check_ms, checked, class_name, explain
 from perdure.ledger.storage.agent_storages import AgentStorages, Disk, MemoryDisk
 from perdure.policies import Answerer, moment_ms
@@ -238,17 +239,21 @@ class Laboratory:
                 "laboratory", "it plays within a `with` statement: `with Laboratory(seed=1) as laboratory:`"
             )
 
+        stories: list[Awaitable[T]] = []
+
         async def main(world: World, transport: Transport) -> T:
             client = self._client = Client(world, transport, self.limits)
             serving = asyncio.get_running_loop().create_task(client.serve())
             try:
-                return await begun(story, client)
+                stories.append(begun(story, client))
+                return await stories[0]
             finally:
                 serving.cancel()
 
         try:
             return self.simulation.run(main, timeout_ms=timeout_ms)
         except Stuck as stuck:
+            stuck.problem += "".join(map(_standing, stories))
             stuck.instead = list(self._waits(timeout_ms))
             awake = [tenant.agent for host in self.hosts.values() for tenant in host.tenants.values()]
             for agent in [each for each in awake if isinstance(each, ChatAgent)]:
@@ -437,6 +442,16 @@ class Laboratory:
     def __exit__(self, *_: object) -> None:
         self.simulation.close()
         self.disk.close()
+
+
+def _standing(story: object) -> str:
+    place = ""
+    while isinstance(story, CoroutineType) and story.cr_frame is not None:
+        frame = story.cr_frame
+        if is_of_authors(frame):
+            place = f"; the story waits at {frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_qualname}"
+        story = story.cr_await
+    return place
 
 
 class NoStory(BadRequest):

@@ -23,6 +23,7 @@ from perdure.actors import (
     awaiting,
     exposed,
 )
+from perdure.actors.sim_world.virtual_loop import Overdue
 from perdure.ledger import BadRequest, HostUnavailable, OutcomeUnknown
 from perdure.scenarios.swarm.explorer import explore
 from perdure.scenarios.swarm.runner import swarm
@@ -189,6 +190,21 @@ def test_a_swarm_and_the_explorer_find_such_a_handler_too() -> None:
     assert deaths.ok, deaths.failures
     with pytest.raises(Violation, match=r"Fragile.done"):
         explore(orders)
+
+
+async def never() -> None:
+    await asyncio.Event().wait()
+
+
+def test_of_a_story_that_cannot_end_it_is_told_where_it_waits() -> None:
+    async def story(_client: Client) -> None:
+        await never()
+
+    with (
+        Laboratory(1) as laboratory,
+        pytest.raises(Overdue, match=r"; the story waits at .*test_laboratory.py:\d+, in never;"),
+    ):
+        laboratory.play(story, 60_000)
 
 
 def test_a_limit_of_its_own_is_refused_to_a_run_within_a_story() -> None:
