@@ -36,7 +36,6 @@ from perdure.actors.chat.plain_data import all_mended
 from perdure.actors.chat.stream import merged
 from perdure.actors.chat.turn import TurnPage, TurnTold
 from perdure.actors.code.author_call import tried
-from perdure.actors.events.message_parts import CALL_ENDS
 from perdure.actors.gateway.backend import Backend, Reached
 from perdure.actors.gateway.bodies import body_of, message_in, parsed_object
 from perdure.actors.gateway.chat_turns import UNDER_WAY, CallAnswer, ChatTurns
@@ -205,9 +204,8 @@ class ClientTurns:
         # What a run asked is closed before the result of its call: the answer may end with that, and nothing is told afterwards.
         children, found = following.children, list[Chunk]()
         for each in page["events"]:
-            call_id = str(each.get("toolCallId") or "")
-            if each["type"] in CALL_ENDS and children.is_asking(call_id):
-                while (framed := await follower.said_before(call_id)) is not None:
+            if children.is_asking(each.get("toolCallId")):
+                async for framed in follower.said_before(each):
                     found += children.asks(framed, following.translator)
         return found
 

@@ -6,9 +6,9 @@ and `TurnFollower` stands between its words and the agent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Container, Generator, Iterable, Mapping
 from hashlib import blake2b
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from perdure.actors.chat.conversation import TRIGGERS
 from perdure.actors.chat.followers import Caller
@@ -22,6 +22,12 @@ LOOK: Final = 20
 """How many of the newest messages are looked through before all are asked for."""
 PAGE: Final = 200
 UNDER_WAY: Final = [str(TurnStatus.ACCEPTED), str(TurnStatus.RUNNING)]
+
+
+T = TypeVar("T")
+Deciding = Generator[tuple[Callable[..., Awaitable[Any]], *tuple[object, ...]], Any, T]
+"""What a front end decides of the turns of one agent, without IO: each thing that has to be known for it is yielded as a method of
+`ChatTurns` with its arguments, and what that returns is sent."""
 
 
 class TurnDropped(NotNow):
@@ -89,6 +95,16 @@ class ChatTurns:
         return told
 
     # those that exist
+
+    async def decided(self, deciding: Deciding[T]) -> T:
+        known: Any = None
+        while True:
+            try:
+                look, *about = deciding.send(known)
+            except StopIteration as end:
+                decision: T = end.value
+                return decision
+            known = await look(self, *about)
 
     async def standing(self, request_id: str = "") -> Any:
         return await self._call("_perdure_standing", request_id)
@@ -169,7 +185,11 @@ class ChatTurns:
         return was_waited_for
 
     async def answer_in(self, message: Message, given: Iterable[CallAnswer]) -> list[CallAnswer]:
-        # Only calls that wait for such an answer are answered. Returns the answers that counted.
-        calls = {part["toolCallId"]: part for part in message["parts"] if is_tool_part(part) and not is_settled(part)}
-        fitting = [each for each in given if each.call_id in calls and each.fits(calls[each.call_id])]
-        return [each for each in fitting if await self.answer(each)]
+        # Returns the answers that counted.
+        return [each for each in fitting(message, given) if await self.answer(each)]
+
+
+def fitting(message: Message, given: Iterable[CallAnswer]) -> list[CallAnswer]:
+    # Only calls that wait for such an answer are answered.
+    calls = {part["toolCallId"]: part for part in message["parts"] if is_tool_part(part) and not is_settled(part)}
+    return [each for each in given if each.call_id in calls and each.fits(calls[each.call_id])]
