@@ -459,6 +459,8 @@ MUTANTS = (
            "test_an_attempt_that_says_something_else_is_told_whole_behind_a_step"),
     Mutant("actors.ai_sdk.chunks:Children.take", "no part", "apply",
            "test_a_child_is_told_as_outputs_that_are_not_final_and_then_by_its_result"),
+    Mutant("actors.ai_sdk.turn_requests:AskedTurns._submit", "never", "UNDER_WAY",
+           "test_what_a_client_asks_is_decided_by_what_is_known"),
     Mutant("actors.chat.chat_agent:ChatAgent._perdure_answered_by", "never", "approved",
            "test_the_first_result_of_a_call_counts_and_only_the_rest_is_told"),
     Mutant("actors.gateway.chat_turns:CallAnswer.fits", "always", "APPROVAL_REQUESTED",

@@ -10,9 +10,10 @@ import pytest
 
 from perdure.actors.ag_ui.run_events import interrupt_id
 from perdure.actors.ag_ui.turn_translation import AgUiRequest, Decision
-from perdure.actors.gateway.chat_turns import CallAnswer, ChatTurns, turn_id
+from perdure.actors.gateway.chat_turns import CallAnswer, turn_id
 from perdure.ledger import BadRequest
 from perdure.policies import TurnPlan
+from tests.gateway.deciding import call, decided, said, turn
 
 ME = turn_id("clerk", "r1")
 CALLS = frozenset({"c1"})
@@ -20,18 +21,6 @@ USER = {"id": "u1", "role": "user", "content": "a"}
 BEFORE = {"id": "u0", "role": "user", "content": "b"}
 RESULT = {"id": "m9", "role": "tool", "toolCallId": "c1", "content": '{"n": 1}'}
 FAILED = {**RESULT, "error": "broken"}
-
-
-def said(message_id: str, role: str, *parts: Any) -> dict[str, Any]:
-    return {"id": message_id, "role": role, "parts": list(parts)}
-
-
-def call(state: str, call_id: str = "c1") -> dict[str, Any]:
-    return {"type": "tool-add", "toolCallId": call_id, "state": state, "input": {}}
-
-
-def turn(status: str, request_id: str = "t") -> dict[str, Any]:
-    return {"request_id": request_id, "status": status, "message_id": "a1", "steers": ""}
 
 
 def answering(*answers: CallAnswer) -> Decision:
@@ -49,24 +38,9 @@ def asks(*messages: Any) -> dict[str, Any]:
     return {"messages": list(messages)}
 
 
-def decided(given: dict[str, Any], turns: Sequence[Any], messages: Sequence[Any]) -> Decision:
-    looks: dict[Any, Any] = {
-        ChatTurns.known: lambda request_id: next((each for each in turns if each["request_id"] == request_id), None),
-        ChatTurns.newest: lambda fits: next(filter(fits, reversed(turns)), None),
-        ChatTurns.message: lambda message_id: next((each for each in messages if each["id"] == message_id), None),
-        ChatTurns.holder: lambda ids: next(
-            (each for each in messages for part in each["parts"] if part.get("toolCallId") in ids), None
-        ),
-        ChatTurns.transcript: lambda: list(messages),
-    }
+def asked(given: dict[str, Any], turns: Sequence[Any], messages: Sequence[Any]) -> Any:
     body = {"threadId": "t1", "runId": "r1", "messages": [], "tools": [], "context": [], "state": {}, **given}
-    deciding, known = AgUiRequest(json.dumps(body).encode()).decided("clerk"), None
-    while True:
-        try:
-            look, *about = deciding.send(known)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-        known = looks[look](*about)
+    return decided(AgUiRequest(json.dumps(body).encode()).decided("clerk"), turns, messages)[0]
 
 
 ASKED, OLD = said("u1", "user", {"type": "text", "text": "a"}), said("u0", "user", {"type": "text", "text": "b"})
@@ -118,7 +92,7 @@ REFUSED: list[tuple[dict[str, Any], list[Any], list[Any], str]] = [
 def test_what_a_request_brings_is_decided_by_what_is_known(
     given: dict[str, Any], turns: list[Any], messages: list[Any], decision: Decision
 ) -> None:
-    assert decided(given, turns, messages) == decision
+    assert asked(given, turns, messages) == decision
 
 
 @pytest.mark.parametrize(("given", "turns", "messages", "words"), REFUSED)
@@ -126,4 +100,4 @@ def test_a_request_that_does_not_fit_is_refused_before_anything_is_done(
     given: dict[str, Any], turns: list[Any], messages: list[Any], words: str
 ) -> None:
     with pytest.raises(BadRequest, match=words):
-        decided(given, turns, messages)
+        asked(given, turns, messages)
