@@ -54,24 +54,28 @@ class _AgUi:
         who = self._backend.principal(request, Scope.CHAT)
         body = await body_of(request)
         asked: AgUiRequest = import_module(TRANSLATION).AgUiRequest(body)
-        reached, _ = await self._backend.reach(who, [request.path_params["agent"], asked.given.thread_id])
-        return event_stream(_Serving(self._backend, _chat(reached), who, asked).told())
+        reached = await self._reached(who, request, asked.given.thread_id)
+        return event_stream(_Serving(self._backend, reached, who, asked).told())
 
     async def steer(self, request: Request) -> Response:
         # AG-UI has no word for this either, while a run is under way.
         who = self._backend.principal(request, Scope.CHAT)
         message = import_module(TRANSLATION).steering(await body_of(request))
-        names = request.path_params
-        reached, _ = await self._backend.reach(who, [names["agent"], names["thread_id"]])
-        return JSONResponse(await ChatTurns(_chat(reached).caller, who).steer(message))
+        reached = await self._reached(who, request, request.path_params["thread_id"])
+        return JSONResponse(await ChatTurns(reached.caller, who).steer(message))
 
     async def cancel(self, request: Request) -> Response:
         # AG-UI itself has no word for it, because closing a request ends the watching alone.
         who = self._backend.principal(request, Scope.CHAT)
-        names = request.path_params
-        reached, _ = await self._backend.reach(who, [names["agent"], names["thread_id"]])
-        turn = turn_id(reached.agent_id, names["run_id"])
-        return JSONResponse({"cancelled": await ChatTurns(_chat(reached).caller).cancel(turn)})
+        reached = await self._reached(who, request, request.path_params["thread_id"])
+        turn = turn_id(reached.agent_id, request.path_params["run_id"])
+        return JSONResponse({"cancelled": await ChatTurns(reached.caller).cancel(turn)})
+
+    async def _reached(self, who: Principal, request: Request, thread_id: str) -> Reached:
+        reached, _ = await self._backend.reach(who, [request.path_params["agent"], thread_id])
+        if not issubclass(reached.agent_class, ChatAgent):
+            raise NoSuchAgent(f"{reached.agent_class.__name__} is no chat agent")
+        return reached
 
 
 class _Serving:
@@ -140,9 +144,3 @@ class _Serving:
 
     async def _state(self) -> list[BaseEvent]:
         return self._run.state(await self._call("_perdure_state"))
-
-
-def _chat(reached: Reached) -> Reached:
-    if not issubclass(reached.agent_class, ChatAgent):
-        raise NoSuchAgent(f"{reached.agent_class.__name__} is no chat agent")
-    return reached

@@ -56,6 +56,7 @@ from perdure.policies import (
 from perdure.policies import Message as OurMessage
 
 ENCODER: Final = EventEncoder()
+Asking = UserMessage | SystemMessage | DeveloperMessage
 
 # ---------------------------------------------------------------- requests
 # What a request of AG-UI asks of a chat agent, in our words; and our messages in AG-UI's.
@@ -78,9 +79,8 @@ def _in_words(*place: str) -> Iterator[None]:
 def asking(given: RunAgentInput) -> list[JsonObject]:
     # The messages at the end that an agent is to answer.
     found: list[JsonObject] = []
-    for at in range(len(given.messages) - 1, -1, -1):
-        message = given.messages[at]
-        if not isinstance(message, UserMessage | SystemMessage | DeveloperMessage):
+    for at, message in reversed([*enumerate(given.messages)]):
+        if not isinstance(message, Asking):
             break
         found.insert(0, message_of(f"messages[{at}]", message))
     return found if any(each["role"] == "user" for each in found) else []
@@ -88,14 +88,10 @@ def asking(given: RunAgentInput) -> list[JsonObject]:
 
 def earlier(given: RunAgentInput) -> list[JsonObject]:
     # What was said before the messages of `asking`: texts alone.
-    found = []
-    for at, message in enumerate(given.messages[: len(given.messages) - len(asking(given))]):
-        if isinstance(message, UserMessage | SystemMessage | DeveloperMessage) or (
-            isinstance(message, AssistantMessage) and message.content
-        ):
-            said = message_of(f"messages[{at}]", message)
-            found += [] if says_nothing(said) else [said]
-    return found
+    before = enumerate(given.messages[: len(given.messages) - len(asking(given))])
+    spoken = ((at, each) for at, each in before if isinstance(each, Asking | AssistantMessage) and each.content)
+    found = [message_of(f"messages[{at}]", each) for at, each in spoken]
+    return [each for each in found if not says_nothing(each)]
 
 
 def planned(messages: list[JsonObject], known: Sequence[OurMessage]) -> TurnPlan:
@@ -105,11 +101,11 @@ def planned(messages: list[JsonObject], known: Sequence[OurMessage]) -> TurnPlan
     new = [message for message in messages if message["id"] not in steered]
     if not new:
         return TurnPlan("regenerate", instead_of=steered[str(messages[-1]["id"])])
-    messages, places = new, {message["id"]: at for at, message in enumerate(known)}
-    follows = known[places.get(str(messages[-1]["id"]), len(known)) + 1 :]
+    places = {message["id"]: at for at, message in enumerate(known)}
+    follows = known[places.get(str(new[-1]["id"]), len(known)) + 1 :]
     if follows and follows[0]["role"] == "assistant":
         return TurnPlan("regenerate", instead_of=follows[0]["id"])
-    return TurnPlan("submission", messages)
+    return TurnPlan("submission", new)
 
 
 def steering(body: bytes) -> Json:
@@ -133,10 +129,9 @@ def answers(given: RunAgentInput) -> dict[str, CallAnswer]:
     return found
 
 
-def message_of(field: str, message: UserMessage | SystemMessage | DeveloperMessage | AssistantMessage) -> JsonObject:
+def message_of(field: str, message: Asking | AssistantMessage) -> JsonObject:
     role = "system" if message.role == "developer" else message.role
-    content = message.content
-    texts = [TextPart(text=content)] if isinstance(content, str) else content or []
+    texts = [TextPart(text=message.content)] if isinstance(message.content, str) else message.content or []
     parts = [_part(f"{field}.content[{at}]", each) for at, each in enumerate(texts)]
     return {"id": message.id, "role": role, "parts": parts}
 
