@@ -463,6 +463,8 @@ MUTANTS = (
            "test_what_a_client_asks_is_decided_by_what_is_known"),
     Mutant("actors.chat.chat_agent:ChatAgent._perdure_answered_by", "never", "approved",
            "test_the_first_result_of_a_call_counts_and_only_the_rest_is_told"),
+    Mutant("actors.gateway.chat_turns:ChatTurns.decided", "not caught", "PerdureError",
+           "test_other_words_under_the_id_of_a_question_are_refused"),
     Mutant("actors.gateway.chat_turns:CallAnswer.fits", "always", "APPROVAL_REQUESTED",
            "test_the_client_s_result_goes_on_in_the_same_message_and_only_the_rest_is_told"),
     Mutant("actors.chat.live_turn:LiveTurn._record_end", "removed call", "flush",
