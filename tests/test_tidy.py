@@ -206,6 +206,10 @@ def test_policies_and_the_pure_part_of_the_ledger_touch_no_clock_dice_or_files()
     report(unlike("is impure", IMPURE_IN_LEDGER, offenders(tidy.impurities, inner)))
 
 
+def test_a_module_that_calls_itself_pure_does_no_io() -> None:
+    check(tidy.impurities, [file for file in OURS if " Pure" in file.text.partition("\n")[0]])
+
+
 def test_private_names_stay_in_their_module() -> None:
     report(unlike("imports a private name", PRIVATE_IMPORTERS, offenders(tidy.private_imports)))
 

@@ -215,7 +215,7 @@ CLOCK_READS = frozenset({"now", "utcnow", "today"})
 
 
 def impurities(source: Source) -> Iterator[str]:
-    """What a pure module may not touch: clocks, dice, files, the environment, logs, threads."""
+    """What a pure module may not touch: clocks, dice, files, the environment, logs, threads, and whatever is awaited."""
     yield from imports_of(source, *IMPURE_MODULES)
     for node in ast.walk(source.tree):
         match node:
@@ -223,6 +223,8 @@ def impurities(source: Source) -> Iterator[str]:
                 yield source.at(node.lineno, f"calls `{name}`")
             case ast.Attribute(value=ast.Name(id="datetime" | "date"), attr=name) if name in CLOCK_READS:
                 yield source.at(node.lineno, f"reads the clock by `{name}`")
+            case ast.AsyncFunctionDef() | ast.Await():
+                yield source.at(node.lineno, "awaits")
 
 
 def body_lines(function: Function) -> int:

@@ -1,4 +1,4 @@
-"""Serving one run of AG-UI: which turn it is, and its events as they come.
+"""A request of AG-UI: what it brings, which turn is told for it, and in which words. Pure.
 
     what the request brings                      what becomes of it
     resume                                       the calls of a parked turn are answered, and that turn is told from there on
@@ -13,9 +13,9 @@ A refusal is a RUN_ERROR, because the client has begun its run.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import aclosing
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, NamedTuple
 
 from ag_ui.core import (
     AssistantMessage,
@@ -36,16 +36,12 @@ from ag_ui.encoder import EventEncoder
 from pydantic import ValidationError
 
 from perdure.actors.ag_ui.run_events import AgUiRun, Speech, interrupt_id, interrupt_of, value_of
-from perdure.actors.chat.followers import TurnPages, is_last
-from perdure.actors.chat.turn import TurnPage, TurnTold
-from perdure.actors.events.message_parts import CALL_ENDS, events_of
-from perdure.actors.gateway.backend import Backend, Reached
+from perdure.actors.chat.turn import TurnTold
+from perdure.actors.events.message_parts import events_of
 from perdure.actors.gateway.bodies import message_in, parsed_object
-from perdure.actors.gateway.chat_turns import CallAnswer, ChatTurns, TurnDropped, turn_id
-from perdure.actors.gateway.problems import is_known, told
-from perdure.actors.gateway.security import Principal
-from perdure.actors.gateway.turn_follower import Framed, TurnFollower
-from perdure.ledger import BadRequest, PerdureError, of_json
+from perdure.actors.gateway.chat_turns import CallAnswer, ChatTurns, Deciding, fitting, turn_id
+from perdure.actors.gateway.turn_follower import Framed
+from perdure.ledger import BadRequest, of_json
 from perdure.policies import (
     TURN_ENDED,
     Json,
@@ -59,24 +55,32 @@ from perdure.policies import (
 )
 from perdure.policies import Message as OurMessage
 
+ENCODER: Final = EventEncoder()
+Asking = UserMessage | SystemMessage | DeveloperMessage
+
 # ---------------------------------------------------------------- requests
-# What a request of AG-UI asks of a chat agent, in our words; and our messages in AG-UI's. Pure.
+# What a request of AG-UI asks of a chat agent, in our words; and our messages in AG-UI's.
 
 
 def input_of(body: bytes) -> RunAgentInput:
-    try:
+    with _in_words():
         return RunAgentInput.model_validate_json(body)
+
+
+@contextmanager
+def _in_words(*place: str) -> Iterator[None]:
+    try:
+        yield
     except ValidationError as problem:
         first = problem.errors(include_url=False)[0]
-        raise BadRequest(".".join(map(str, first["loc"])) or "body", of_json(first["msg"])) from None
+        raise BadRequest(".".join(map(str, (*place, *first["loc"]))) or "body", of_json(first["msg"])) from None
 
 
 def asking(given: RunAgentInput) -> list[JsonObject]:
     # The messages at the end that an agent is to answer.
     found: list[JsonObject] = []
-    for at in range(len(given.messages) - 1, -1, -1):
-        message = given.messages[at]
-        if not isinstance(message, UserMessage | SystemMessage | DeveloperMessage):
+    for at, message in reversed([*enumerate(given.messages)]):
+        if not isinstance(message, Asking):
             break
         found.insert(0, message_of(f"messages[{at}]", message))
     return found if any(each["role"] == "user" for each in found) else []
@@ -84,14 +88,10 @@ def asking(given: RunAgentInput) -> list[JsonObject]:
 
 def earlier(given: RunAgentInput) -> list[JsonObject]:
     # What was said before the messages of `asking`: texts alone.
-    found = []
-    for at, message in enumerate(given.messages[: len(given.messages) - len(asking(given))]):
-        if isinstance(message, UserMessage | SystemMessage | DeveloperMessage) or (
-            isinstance(message, AssistantMessage) and message.content
-        ):
-            said = message_of(f"messages[{at}]", message)
-            found += [] if says_nothing(said) else [said]
-    return found
+    before = enumerate(given.messages[: len(given.messages) - len(asking(given))])
+    spoken = ((at, each) for at, each in before if isinstance(each, Asking | AssistantMessage) and each.content)
+    found = [message_of(f"messages[{at}]", each) for at, each in spoken]
+    return [each for each in found if not says_nothing(each)]
 
 
 def planned(messages: list[JsonObject], known: Sequence[OurMessage]) -> TurnPlan:
@@ -101,11 +101,11 @@ def planned(messages: list[JsonObject], known: Sequence[OurMessage]) -> TurnPlan
     new = [message for message in messages if message["id"] not in steered]
     if not new:
         return TurnPlan("regenerate", instead_of=steered[str(messages[-1]["id"])])
-    messages, places = new, {message["id"]: at for at, message in enumerate(known)}
-    follows = known[places.get(str(messages[-1]["id"]), len(known)) + 1 :]
+    places = {message["id"]: at for at, message in enumerate(known)}
+    follows = known[places.get(str(new[-1]["id"]), len(known)) + 1 :]
     if follows and follows[0]["role"] == "assistant":
         return TurnPlan("regenerate", instead_of=follows[0]["id"])
-    return TurnPlan("submission", messages)
+    return TurnPlan("submission", new)
 
 
 def steering(body: bytes) -> Json:
@@ -113,11 +113,8 @@ def steering(body: bytes) -> Json:
     given = message_in(parsed_object(body))
     if not isinstance(given, dict):
         return given
-    try:
+    with _in_words("message"):
         return message_of("message", UserMessage.model_validate({"role": "user", **given}))
-    except ValidationError as problem:
-        first = problem.errors(include_url=False)[0]
-        raise BadRequest(".".join(["message", *map(str, first["loc"])]), of_json(first["msg"])) from None
 
 
 def answers(given: RunAgentInput) -> dict[str, CallAnswer]:
@@ -132,10 +129,9 @@ def answers(given: RunAgentInput) -> dict[str, CallAnswer]:
     return found
 
 
-def message_of(field: str, message: UserMessage | SystemMessage | DeveloperMessage | AssistantMessage) -> JsonObject:
+def message_of(field: str, message: Asking | AssistantMessage) -> JsonObject:
     role = "system" if message.role == "developer" else message.role
-    content = message.content
-    texts = [TextPart(text=content)] if isinstance(content, str) else content or []
+    texts = [TextPart(text=message.content)] if isinstance(message.content, str) else message.content or []
     parts = [_part(f"{field}.content[{at}]", each) for at, each in enumerate(texts)]
     return {"id": message.id, "role": role, "parts": parts}
 
@@ -187,182 +183,127 @@ def _told(message: OurMessage) -> Sequence[Message]:
     return [kind(id=message["id"], content=text)]
 
 
-__all__ = ["input_of", "serve", "steering"]
-
-ENCODER = EventEncoder()
+# ---------------------------------------------------------------- decisions
 
 
-# ---------------------------------------------------------------- turns
+class Decision(NamedTuple):
+    """What becomes of a request: what is done, in this order, and which turn is told then.
 
+    Attributes:
+        request_id: names the turn; empty if there is none to tell.
+        calls: with these it is told from the first answer to one of them on; else from its beginning.
+        answers: what the calls that wait are answered by.
+        earlier: the messages that the conversation begins with.
+        plan: how the turn is begun.
+        shown: the conversation, if it is told before the turn.
+    """
 
-class RunTarget(NamedTuple):
-    # With `calls` the turn is told from the first answer to one of them on; else from its beginning.
     request_id: str
     calls: frozenset[str] = frozenset()
-    opening: TurnPage | None = None
-
-
-async def serve(
-    backend: Backend, reached: Reached, who: Principal, given: RunAgentInput
-) -> AsyncGenerator[bytes, None]:
-    """The events of a run, encoded. Ends by a terminal event, or by the error of a bug, which cuts the line."""
-    run = AgUiRun(given.thread_id, given.run_id, given.messages, (each.name for each in given.tools or ()))
-    yield encoded(run.begin(given.parent_run_id))
-    try:
-        async with aclosing(_Serving(backend, reached, who, given, run).events()) as batches:
-            async for piece in (encoded(events) async for events in batches if events):
-                yield piece
-    except PerdureError as problem:
-        if not is_known(problem):
-            raise
-        words = told(problem)
-        yield encoded(run.failed(words["message"], words["type"]))
+    answers: Sequence[CallAnswer] = ()
+    earlier: Sequence[JsonObject] = ()
+    plan: TurnPlan | None = None
+    shown: Sequence[OurMessage] | None = None
 
 
 def encoded(events: Iterable[BaseEvent]) -> bytes:
     return "".join(ENCODER.encode(each) for each in events).encode()
 
 
-class _Serving:
-    def __init__(self, backend: Backend, reached: Reached, who: Principal, given: RunAgentInput, run: AgUiRun) -> None:
-        self._backend, self._reached, self._given, self._run = backend, reached, given, run
-        self._call, self._turns = reached.caller.call, ChatTurns(reached.caller, who, "ag-ui")
+class AgUiRequest:
+    """One request: what it brings, and the events of its run. Raises `BadRequest` for a body that is none."""
 
-    async def events(self) -> AsyncGenerator[list[BaseEvent], None]:
-        yield await self._state()
-        target = await self._target()
-        if target is None:
-            turn, known = await self._open_turn(), await self._call("get_messages")
-            before = [each for each in known if turn is None or each["id"] != turn["message_id"]]
-            yield self._run.replaced(conversation(before))
-            target = turn and RunTarget(turn["request_id"])
-        if target is None:
-            yield self._run.succeeded()
-            return
-        self._run.follow(target.request_id, target.calls)
-        async with (
-            TurnFollower(self._backend, self._reached, target.request_id, target.opening) as follower,
-            aclosing(self._followed(follower)) as pieces,
-        ):
-            async for piece in pieces:
-                yield piece
+    encoded = staticmethod(encoded)
 
-    async def _followed(self, follower: TurnFollower) -> AsyncGenerator[list[BaseEvent], None]:
-        is_over = False
-        while not is_over:
-            item = await follower.next()
-            if isinstance(item, Framed):
-                yield self._framed(item)
-            elif item is not None:
-                async for piece in self._page(item, follower):
-                    yield piece
-                is_over = is_last(item)
-                yield await self._state() + (self._run.over(item) if is_over else [])
+    def __init__(self, body: bytes) -> None:
+        self.given = given = input_of(body)
+        self.run = AgUiRun(given.thread_id, given.run_id, given.messages, (each.name for each in given.tools or ()))
 
-    async def _page(self, page: TurnPage, follower: TurnFollower) -> AsyncGenerator[list[BaseEvent], None]:
-        # The result of a call comes after all that its run has said, and may have changed the agent's state.
-        for event in page["events"]:
-            kind, call_id = event["type"], str(event.get("toolCallId") or "")
-            while kind in CALL_ENDS and (framed := await follower.said_before(call_id)) is not None:
-                yield self._framed(framed)
-            yield self._run.event(event)
-            if kind in CALL_ENDS:
-                yield await self._state()
-            elif kind == "tool-input-available" and not event.get("providerExecuted"):
-                await follower.runs.follow(call_id)
+    def options(self) -> dict[str, object]:
+        tools = client_tools(self.given)
+        return {"metadata": metadata(self.given)} | ({"client_tools": tools} if tools else {})
 
-    async def _state(self) -> list[BaseEvent]:
-        return self._run.state(await self._call("_perdure_state"))
+    def begun(self) -> list[BaseEvent]:
+        return self.run.begin(self.given.parent_run_id)
 
-    def _framed(self, framed: Framed) -> list[BaseEvent]:
-        is_known = self._run.knows(str(framed.frame.get("parent_tool_call_id")))
-        return self._run.frame(framed.frame, is_agent=framed.is_agent) if is_known else []
-
-    # which turn it is
-
-    async def _target(self) -> RunTarget | None:
-        if self._given.resume:
-            return await self._resumed()
-        executed = await self._executed()
-        if executed is not None:
+    def decided(self, agent_id: str) -> Deciding[Decision]:
+        if self.given.resume:
+            return (yield from _resumed(self.given.resume))
+        if executed := (yield from _executed(self.given)):
             return executed
-        request_id = turn_id(self._reached.agent_id, self._given.run_id)
-        if await self._turns.known(request_id) is not None:
-            return RunTarget(request_id)
-        messages = asking(self._given)
-        return await self._asked(request_id, messages) if messages else None
+        request_id = turn_id(agent_id, self.given.run_id)
+        if (yield ChatTurns.known, request_id) is not None:
+            return Decision(request_id)
+        if messages := asking(self.given):
+            return (yield from _asked(self.given, request_id, messages))
+        turn: TurnTold | None = yield ChatTurns.newest, _is_open
+        known: list[OurMessage] = yield (ChatTurns.transcript,)
+        shown = [each for each in known if turn is None or each["id"] != turn["message_id"]]
+        return Decision("" if turn is None else turn["request_id"], shown=shown)
 
-    async def _asked(self, request_id: str, messages: list[JsonObject]) -> RunTarget:
-        known = await self._call("get_messages")
-        if not known and (before := earlier(self._given)):
-            await self._call("add_messages", before)
-        options: dict[str, object] = {"metadata": metadata(self._given)}
-        if tools := client_tools(self._given):
-            options["client_tools"] = tools
-        plan = planned(messages, known)
-        if plan.instead_of and (open_turn := await self._open_turn(plan.instead_of)):
-            return RunTarget(open_turn["request_id"])
-        try:
-            opening = await self._turns.begin(plan, request_id, options)
-        except TurnDropped as problem:
-            raise BadRequest("messages", str(problem)) from None
-        return RunTarget(request_id, opening=opening)
+    def opened(self, decision: Decision) -> list[BaseEvent]:
+        shown = [] if decision.shown is None else self.run.replaced(conversation(decision.shown))
+        if not decision.request_id:
+            return shown + self.run.succeeded()
+        self.run.follow(decision.request_id, decision.calls)
+        return shown
 
-    async def _open_turn(self, message_id: str | None = None) -> TurnTold | None:
-        return await self._turns.newest(
-            lambda turn: turn["status"] not in TURN_ENDED and message_id in (None, turn["message_id"])
-        )
+    def framed(self, framed: Framed) -> list[BaseEvent]:
+        is_known = self.run.knows(str(framed.frame.get("parent_tool_call_id")))
+        return self.run.frame(framed.frame, is_agent=framed.is_agent) if is_known else []
 
-    async def _resumed(self) -> RunTarget:
-        # A person answers all that a turn waits for, and nothing else.
-        said = {each.interrupt_id: each for each in self._given.resume or ()}
-        named = {key: interrupt_of(key) for key in said}
-        turns = {each[0] for each in named.values() if each is not None}
-        if len(turns) != 1 or None in named.values():
-            raise BadRequest("resume", "names interrupts that are not of one run of this thread")
-        request_id = turns.pop()
-        turn = await self._turns.known(request_id)
-        waiting = await self._waiting(turn)
-        calls = frozenset(each[1] for each in named.values() if each is not None)
-        if not waiting:
-            await self._check_answered(turn, calls)
-            return RunTarget(request_id, calls)
-        open_ids = {interrupt_id(request_id, call_id): part for call_id, part in waiting.items()}
-        if open_ids.keys() != said.keys():
-            missing, foreign = open_ids.keys() - said.keys(), said.keys() - open_ids.keys()
-            wrong = f"leaves {sorted(missing)} open" if missing else f"answers {sorted(foreign)}, which are not open"
-            raise BadRequest("resume", wrong)
-        for key, part in open_ids.items():
-            await self._turns.answer(answer_of(part, said[key]))
-        return RunTarget(request_id, calls)
 
-    async def _check_answered(self, turn: TurnTold | None, calls: frozenset[str]) -> None:
+def _is_open(turn: TurnTold) -> bool:
+    return turn["status"] not in TURN_ENDED
+
+
+def _asked(given: RunAgentInput, request_id: str, messages: list[JsonObject]) -> Deciding[Decision]:
+    known: list[OurMessage] = yield (ChatTurns.transcript,)
+    plan = planned(messages, known)
+    if plan.instead_of:
+        turn = yield ChatTurns.newest, lambda each: _is_open(each) and each["message_id"] == plan.instead_of
+        if turn is not None:
+            return Decision(turn["request_id"])
+    return Decision(request_id, plan=plan, earlier=() if known else earlier(given))
+
+
+def _executed(given: RunAgentInput) -> Deciding[Decision | None]:
+    said = answers(given)
+    held: OurMessage | None = (yield ChatTurns.holder, said) if said else None
+    if held is None or asking(given):
+        return None
+    turn: TurnTold | None = yield ChatTurns.newest, lambda each: each["message_id"] == held["id"]
+    if turn is None:
+        return None
+    is_parked = turn["status"] == TurnStatus.PARKED
+    return Decision(turn["request_id"], frozenset(said), fitting(held, said.values()) if is_parked else ())
+
+
+def _resumed(resume: Iterable[ResumeEntry]) -> Deciding[Decision]:
+    # A person answers all that a turn waits for, and nothing else.
+    said = {each.interrupt_id: each for each in resume}
+    named = [found for key in said if (found := interrupt_of(key)) is not None]
+    turns, calls = {turn for turn, _ in named}, frozenset(call for _, call in named)
+    if len(turns) != 1 or len(named) < len(said):
+        raise BadRequest("resume", "names interrupts that are not of one run of this thread")
+    request_id = turns.pop()
+    turn: TurnTold | None = yield ChatTurns.known, request_id
+    if turn is None:
+        raise BadRequest("resume", "names a run that this thread does not know")
+    message: OurMessage | None = yield ChatTurns.message, turn["message_id"]
+    parts = [] if message is None else message["parts"]
+    waiting = open_calls(parts) if turn["status"] == TurnStatus.PARKED else []
+    if not waiting:
         # The same answers were given before: whoever asks again is told what came of them.
-        if turn is None:
-            raise BadRequest("resume", "names a run that this thread does not know")
-        page = await TurnPages(self._call, turn["request_id"]).next()
-        if not calls <= {each.get("toolCallId") for each in page["events"]}:
+        if message is not None and not calls <= {part.get("toolCallId") for part in parts}:
             raise BadRequest("resume", "names a call that the run has not made")
-
-    async def _executed(self) -> RunTarget | None:
-        given = answers(self._given)
-        if not given:
-            return None
-        held = await self._turns.holder(given)
-        if held is None or asking(self._given):
-            return None
-        turn = await self._turns.newest(lambda each: each["message_id"] == held["id"])
-        if turn is None:
-            return None
-        if turn["status"] == TurnStatus.PARKED:
-            await self._turns.answer_in(held, given.values())
-        return RunTarget(turn["request_id"], frozenset(given))
-
-    async def _waiting(self, turn: TurnTold | None) -> dict[str, Part]:
-        if turn is None or turn["status"] != TurnStatus.PARKED:
-            return {}
-        message = await self._turns.message(turn["message_id"])
-        return {} if message is None else {str(part["toolCallId"]): part for part in open_calls(message["parts"])}
+        return Decision(request_id, calls)
+    open_ids = {interrupt_id(request_id, str(part["toolCallId"])): part for part in waiting}
+    if open_ids.keys() != said.keys():
+        missing, foreign = open_ids.keys() - said.keys(), said.keys() - open_ids.keys()
+        wrong = f"leaves {sorted(missing)} open" if missing else f"answers {sorted(foreign)}, which are not open"
+        raise BadRequest("resume", wrong)
+    return Decision(request_id, calls, [answer_of(part, said[key]) for key, part in open_ids.items()])
 
 
 def answer_of(part: Part, said: ResumeEntry) -> CallAnswer:

@@ -413,7 +413,7 @@ class Children:
                 told += translator.beside(ASK, key, row)
         return told
 
-    def is_asking(self, call_id: str) -> bool:
+    def is_asking(self, call_id: object) -> bool:
         return any(asks.is_open for (call, _), asks in self._asks.items() if call == call_id)
 
     def take(self, framed: Framed, now_s: float) -> None:

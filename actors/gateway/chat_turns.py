@@ -6,22 +6,29 @@ and `TurnFollower` stands between its words and the agent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Container, Generator, Iterable, Mapping
+from functools import partial
 from hashlib import blake2b
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from perdure.actors.chat.conversation import TRIGGERS
 from perdure.actors.chat.followers import Caller
 from perdure.actors.chat.turn import STEER, SteerReceipt, TurnPage, TurnTold
 from perdure.actors.gateway.refusals import NotNow
 from perdure.actors.gateway.security import Principal
-from perdure.ledger import BEGAN_BY, BadRequest, TooLarge, request_of
+from perdure.ledger import BEGAN_BY, BadRequest, PerdureError, TooLarge, request_of
 from perdure.policies import Message, Part, ToolState, TurnPlan, TurnStatus, is_settled, is_tool_part
 
 LOOK: Final = 20
 """How many of the newest messages are looked through before all are asked for."""
 PAGE: Final = 200
 UNDER_WAY: Final = [str(TurnStatus.ACCEPTED), str(TurnStatus.RUNNING)]
+
+
+T = TypeVar("T")
+Deciding = Generator[tuple[Callable[..., Awaitable[Any]], *tuple[object, ...]], Any, T]
+"""What a front end decides about the turns of an agent, without IO: what has to be known or done for it is yielded, as a method of
+`ChatTurns` with its arguments, and what that returns or raises comes back."""
 
 
 class TurnDropped(NotNow):
@@ -90,6 +97,19 @@ class ChatTurns:
 
     # those that exist
 
+    async def decided(self, deciding: Deciding[T]) -> T:
+        step: Callable[[], Any] = partial(next, deciding)
+        while True:
+            try:
+                method, *given = step()
+            except StopIteration as end:
+                decision: T = end.value
+                return decision
+            try:
+                step = partial(deciding.send, await method(self, *given))
+            except PerdureError as problem:
+                step = partial(deciding.throw, problem)
+
     async def standing(self, request_id: str = "") -> Any:
         return await self._call("_perdure_standing", request_id)
 
@@ -130,13 +150,17 @@ class ChatTurns:
 
     # messages, and calls in them
 
+    async def messages(self, limit: int | None = None, before: str | None = None) -> list[Message]:
+        found: list[Message] = await self._call("get_messages", limit, before)
+        return found
+
     async def transcript(self) -> list[Message]:
         # It is read in pages, of which none is too large for an answer.
         pages: list[list[Message]] = []
         before, most = None, PAGE
         while True:
             try:
-                page = await self._call("get_messages", most, before)
+                page = await self.messages(most, before)
             except TooLarge:
                 if most == 1:
                     raise
@@ -154,7 +178,7 @@ class ChatTurns:
         return await self._found(lambda each: any(part.get("toolCallId") in call_ids for part in each["parts"]))
 
     async def _found(self, fits: Callable[[Message], bool]) -> Message | None:
-        newest: list[Message] = await self._call("get_messages", LOOK)
+        newest = await self.messages(LOOK)
         found = next(filter(fits, reversed(newest)), None)
         if found is None and len(newest) == LOOK:
             found = next(filter(fits, reversed(await self.transcript())), None)
@@ -169,7 +193,11 @@ class ChatTurns:
         return was_waited_for
 
     async def answer_in(self, message: Message, given: Iterable[CallAnswer]) -> list[CallAnswer]:
-        # Only calls that wait for such an answer are answered. Returns the answers that counted.
-        calls = {part["toolCallId"]: part for part in message["parts"] if is_tool_part(part) and not is_settled(part)}
-        fitting = [each for each in given if each.call_id in calls and each.fits(calls[each.call_id])]
-        return [each for each in fitting if await self.answer(each)]
+        # Returns the answers that counted.
+        return [each for each in fitting(message, given) if await self.answer(each)]
+
+
+def fitting(message: Message, given: Iterable[CallAnswer]) -> list[CallAnswer]:
+    # Only calls that wait for such an answer are answered.
+    calls = {part["toolCallId"]: part for part in message["parts"] if is_tool_part(part) and not is_settled(part)}
+    return [each for each in given if each.call_id in calls and each.fits(calls[each.call_id])]

@@ -10,7 +10,7 @@ asked about, and its pages are longer: never more than 2,500 pages a second in a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from typing import Final, NamedTuple, Self
 
@@ -18,11 +18,13 @@ from perdure.actors.chat.followers import TurnPages, is_newest
 from perdure.actors.chat.tool_run import RepeatableToolRun, ToolRun, run_ids
 from perdure.actors.chat.turn import TurnPage
 from perdure.actors.code.naming import type_name
+from perdure.actors.events.message_parts import CALL_ENDS
 from perdure.actors.events.reducer import SentFrame
 from perdure.actors.gateway.backend import Backend, Reached
 from perdure.actors.link.messages import Fields
 from perdure.actors.tasks import awaited
 from perdure.ledger import HARD, UnknownRun
+from perdure.policies import Event
 
 FUNCTIONS: Final = frozenset({type_name(ToolRun), type_name(RepeatableToolRun)})
 FRAMES_MAX: Final = 64
@@ -81,13 +83,14 @@ class TurnFollower:
         self.runs.turn_origin = page["origin"]
         return page
 
-    async def said_before(self, call_id: str) -> Framed | None:
-        # What a run says before all is told of the run of this call; None if all is, or that has not ended.
-        self._telling = self._telling or awaited(self.runs.told(call_id))
-        if (framed := await self._framed(self._telling)) is None:
-            self._telling = None
-            self.runs.raise_failures()
-        return framed
+    async def said_before(self, event: Event) -> AsyncGenerator[Framed, None]:
+        # If it is the result of a call whose run has ended: what runs say until all is told that this one has said.
+        if event["type"] not in CALL_ENDS:
+            return
+        self._telling = awaited(self.runs.told(str(event.get("toolCallId") or "")))
+        while (framed := await self._framed(self._telling)) is not None:
+            yield framed
+        self.runs.raise_failures()
 
     async def _framed(self, *others: asyncio.Task[object], within_s: float | None = None) -> Framed | None:
         self._frame = self._frame or awaited(self._frames.get())

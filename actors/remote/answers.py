@@ -1,4 +1,4 @@
-"""Answers of chat agents as a client elsewhere hears them, as plain data. Pure: the same for sync and async code.
+"""Answers of chat agents as a client elsewhere hears them, as plain data. Without IO: the same for sync and async code.
 
 A question is known by the id of its message. So it may be asked again after a lost line, and another process may follow its answer. The
 gateway tells an answer from its beginning on each connection; what was heard already is not told twice.

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from perdure.ledger import TooLarge
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import WHOLE, Outside
 from tests.gateway.ag_ui_rules import verify
 from tests.gateway.clerk import Clerk, script
+from tests.gateway.deciding import said
 from tests.gateway.door import Answer, Door, events
 from tests.gateway.world import visit
 
@@ -253,5 +255,19 @@ def test_what_cannot_be_read_is_refused_before_a_run_begins() -> None:
         bad = await door.post("/ag-ui/clerk", {"threadId": "t1"})
         assert (bad.status, bad.json()["error"]["field"]) == (400, "runId")
         assert (await door.post("/ag-ui/clerk", body=b"{")).status == 400
+
+    play(story)
+
+
+def test_a_conversation_that_is_too_large_for_one_answer_is_shown_and_goes_on() -> None:
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        handle: Any = laboratory._client.agent(Clerk, "t1")  # noqa: SLF001 - the story's own
+        for number in range(3):
+            await handle.add_messages([said(f"m{number}", "user", {"type": "text", "text": "x" * 1_500_000})])
+        with pytest.raises(TooLarge):
+            await handle.get_messages()
+        (snapshot,) = of_kind(await ask(door, body(run_id="r2")), "MESSAGES_SNAPSHOT")
+        assert [each["id"] for each in snapshot["messages"]] == ["m0", "m1", "m2"]
+        assert (await ask(door, body("words", "r3")))[-1]["outcome"] == {"type": "success"}
 
     play(story)

@@ -1,0 +1,68 @@
+"""What a request of an AI SDK client asks of the turns of its agent: pairs, without an agent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from perdure.actors.ai_sdk.turn_requests import REPLACED, AskedTurns, TurnRequest
+from perdure.actors.gateway.chat_turns import CallAnswer, ChatTurns
+from perdure.actors.gateway.refusals import NotNow
+from perdure.ledger import BadRequest, ConflictingRequest, PerdureError, request_of
+from perdure.policies import TurnPlan
+from tests.gateway.deciding import call, decided, said, turn
+
+ASKED, NAMELESS = said("u1", "user"), {"role": "user", "parts": []}
+U1 = request_of("u1")
+WAITS, ANSWERED = (said("a1", "assistant", call(each)) for each in ("input-available", "output-available"))
+RUNNING, OVER = (turn(each, U1) for each in ("running", "completed"))
+NEW, LOST = ({"accepted": is_new, "status": "error"} for is_new in (True, False))
+OTHER = ConflictingRequest("request_id", "other content")
+AGAIN = {"trigger": "regenerate-message"}
+CANCEL = (ChatTurns.cancel_under_way, REPLACED)
+ASK, PLAN = (ChatTurns.begin, TurnPlan("chat", [ASKED]), U1), TurnPlan("chat", [ASKED])
+INSTEAD = (ChatTurns.begin_first, [TurnPlan("chat", [ASKED], "u1"), PLAN], "new")
+OTHER_ANSWER = (ChatTurns.begin_first, [TurnPlan("regenerate", instead_of="a1"), *INSTEAD[1]], "new")
+DECISIONS: dict[str, tuple[dict[str, Any], list[Any], Any, list[Any], str]] = {
+    # what is asked, the turns, what comes of one that is begun; what is done, and the turn that is told
+    "a message": ({"messages": [ASKED]}, [], NEW, [ASK], U1),
+    "one without an id": (
+        {"messages": [NAMELESS]}, [], NEW, [(ChatTurns.begin_first, [TurnPlan("chat", [NAMELESS])], "new")], "new"
+    ),
+    "one whose turn failed": ({"messages": [ASKED]}, [], LOST, [ASK, INSTEAD], "new"),
+    "one that was edited under way": ({"messages": [ASKED]}, [RUNNING], OTHER, [ASK], U1),
+    "one that was edited afterwards": ({"messages": [ASKED]}, [OVER], OTHER, [ASK, INSTEAD], "new"),
+    "one in place of another": ({"messages": [ASKED], "messageId": "u1"}, [], NEW, [CANCEL, INSTEAD], "new"),
+    "another answer": ({"messages": [ASKED], **AGAIN}, [OVER], NEW, [CANCEL, OTHER_ANSWER], "new"),
+    "another one than is written": ({"messages": [ASKED], **AGAIN}, [RUNNING], NEW, [CANCEL, INSTEAD], "new"),
+    "a result": (
+        {"messages": [ANSWERED]}, [turn("parked")], None, [(ChatTurns.answer_in, WAITS, [CallAnswer("c1")])], "t"
+    ),
+}  # fmt: skip
+REFUSED: list[tuple[dict[str, Any], list[Any], Any, type[PerdureError]]] = [
+    ({"messages": [ASKED]}, [], OTHER, ConflictingRequest),
+    ({"messages": [], **AGAIN, "messageId": "a1"}, [RUNNING], NEW, BadRequest),
+    ({"messages": [ANSWERED]}, [], None, NotNow),
+    ({"messages": [said("a9", "assistant")]}, [OVER], None, NotNow),
+]
+
+
+def asked(body: dict[str, Any], turns: list[Any], begun: Any) -> tuple[Any, list[Any]]:
+    return decided(AskedTurns(7, lambda: "new").begin(TurnRequest.of(body)), turns, [ASKED, WAITS], begun)
+
+
+@pytest.mark.parametrize(("body", "turns", "begun", "deeds", "told"), DECISIONS.values(), ids=DECISIONS)
+def test_what_a_client_asks_is_decided_by_what_is_known(
+    body: dict[str, Any], turns: list[Any], begun: Any, deeds: list[Any], told: str
+) -> None:
+    following, done = asked(body, turns, begun)
+    assert (done, following.request_id) == (deeds, told)
+
+
+@pytest.mark.parametrize(("body", "turns", "begun", "problem"), REFUSED)
+def test_what_fits_no_turn_is_refused(
+    body: dict[str, Any], turns: list[Any], begun: Any, problem: type[PerdureError]
+) -> None:
+    with pytest.raises(problem):
+        asked(body, turns, begun)
