@@ -35,7 +35,7 @@ class Activation:
     `deaths` counts the same, but only time resets it. An agent with too many deaths must be alone (`placements`).
 
     `reported` is the highest sequence of its storage that it has reported, which its next life must find again; None if it has yet to be
-    looked up in the snapshot. `cause` says how its last life ended, if it was lost.
+    looked up in the snapshot. `cause` says how its last life ended, if it was lost, and `excused` whether that was on purpose.
     `called` says that a call or a letter woke it: then the child of a run is also an agent of its own standing.
     `calls` are those that wait for people (`CallsAsked`), or None.
     """
@@ -58,6 +58,7 @@ class Activation:
     cause: str = ""
     called: bool = False
     calls: dict[str, bytes] | None = None
+    excused: bool = False
     confirmed: bool = False
     begun_in: int = 0
 

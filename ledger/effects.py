@@ -51,8 +51,8 @@ class StartBatch(NamedTuple):
 
 
 class WakeAgent(NamedTuple):
-    """Tell a host to wake an agent. `cause` says how its last life was lost, if it was; `asks` whether the ledger knows of calls of it that
-    wait for people."""
+    """Tell a host to wake an agent. `cause` says how its last life was lost, if it was, and `excused` whether on purpose; `asks` whether
+    the ledger knows of calls of it that wait for people."""
 
     host_id: str
     agent_id: str
@@ -60,6 +60,7 @@ class WakeAgent(NamedTuple):
     reported: int = 0
     cause: str = ""
     asks: bool = False
+    excused: bool = False
 
 
 # What the mailbox has for the agent (`PendingMail.to_hand`), each as a `letter`.
@@ -248,9 +249,9 @@ def _for_agent(view: View, activation: Activation, at_ms: int) -> Iterator[Effec
     if run is not None and activation.agent_id not in view.mailbox:
         return  # its start is an effect of the run
     if not activation.confirmed and run is None:
-        reported, cause = activation.reported or 0, activation.cause
-        asks = activation.calls is not None
-        yield WakeAgent(activation.host_id, activation.agent_id, activation.incarnation, reported, cause, asks)
+        reported, cause, asks = activation.reported or 0, activation.cause, activation.calls is not None
+        agent = activation.host_id, activation.agent_id, activation.incarnation
+        yield WakeAgent(*agent, reported, cause, asks, activation.excused)
     box = view.mailbox.get(activation.agent_id)
     if box is not None and box.is_outstanding(at_ms):
         yield DeliverMail(activation.host_id, activation.agent_id, activation.incarnation)

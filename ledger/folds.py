@@ -355,7 +355,7 @@ def _agent_lost(view: View, fact: AgentLost, seq: int, at_ms: int) -> None:
         view.drop_agent(fact.agent_id)
         return
     activation.unclean, activation.wake_at_ms = True, fact.wake_at_ms
-    activation.cause = fact.cause
+    activation.cause, activation.excused = fact.cause, fact.excused
     view.stir(activation)
     if not fact.excused:
         activation.died(at_ms)

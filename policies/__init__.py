@@ -131,6 +131,7 @@ if TYPE_CHECKING:
         SettledFiber,
         after_error,
         after_hook,
+        excused,
         outlived,
         recovery_pause_after,
         take_up,

@@ -153,7 +153,8 @@ class Incident:
 
 class TurnInterruption(NamedTuple):
     """What is known of a cut-off turn. `progress` is its counter, and `settled` that of its finished steps and settled calls. Until
-    `waited_until_ms` another turn of the agent ran. `was_entered` says that it was at work again since it was cut off last."""
+    `waited_until_ms` another turn of the agent ran. `was_entered` says that it was at work again since it was cut off last, and
+    `was_stopped` that its process was ended on purpose."""
 
     request_id: str
     root_id: str
@@ -166,6 +167,7 @@ class TurnInterruption(NamedTuple):
     is_stall: bool = False
     settled: int = 0
     was_entered: bool = False
+    was_stopped: bool = False
 
 
 # The incident to store, and the decision. If `asks_predicate`, ask `should_keep_recovering`, and apply False by `declined`.
@@ -217,7 +219,8 @@ def _seen_again(known: Incident, cut: TurnInterruption, config: ChatRecovery, no
     was_answered = known.parked_at_ms is not None and not cut.is_awaiting_client
     # Deaths come in storms. One before the turn was at work again counts only once in a while.
     is_debounced = not (has_progressed or cut.is_stall or cut.was_entered) and now_ms - known.window_at_ms < DEBOUNCE_MS
-    counts = not (is_debounced or cut.is_awaiting_client)
+    is_excused = cut.is_awaiting_client or cut.was_stopped
+    counts = not (is_debounced or is_excused)
     parked_at_ms = now_ms if known.parked_at_ms is None else known.parked_at_ms
     return replace(
         known,
@@ -226,7 +229,7 @@ def _seen_again(known: Incident, cut: TurnInterruption, config: ChatRecovery, no
         status=IncidentStatus.ATTEMPTING,
         reason="",
         attempt=1 if has_progressed else known.attempt + int(counts),
-        losses=1 if has_progressed else known.losses + int(not cut.is_awaiting_client),
+        losses=1 if has_progressed else known.losses + int(not is_excused),
         max_attempts=config.max_attempts,
         last_attempt_at_ms=now_ms,
         last_progress_at_ms=now_ms

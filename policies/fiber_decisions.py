@@ -226,9 +226,18 @@ def recovery_pause_after(recoveries: int, limits: Limits, roll: float) -> int:
     return int(jittered_ms(backoff_ms(recoveries, limits.fiber_recovery_first_ms, limits.fiber_recovery_most_ms), roll))
 
 
-def _spent(found: Interruption, limits: Limits) -> str:
+def excused(found: Interruption, limits: Limits) -> int:
+    """How many idle attempts it has had, if the last one does not count. One that may be entered once has had it."""
+    return found.idle_attempts - (found.idle_attempts > 0 and _most(found, limits) > 1)
+
+
+def _most(found: Interruption, limits: Limits) -> int:
     attempts_max = found.retry.attempts_max if found.retry is not None else None
-    attempts_max = limits.attempts_max if attempts_max is None else attempts_max
+    return limits.attempts_max if attempts_max is None else attempts_max
+
+
+def _spent(found: Interruption, limits: Limits) -> str:
+    attempts_max = _most(found, limits)
     if found.idle_attempts >= attempts_max:
         return f"and had {attempts_max} attempt{'s' * (attempts_max != 1)} without a finished step in between"
     if found.attempt >= limits.recovery_work_max:

@@ -33,6 +33,10 @@ class Mutant(NamedTuple):
 
 # fmt: off
 MUTANTS = (
+    Mutant("policies.chat_recovery:_seen_again", "no part", "was_stopped",
+           "test_a_process_that_was_ended_on_purpose_counts_as_no_failure_of_the_turn"),
+    Mutant("actors.jobs.fibers:FiberRecoveries.recover", "never", "was_stopped",
+           "test_nor_does_it_cost_a_fiber_one_unless_that_may_be_entered_once"),
     Mutant("actors.code.schema:Shape.with_digest", "always", "as_given",
            "test_a_request_is_the_same_when_its_class_was_given_fields_with_defaults[itself-dataclass]"),
     Mutant("scenarios.testing.laboratory:Laboratory.verify", "removed call", "never_done",

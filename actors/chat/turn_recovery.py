@@ -300,7 +300,7 @@ class TurnRecovery:
         cut = TurnInterruption(
             request_id, request_id, turn.user_message_id or None, kind, turn.work, is_parked,
             is_out_of_memory=cause == OUT_OF_MEMORY, waited_until_ms=self._state.freed_at_ms, is_stall=cause == STALL,
-            settled=live.stream.settled, was_entered=turn.was_entered,
+            settled=live.stream.settled, was_entered=turn.was_entered, was_stopped=self._state.tenant.was_stopped and cause == PROCESS_LOST,
         )  # fmt: skip
         seen = evaluate(known, cut, config, self._state.tenant.now_ms())
         turn.incident = seen.incident.as_row()

@@ -309,7 +309,7 @@ class Host:
     def _wake(self, said: Wake) -> None:
         tenant = self._open(said.agent_id, said.incarnation, said.reported)
         if tenant is not None:
-            tenant.lost_by, tenant.has_asked = said.cause, said.asks
+            tenant.lost_by, tenant.has_asked, tenant.was_stopped = said.cause, said.asks, said.excused
             tenant.spawn(tenant.wake())
 
     def _code(self, said: CodeFiles) -> None:

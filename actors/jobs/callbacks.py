@@ -109,7 +109,7 @@ class Callbacks:
             return True
         most = self._life.limits.callback_losses_max
         if row.losses < most:
-            self._rows.keep(transaction, replace(row, losses=row.losses + 1))
+            self._rows.keep(transaction, replace(row, losses=row.losses + (not self._life.was_stopped)))
             return False
         now_ms = self._life.now_ms()
         error = f"the agent died {most} times while {row.callback} was called or about to be; it may be what kills it"

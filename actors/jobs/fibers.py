@@ -49,6 +49,7 @@ from perdure.policies import (
     Settle,
     after_error,
     after_hook,
+    excused,
     recovery_pause_after,
     take_up,
 )
@@ -198,6 +199,8 @@ class FiberRecoveries:
         if fiber is None or fiber.state not in (FiberState.RUNNING, FiberState.RECOVERING):
             return
         if not fiber.is_recovering:
+            if self._life.was_stopped:
+                fiber = await self._together(lambda transaction: self._excuse(transaction, fiber_id))
             told = {"reason": "interrupted", "elapsed_ms": self._life.now_ms() - fiber.created_at_ms}
             self._store.emit("fiber:run:interrupted", fiber, told)
             self._store.emit("fiber:recovery:detected", fiber, told)
@@ -215,6 +218,12 @@ class FiberRecoveries:
             self._store.move(transaction, moved, verdict)
             if isinstance(verdict, Drop):
                 transaction.then(partial(self._lost, seen, verdict.why))
+
+    def _excuse(self, transaction: Transaction, fiber_id: str) -> Fiber:
+        fiber = self._store.find(fiber_id)
+        assert fiber is not None, "nobody else takes up what an earlier life left"
+        idle_attempts = excused(fiber.interruption(has_hook=False), self._life.limits)
+        return self._store.put(transaction, fiber.but(idle_attempts=idle_attempts))
 
     def _lost(self, fiber: Fiber, why: str) -> None:
         self._store.emit("fiber:recovery:skipped", fiber, {"error": why})

@@ -89,6 +89,7 @@ class Life:
         has_place: whether its host counts it among its tenants; an older life that is only being ended is not.
         idle_since_s: when it was last seen at work, by the clock of the loop.
         lost_by: how the agent's last life was lost, if it was.
+        was_stopped: whether its host was ended on purpose, so that nothing of it counts as a failure.
         has_asked: whether the ledger may know of calls of an earlier life that wait for people.
     """
 
@@ -108,7 +109,7 @@ class Life:
         self.is_up = self.is_leaving = False
         self.has_place = True
         self.idle_since_s = 0.0
-        self.lost_by, self.has_asked = "", False
+        self.lost_by, self.has_asked, self.was_stopped = "", False, False
         self._storage: Storage | None = None
         self._reported = reported  # what the storage must have
         self._watch: Callable[[State], None] | None = None  # is given the state whenever the storage is opened

@@ -218,14 +218,15 @@ class Starts(NamedTuple):
 
 
 class Wake(NamedTuple):
-    """Bring an agent up. `cause` says how its last life was lost, if it was; `asks` whether the ledger knows of calls of it that wait for
-    people."""
+    """Bring an agent up. `cause` says how its last life was lost, if it was, and `excused` whether on purpose; `asks` whether the ledger
+    knows of calls of it that wait for people."""
 
     agent_id: str
     incarnation: int
     reported: int = 0
     cause: str = ""
     asks: bool = False
+    excused: bool = False
 
 
 class Deliver(NamedTuple):

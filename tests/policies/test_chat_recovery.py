@@ -47,6 +47,14 @@ def story(*looks: tuple[float, TurnInterruption], config: ChatRecovery = CONFIG)
     return last
 
 
+def test_a_process_that_was_ended_on_purpose_counts_as_no_failure_of_the_turn() -> None:
+    stops = [(number * MINUTE / 2, cut(was_entered=True, was_stopped=True)) for number in range(9)]
+    stopped = story(*stops, config=CONFIG).incident
+    assert (stopped.attempt, stopped.losses) == (1, 1)
+    died = story(*((at_ms, cut(was_entered=True)) for at_ms, _ in stops[:3])).incident
+    assert (died.attempt, died.losses) == (3, 3)
+
+
 # --- which kind --------------------------------------------------------------------------------------------------
 
 KINDS = {

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from perdure.actors import KillPoint
+from perdure.actors import Agent, KillPoint, Occurrence, exposed
 from perdure.actors.runtime.stopping import let_idle_agents_leave
 from perdure.ledger import StorageLost
 from tests.actors.cast import Boss, Sleeper, Worker
-from tests.kit import Moment, Stage, address, play
+from tests.actors.fiber_cast import Jobs
+from tests.kit import ROOMY, Moment, Stage, address, play
 
 WORK = {"steps": 3, "pause_ms": 400}
 EXPECTED = {"steps": [0, 1, 2]}
@@ -215,6 +217,48 @@ def test_a_system_that_is_stopped_on_purpose_costs_what_is_at_work_no_attempt() 
         )
 
     play(story)
+
+
+def test_nor_does_it_cost_a_fiber_one_unless_that_may_be_entered_once() -> None:
+    async def story(stage: Stage) -> None:
+        for name, retry in (("f", True), ("once", {"attempts_max": 1})):
+            await stage.call(Jobs, "start", "forever", None, {"fiber_id": name, "retry": retry}, name="a")
+        for attempt in range(2, 9):
+            await asyncio.sleep(5)
+            await stop_and_begin_again(stage)
+            await asyncio.sleep(5)
+            told = await stage.call(Jobs, "inspect", "f", name="a")
+            assert (told["status"], told["attempt"]) == ("running", attempt)
+        told = await stage.call(Jobs, "inspect", "once", name="a")
+        assert (told["status"], told["attempt"]) == ("interrupted", 1)
+
+    play(story)
+
+
+class Slow(Agent):
+    @exposed
+    def begin(self) -> None:
+        self.queue("work")
+
+    async def work(self, _payload: None, _occurrence: Occurrence) -> None:
+        await asyncio.sleep(20)
+        self.state["is_done"] = True
+
+    @exposed
+    def is_done(self) -> bool:
+        return "is_done" in self.state
+
+
+def test_nor_does_it_count_against_a_callback() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.call(Slow, "begin", name="a")
+        for _ in range(6):
+            await asyncio.sleep(5)
+            await stop_and_begin_again(stage)
+        await asyncio.sleep(60)
+        assert await stage.call(Slow, "is_done", name="a")
+
+    play(story, limits=replace(ROOMY, callback_losses_max=3))
 
 
 def test_hosts_that_die_after_a_stopped_system_began_anew_count_again() -> None:
