@@ -33,6 +33,8 @@ class Mutant(NamedTuple):
 
 # fmt: off
 MUTANTS = (
+    Mutant("actors.jobs.callbacks:Callbacks._fail", "never", "is_gone is_recurring",
+           "test_a_callback_that_was_taken_away_parks_its_schedule"),
     Mutant("scenarios.testing.laboratory:Laboratory.verify", "removed call", "never_done",
            "test_a_callback_that_fails_for_good_is_told_when_all_is_checked_unless_that_is_meant"),
     Mutant("ledger.run:_lost", "never", "excused",

@@ -29,6 +29,7 @@ from perdure.policies import CallbackEvent, CallbackStatus, Firing, firing, next
 
 HISTORIES_OVER = 100  # slack, so that not every deletion brings another transaction
 PART = "schedules"
+TIMES = ("kind", "cron", "time_zone", "interval_ms")
 CONTENT = ("callback", "payload", "retry", "catch_up", "overlap", "jitter_ms")
 
 
@@ -116,6 +117,9 @@ class Schedules:
 
     # what a row does
 
+    def remedy(self, row: CallbackRow) -> str:
+        return f"cancel it (`schedules.cancel({row.id!r})` of {self._life.agent_id})"
+
     def firing(self, row: CallbackRow, now_ms: int) -> Firing:
         if not row.is_recurring:
             return Firing(row.tick_ms, 0)
@@ -165,7 +169,7 @@ class Schedules:
 
         def found(transaction: Transaction, known: CallbackRow) -> CallbackRow:
             if asked.is_named:
-                known.refuse_conflict(asked, ("kind", "cron", "time_zone", "interval_ms", *CONTENT), "cancel")
+                known.refuse_conflict(asked, (*TIMES, *CONTENT), f"{self.remedy(known)} first")
                 return known
             changed = replace(known, **{name: getattr(asked, name) for name in CONTENT})
             return known if changed == known else self.rows.keep(transaction, changed)
