@@ -33,6 +33,18 @@ class Mutant(NamedTuple):
 
 # fmt: off
 MUTANTS = (
+    Mutant("actors.jobs.schedules:Schedules._found_in_start", "never", "TIMES",
+           "test_a_key_in_on_start_stands_for_what_is_declared_now"),
+    Mutant("actors.jobs.schedules:Schedules._found_in_start", "always", "renewed",
+           "test_a_callback_that_was_renamed_under_its_key_is_called_though_the_schedule_was_parked"),
+    Mutant("actors.jobs.schedules:Schedules.let_go_of_undeclared", "never", "is_named is_gone",
+           "test_what_on_start_does_not_declare_any_more_goes_on_and_is_told_once"),
+    Mutant("actors.jobs.schedules:Schedules.let_go_of_undeclared", "never", "undeclared",
+           "test_a_time_that_is_edited_in_on_start_takes_the_place_of_the_old_one"),
+    Mutant("actors.jobs.schedules:Schedules.add", "no part", "is_start",
+           "test_what_others_made_is_left_alone_whatever_on_start_declares"),
+    Mutant("actors.jobs.schedules:Schedules.add", "removed call", "refuse_conflict",
+           "test_one_key_for_two_schedules_of_on_start_is_refused"),
     Mutant("actors.jobs.callbacks:Callbacks._fail", "never", "is_gone is_recurring",
            "test_a_callback_that_was_taken_away_parks_its_schedule"),
     Mutant("scenarios.testing.laboratory:Laboratory.verify", "removed call", "never_done",

@@ -47,6 +47,14 @@ class RowKind(StrEnum):
 SCHEDULE_TYPES = tuple(kind for kind in RowKind if kind is not RowKind.QUEUED)
 
 
+# Who made a schedule. Of a row of earlier code that is not known, and one that `on_start` let go of is such a row again. The values are
+# stored.
+class MadeBy(StrEnum):
+    UNKNOWN = ""
+    ON_START = "on_start"
+    ELSEWHERE = "elsewhere"
+
+
 class RowChanges(TypedDict, total=False):
     due_at_ms: int
     losses: int
@@ -93,6 +101,7 @@ class CallbackRow(StoredRow):
     error: str = ""
     history: list[list[object]] = field(default_factory=list)
     trace: str = ""
+    made_by: MadeBy = MadeBy.UNKNOWN
 
     @property
     def ready_at_ms(self) -> int | None:
@@ -130,6 +139,10 @@ class CallbackRow(StoredRow):
             values = "" if name == "payload" else f" ({self._in_words(name)}, not {asked._in_words(name)})"
             named = f"the key {self.key!r}" if self.key else f"the id {self.id!r}"
             raise ConflictingRequest(field, f"{named} exists with another {field}{values}; {remedy}")
+
+    @property
+    def words(self) -> str:
+        return f"{self.id!r} ({self._in_words('kind')}: {self.callback})"
 
     def other_fields(self, asked: CallbackRow, fields: Sequence[str]) -> list[str]:
         return [name for name in fields if getattr(self, name) != getattr(asked, name)]
