@@ -204,6 +204,20 @@ class Declared(Planner):
             raise RuntimeError("changed my mind")
 
 
+class Plain(Planner):
+    """Plans in a sync `on_start`, which runs on a thread, and has a sub-agent plan while it is in its own."""
+
+    interval_s = 200.0  # in this process; a test sets it
+
+    def on_start(self) -> None:  # type: ignore[override]
+        self.schedule_every(type(self).interval_s, self.note)
+        self.sub_agent(Patient, "below").do("schedule_every", [type(self).interval_s, "note"], {})
+
+    @exposed(repeatable=True)
+    async def do_below(self) -> Any:
+        return await self.sub_agent(Patient, "below").do("schedules.list", [], {})
+
+
 class Sluggish(Planner):
     """Takes its time to come up."""
 

@@ -10,7 +10,7 @@ import pytest
 
 from perdure.actors.events.observability import subscribe
 from perdure.ledger import ConflictingRequest
-from tests.actors.planners import Declared, do, notes
+from tests.actors.planners import Declared, Plain, do, notes
 from tests.kit import Stage, address, play
 
 HOME = address(Declared, "p")
@@ -59,6 +59,20 @@ def test_a_time_that_is_edited_in_on_start_takes_the_place_of_the_old_one(caplog
         assert "('0 8 * * *': note) is not declared in on_start any more, and is cancelled" in caplog.text
         assert "('0 9 * * *': note)" in caplog.text
         leave()
+
+    play(story)
+
+
+def test_a_sync_on_start_declares_too_and_what_it_has_a_sub_agent_plan_is_no_declaration(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(stage: Stage) -> None:
+        assert times(await do(stage, "schedules.list", kind=Plain)) == [200_000]
+        monkeypatch.setattr(Plain, "interval_s", 300.0)
+        stage.kill_host_of(address(Plain, "p"))
+        await asyncio.sleep(3)
+        assert times(await do(stage, "schedules.list", kind=Plain)) == [300_000]
+        assert times(await stage.call(Plain, "do_below", name="p")) == [200_000, 300_000]
 
     play(story)
 
