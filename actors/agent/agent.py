@@ -571,9 +571,10 @@ class Agent(Hosted):
         It is never called early. A time in the past is due at once. `policies.schedule` explains cron schedules when clocks change,
         missed ticks (`catch_up`) and ticks while the callback runs (`overlap`).
 
-        With a `key` the same request finds the existing schedule, at whatever time; other content is a `ConflictingRequest`. The key is
-        free again when the schedule is done. A cron schedule needs no key: the same text, zone, callback and payload are the same
-        schedule, which takes the other arguments of the latest request. So it can be requested in `on_start`.
+        With a `key` the same request finds the existing schedule, at whatever time; other content replaces it in `on_start`, and is a
+        `ConflictingRequest` elsewhere. The key is free again when the schedule is done. A cron schedule needs no key: the same text, zone,
+        callback and payload are the same schedule, which takes the other arguments of the latest request. If `on_start` declares it with
+        another time than before, the earlier one is cancelled; one that it does not declare any more goes on, with a warning.
 
         Args:
             payload: plain data.

@@ -173,9 +173,15 @@ class Tenant(Life):
         # Everything of a life waits for `on_start`. So one that waits for another agent that waits for this one (a child that calls its
         # parent back) would hold up all of them for ever. Sync code cannot be cancelled; its storage and the runtime are closed to it, and
         # as long as its thread goes on its host counts as worn.
-        ACTIVITY.set(Activity(f"{self.agent_id}/{self.incarnation}"))
+        activity = Activity(f"{self.agent_id}/{self.incarnation}", is_start=True)
+        ACTIVITY.set(activity)
         timeout_ms = self.limits.on_start_timeout_ms
-        await in_time(self.call(self.agent.on_start), timeout_ms, StartTimedOut(self.agent_id, timeout_ms))
+        try:
+            await in_time(self.call(self.agent.on_start), timeout_ms, StartTimedOut(self.agent_id, timeout_ms))
+        finally:
+            activity.is_start = False  # a task of its own that goes on declares nothing any more
+        if self.has_storage and self.storage.records().keys(SCHEDULE):
+            await self.written(self.schedules.let_go_of_undeclared, Rank.CALL)
 
     def _read_storage(self) -> None:
         self.storage.records()  # the property opens it, beside the loop

@@ -47,6 +47,14 @@ class RowKind(StrEnum):
 SCHEDULE_TYPES = tuple(kind for kind in RowKind if kind is not RowKind.QUEUED)
 
 
+# Who made a schedule. Of a row of earlier code that is not known, and one that `on_start` let go of is such a row again. The values are
+# stored.
+class MadeBy(StrEnum):
+    UNKNOWN = ""
+    ON_START = "on_start"
+    ELSEWHERE = "elsewhere"
+
+
 class RowChanges(TypedDict, total=False):
     due_at_ms: int
     losses: int
@@ -93,6 +101,7 @@ class CallbackRow(StoredRow):
     error: str = ""
     history: list[list[object]] = field(default_factory=list)
     trace: str = ""
+    made_by: MadeBy = MadeBy.UNKNOWN
 
     @property
     def ready_at_ms(self) -> int | None:
@@ -124,10 +133,28 @@ class CallbackRow(StoredRow):
         return replace(row, attempt=0, began_at_ms=0, missed=0, losses=0, error="")
 
     def refuse_conflict(self, asked: CallbackRow, fields: Sequence[str], remedy: str) -> None:
-        for name in fields:
-            if getattr(self, name) != getattr(asked, name):
-                field = {"kind": "when", "cron": "when", "interval_ms": "interval_s"}.get(name, name)
-                raise ConflictingRequest(field, f"{self.key or self.id} exists with another one; {remedy} it first")
+        for name in self.other_fields(asked, fields):
+            field = {"kind": "when", "cron": "when", "interval_ms": "interval_s"}.get(name, name)
+            # a payload may be private, so it is not shown
+            values = "" if name == "payload" else f" ({self._in_words(name)}, not {asked._in_words(name)})"
+            named = f"the key {self.key!r}" if self.key else f"the id {self.id!r}"
+            raise ConflictingRequest(field, f"{named} exists with another {field}{values}; {remedy}")
+
+    @property
+    def words(self) -> str:
+        return f"{self.id!r} ({self._in_words('kind')}: {self.callback})"
+
+    def other_fields(self, asked: CallbackRow, fields: Sequence[str]) -> list[str]:
+        return [name for name in fields if getattr(self, name) != getattr(asked, name)]
+
+    def _in_words(self, field: str) -> str:
+        match field:
+            case "kind" | "cron" | "interval_ms":
+                every = f"every {self.interval_ms / 1000:g} s" if self.interval_ms else f"{self.kind}, at a single time"
+                return repr(self.cron) if self.cron else every
+            case "retry":
+                return str(dict(zip(("attempts_max", "first_ms", "most_ms"), self.retry, strict=False)))
+        return str(getattr(self, field))
 
 
 class Rows(RememberedDocuments[CallbackRow]):

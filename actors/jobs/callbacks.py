@@ -58,6 +58,9 @@ class RowsOwner(Protocol):
     def rows(self) -> Rows:
         """The rows."""
 
+    def remedy(self, row: CallbackRow) -> str:
+        """How an author takes it away, in words."""
+
     def firing(self, row: CallbackRow, now_ms: int) -> Firing:
         """The occurrence that is called now."""
 
@@ -91,7 +94,7 @@ class Callbacks:
         if self._row is None:  # before anything was read
             raise problem
         error = failure(self._life, problem, "callback")
-        if self._rows.write(lambda transaction: self._fail(transaction, error, isinstance(problem, _NoCallback))):
+        if self._rows.write(lambda transaction: self._fail(transaction, error)):
             self._life.trouble(f"the callback of {self._id!r}, which is parked", problem)
         if isinstance(problem, StorageError) and self._life.is_broken:
             raise problem
@@ -146,7 +149,8 @@ class Callbacks:
         tick_ms, missed = self._firing
         method: Any = getattr(self._life.agent, row.callback, None)
         if tick_ms is not None and not callable(method):
-            raise _NoCallback("callback", f"{type(self._life.agent).__name__} has no method {row.callback!r} any more")
+            words = f"{type(self._life.agent).__name__} has no method {row.callback!r} any more"
+            raise BadRequest("callback", f"{words}; give it back and retry {row.id!r}, or {self._book.remedy(row)}")
         self._moved = self._book.moved(row, self._firing, self._began_at_ms, now_ms)
         if self._moved is None:
             self._rows.drop(transaction, row.id)
@@ -187,11 +191,12 @@ class Callbacks:
 
     # after a failure
 
-    def _fail(self, transaction: Transaction, error: str, is_gone: bool) -> bool:
+    def _fail(self, transaction: Transaction, error: str) -> bool:
         """Record a failure. Returns whether the row is parked now."""
         tried, now_ms = self._row, self._life.now_ms()
         if tried is None or self._rows.read(transaction, self._id) != tried:
             return False  # cancelled or changed meanwhile
+        is_gone = not callable(getattr(self._life.agent, tried.callback, None))
         retries = retries_of(self._life, tried)
         attempts_max, first_ms, most_ms = retries.attempts_max or 1, retries.first_ms or 1, retries.most_ms or 1
         failed = replace(
@@ -215,10 +220,6 @@ class Callbacks:
         told = {"error": error, "attempts": failed.attempt}
         self._rows.emit_after(transaction, "error" if is_last else "retry", tried, told)
         return came_to is PastOutcome.PARKED
-
-
-class _NoCallback(BadRequest):
-    """The class no longer has the method."""
 
 
 def rounds(

@@ -106,6 +106,9 @@ class CallbackQueue:
 
     # what an item does
 
+    def remedy(self, row: CallbackRow) -> str:
+        return f"drop it (`queued.drop({row.id!r})` of {self._life.agent_id})"
+
     def firing(self, row: CallbackRow, now_ms: int) -> Firing:
         return Firing(row.tick_ms, 0)
 
@@ -123,7 +126,7 @@ class CallbackQueue:
 
     def add(self, asked: CallbackRow) -> CallbackRow:
         def found(_: Transaction, known: CallbackRow) -> CallbackRow:
-            known.refuse_conflict(asked, ("callback", "payload", "retry"), "drop")
+            known.refuse_conflict(asked, ("callback", "payload", "retry"), f"{self.remedy(known)} first")
             return known
 
         return self.rows.add(asked, self._life.limits.queued_max, found)

@@ -17,9 +17,10 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 from perdure.actors.code.author_call import tried
-from perdure.actors.jobs.callback_rows import CallbackRow, Rows
+from perdure.actors.jobs.callback_rows import CallbackRow, MadeBy, Rows
 from perdure.actors.jobs.callbacks import Callbacks, called_together, rounds
 from perdure.actors.jobs.schedule_requests import at_tick, pattern_of
+from perdure.actors.life.activity import ACTIVITY
 from perdure.actors.life.alarm_clock import AlarmClock, StorageRetry
 from perdure.actors.life.documents import Documents
 from perdure.actors.life.life import Life, Ready
@@ -29,6 +30,8 @@ from perdure.policies import CallbackEvent, CallbackStatus, Firing, firing, next
 
 HISTORIES_OVER = 100  # slack, so that not every deletion brings another transaction
 PART = "schedules"
+UNDECLARED = "is not declared in on_start any more"
+TIMES = ("kind", "cron", "time_zone", "interval_ms")
 CONTENT = ("callback", "payload", "retry", "catch_up", "overlap", "jitter_ms")
 
 
@@ -42,6 +45,7 @@ class Schedules:
         self.storage_retry = StorageRetry(life, alarms, PART, self.woken)
         self._reminders: list[tuple[int, int, str]] = []
         self._running: set[str] = set()
+        self._declared: dict[str, CallbackRow] = {}  # by `on_start` of this life, as it asked for them
         self._turn = asyncio.Lock()
         self._suspects = asyncio.Lock()  # one at a time, so that none is blamed for what another did
 
@@ -116,6 +120,9 @@ class Schedules:
 
     # what a row does
 
+    def remedy(self, row: CallbackRow) -> str:
+        return f"cancel it (`schedules.cancel({row.id!r})` of {self._life.agent_id})"
+
     def firing(self, row: CallbackRow, now_ms: int) -> Firing:
         if not row.is_recurring:
             return Firing(row.tick_ms, 0)
@@ -162,27 +169,89 @@ class Schedules:
 
         A recurring schedule without a key or id is found by what it does. It takes over the other arguments of the latest request.
         """
+        activity = ACTIVITY.get()
+        in_start = activity is not None and activity.is_start
+        made = replace(asked, made_by=MadeBy.ON_START if in_start else MadeBy.ELSEWHERE)
 
         def found(transaction: Transaction, known: CallbackRow) -> CallbackRow:
-            if asked.is_named:
-                known.refuse_conflict(asked, ("kind", "cron", "time_zone", "interval_ms", *CONTENT), "cancel")
-                return known
-            changed = replace(known, **{name: getattr(asked, name) for name in CONTENT})
+            changed = self._found_in_start(known, made) if in_start else self._found(known, made)
+            if asked.is_named and known.other_fields(changed, (*TIMES, *CONTENT)):
+                self.rows.emit_after(transaction, "replace", changed)
+                self._warn(transaction, known, f"is replaced by what on_start declares now: {changed.words}")
             return known if changed == known else self.rows.keep(transaction, changed)
 
-        return self.rows.add(asked, self._life.limits.schedules_max, found)
+        if in_start and asked.is_named and (before := self._declared.get(asked.id)) is not None:
+            remedy = f"on_start of {self._life.agent_id} declares both, so give each a key of its own"
+            before.refuse_conflict(asked, (*TIMES, *CONTENT), remedy)
+        row = self.rows.add(made, self._life.limits.schedules_max, found)
+        if in_start:
+            self._declared[row.id] = asked
+        return row
+
+    def _found(self, known: CallbackRow, asked: CallbackRow) -> CallbackRow:
+        if asked.is_named:
+            remedy = f"{self.remedy(known)} first, or ask for it in on_start: what that declares replaces it"
+            known.refuse_conflict(asked, (*TIMES, *CONTENT), remedy)
+            return known
+        return replace(known, **{name: getattr(asked, name) for name in CONTENT})
+
+    def _found_in_start(self, known: CallbackRow, asked: CallbackRow) -> CallbackRow:
+        """What `on_start` declares is the present wish. Only another rhythm makes the time anew, so no tick that was missed is lost, and a
+        pause stays."""
+        made_by = known.made_by or asked.made_by  # as long as it is not known
+        if known.other_fields(asked, TIMES):
+            status = known.status if known.status is CallbackStatus.PAUSED else asked.status
+            number = self.rows.number()  # so it is no occurrence of the one before
+            return replace(asked, number=number, status=status, history=known.history, made_by=made_by)
+        content = {name: getattr(asked, name) for name in CONTENT}
+        renewed = known.after(CallbackEvent.RETRIED) if known.other_fields(asked, CONTENT) else None
+        if renewed is None or not asked.is_named:
+            return replace(known, **content, made_by=made_by)
+        renewed = renewed.afresh(renewed.tick_ms, min(renewed.due_at_ms, self._life.now_ms()))
+        return replace(renewed, **content, made_by=made_by)
+
+    def let_go_of_undeclared(self) -> None:
+        """When `on_start` has returned: end what it declared earlier and has replaced, and warn of what it does not declare any more.
+
+        That it does not declare a schedule does not say that it is not wanted, as code may declare one in its first life only. What it
+        has replaced is clear: a recurring one without a name, if its callback and payload are declared with another time, or if its
+        callback is gone.
+        """
+        rows, declared, self._declared = self.rows.in_order(), self._declared, {}
+        recurring = [row for row in rows if row.is_recurring]
+        undeclared = [row for row in recurring if row.made_by is MadeBy.ON_START and row.id not in declared]
+        successors = {(row.callback, row.payload): row for row in recurring if row.id in declared}
+
+        def let_go(transaction: Transaction) -> None:
+            for row in [found for each in undeclared if (found := self.rows.read(transaction, each.id)) is not None]:
+                successor = successors.get((row.callback, row.payload))
+                is_gone = not callable(getattr(self._life.agent, row.callback, None))
+                if row.is_named or (successor is None and not is_gone):
+                    self.rows.keep(transaction, replace(row, made_by=MadeBy.UNKNOWN))  # so it is told once
+                    self._warn(transaction, row, f"{UNDECLARED}, and goes on; if it is not wanted, {self.remedy(row)}")
+                else:
+                    self._drop(transaction, row.id)
+                    why = "its callback is gone" if successor is None else f"what it declares now is {successor.words}"
+                    self._warn(transaction, row, f"{UNDECLARED}, and is cancelled: {why}")
+
+        if undeclared:
+            self.rows.write(let_go)
+
+    def _warn(self, transaction: Transaction, row: CallbackRow, words: str) -> None:
+        said = f"schedule {row.words} {words}"
+        transaction.then(lambda: self._life.services.report_schedule(self._life.agent_id, said))
 
     def cancel(self, row_id: str) -> bool:
         # If its callback is running, that has no effect.
-        def drop(transaction: Transaction) -> bool:
-            row = self.rows.read(transaction, row_id)
-            if row is not None:
-                self.rows.drop(transaction, row_id)
-                self._leave_behind(transaction, row.id, row.history)
-                self.rows.emit_after(transaction, "cancel", row)
-            return row is not None
+        return self.rows.write(lambda transaction: self._drop(transaction, row_id))
 
-        return self.rows.write(drop)
+    def _drop(self, transaction: Transaction, row_id: str) -> bool:
+        row = self.rows.read(transaction, row_id)
+        if row is not None:
+            self.rows.drop(transaction, row_id)
+            self._leave_behind(transaction, row.id, row.history)
+            self.rows.emit_after(transaction, "cancel", row)
+        return row is not None
 
     def pause(self, row_id: str) -> bool:
         # A parked one is not paused.

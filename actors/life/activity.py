@@ -21,8 +21,8 @@ from perdure.ledger import derived_run_id
 class Activity(PieceOfWork):
     """One piece of an agent's work. `run` is set inside a run: what is reported is reported of it. With `is_repeated`, the
     runtime may break it off, and enters it again then. `began_by` names the person who has it done, where that is known, for the runs that
-    it requests. `within` is the origin of the work that this is a part of, and `fiber` whose body it is. Without any activity, code does
-    (`on_start`)."""
+    it requests. `within` is the origin of the work that this is a part of, and `fiber` whose body it is. `is_start`: it is
+    `on_start`, which has not returned."""
 
     run_id: str = ""
     run: RunContext | None = None
@@ -30,6 +30,7 @@ class Activity(PieceOfWork):
     began_by: str = ""
     within: str = ""
     fiber: RemembersWaits[Waits] | None = None
+    is_start: bool = False
 
     @property
     def own_run(self) -> RunContext | None:

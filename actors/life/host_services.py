@@ -306,6 +306,9 @@ class HostServices:
             marks = "`@exposed(concurrent=True)`", "`@tool(concurrent=True)`"
             authors_log.getChild("call").warning(words, agent_id, waited_s, *marks, extra={"agent_id": agent_id})
 
+    def report_schedule(self, agent_id: str, said: str) -> None:
+        authors_log.getChild("schedule").warning("agent %s: %s", agent_id, text_of(said), extra={"agent_id": agent_id})
+
     def report_finding(self, agent_id: str, finding: str) -> None:
         log.warning("storage of %s: %s", agent_id, finding)
 

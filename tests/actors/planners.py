@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict, is_dataclass
+from contextlib import suppress
+from dataclasses import asdict, is_dataclass, replace
 from datetime import datetime
+from functools import partial
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple
 
 from perdure.actors import Agent, Detached, Occurrence, RunInfo, RunResult, exposed
 from perdure.actors.code.author_call import tried
+from perdure.actors.jobs.callback_rows import MadeBy
 from tests.actors.cast import Doubler
 from tests.kit import Stage
 
@@ -166,6 +169,53 @@ class Eager(Planner):
         await super().on_start()
         self.schedule("*/5 * * * *", "note", "cron")
         self.schedule_every(60, self.note, "interval")
+
+
+class Declared(Planner):
+    """Plans in `on_start` what a test says, which may be something else in the next life; also through a sub-agent, and later."""
+
+    wish: ClassVar[list[tuple[str, list[Any], dict[str, Any]]]] = []
+    trouble: ClassVar[list[str]] = []
+
+    async def on_start(self) -> None:
+        await super().on_start()
+        for method, args, kwargs in self.wish:
+            getattr(self, method)(*args, **kwargs)
+        if self.trouble:
+            raise RuntimeError(self.trouble[0])
+
+    def later(self) -> None:
+        async def plan() -> None:
+            await asyncio.sleep(1)
+            self.schedule_every(7, self.note)
+
+        asyncio.get_running_loop().create_task(tried(plan()))
+
+    def as_before(self) -> None:
+        """Make the rows such as code wrote that did not say who had made them."""
+        rows = self._perdure.schedules.rows
+        with self.transaction():
+            for row in rows.in_order():
+                rows.write(partial(rows.keep, row=replace(row, made_by=MadeBy.UNKNOWN)))
+
+    def regretted(self) -> None:
+        with suppress(RuntimeError), self.transaction():
+            self.schedule_every(5, self.note)
+            raise RuntimeError("changed my mind")
+
+
+class Plain(Planner):
+    """Plans in a sync `on_start`, which runs on a thread, and has a sub-agent plan while it is in its own."""
+
+    interval_s = 200.0  # in this process; a test sets it
+
+    def on_start(self) -> None:  # type: ignore[override]
+        self.schedule_every(type(self).interval_s, self.note)
+        self.sub_agent(Patient, "below").do("schedule_every", [type(self).interval_s, "note"], {})
+
+    @exposed(repeatable=True)
+    async def do_below(self) -> Any:
+        return await self.sub_agent(Patient, "below").do("schedules.list", [], {})
 
 
 class Sluggish(Planner):

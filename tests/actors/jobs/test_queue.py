@@ -177,7 +177,7 @@ def test_a_key_stands_for_the_item_that_waits_under_it() -> None:
         first = await do(stage, "queue", "note", {"a": 1}, key="k")
         assert (await do(stage, "queue", "note", {"a": 1}, key="k"))["item_id"] == first["item_id"]
         for other in (["note", {"a": 2}], ["slow", {"a": 1}]):
-            with pytest.raises(ConflictingRequest, match="k exists with another one; drop it first"):
+            with pytest.raises(ConflictingRequest, match=r"the key 'k' exists with another .*; drop it"):
                 await do(stage, "queue", *other, key="k")
         await asyncio.sleep(10)
         assert len(await notes(stage)) == 2

@@ -11,7 +11,7 @@ import pytest
 
 from perdure.ledger import BadRequest, ConflictingRequest, TooLarge
 from tests.actors.planners import Patient, Planner, do, payloads
-from tests.kit import ROOMY, Stage, play
+from tests.kit import ROOMY, Stage, address, play
 
 HOURLY = "0 * * * *"
 Asked = tuple[str, list[Any], dict[str, Any]]
@@ -130,21 +130,31 @@ def test_which_requests_are_the_same_schedule(requests: list[Asked], expected: i
     play(story)
 
 
-def test_a_key_with_other_content_is_a_conflict_that_names_the_field() -> None:
+def test_a_key_with_other_content_is_a_conflict_that_names_the_field_both_values_and_what_to_do() -> None:
     async def story(stage: Stage) -> None:
-        first = await do(stage, "schedule", 60, "note", 1, key="k")
-        for field, args, kwargs in (
-            ("when", ["at 2030-01-01T00:00:00+00:00", "note", 1], {}),
-            ("when", [HOURLY, "note", 1], {}),
-            ("callback", [60, "slow", 1], {}),
-            ("payload", [60, "note", 2], {}),
-            ("retry", [60, "note", 1], {"retry": {"attempts_max": 2}}),
-            ("jitter_ms", [60, "note", 1], {"jitter_ms": 5}),
+        await do(stage, "schedule", 60, "note", 1, key="k")
+        await do(stage, "schedule_every", 2, "note", 1, key="e")
+        before = await do(stage, "schedules.list")
+        moment = "at 2030-01-01T00:00:00+00:00"
+        single = "(delayed, at a single time, not "
+        for field, values, args, kwargs in (
+            ("when", f"{single}scheduled, at a single time)", [moment, "note", 1], {}),
+            ("when", f"{single}'0 * * * *')", [HOURLY, "note", 1], {}),
+            ("callback", "(note, not slow)", [60, "slow", 1], {}),
+            ("payload", "", [60, "note", 2], {}),
+            ("retry", "'attempts_max': None", [60, "note", 1], {"retry": {"attempts_max": 2}}),
+            ("jitter_ms", "(0, not 5)", [60, "note", 1], {"jitter_ms": 5}),
+            ("interval_s", "(every 2 s, not every 5 s)", [5, "note", 1], {"key": "e"}),
         ):
+            method, told = "schedule_every" if "key" in kwargs else "schedule", {"key": "k", **kwargs}
             with pytest.raises(ConflictingRequest) as problem:
-                await do(stage, "schedule", *args, key="k", **kwargs)
+                await do(stage, method, *args, **told)
             assert problem.value.field == field
-        assert await do(stage, "schedules.list") == [first]
+            said = str(problem.value)
+            assert f"the key '{told['key']}' exists with another {field}" in said
+            assert values in said
+            assert f"of {address(Planner, 'p')}) first" in said
+        assert await do(stage, "schedules.list") == before
 
     play(story)
 
