@@ -33,6 +33,12 @@ class Mutant(NamedTuple):
 
 # fmt: off
 MUTANTS = (
+    Mutant("actors.runtime.packing:Packer._text_of", "never", "named",
+           "test_each_text_of_a_typed_class_with_a_name_of_its_own_is_a_version_of_its_code"),
+    Mutant("actors.code.known_types:_place_of", "never", "CELL_MODULE",
+           "test_a_class_with_a_name_of_its_own_may_be_in_the_texts_of_others"),
+    Mutant("actors.runtime.packing:Packer._loaded", "no part", "is_bygone",
+           "test_each_text_of_a_typed_class_with_a_name_of_its_own_is_a_version_of_its_code"),
     Mutant("scenarios.testing.laboratory:Laboratory.verify", "removed call", "never_done",
            "test_a_callback_that_fails_for_good_is_told_when_all_is_checked_unless_that_is_meant"),
     Mutant("ledger.run:_lost", "never", "excused",
