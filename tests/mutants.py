@@ -33,6 +33,8 @@ class Mutant(NamedTuple):
 
 # fmt: off
 MUTANTS = (
+    Mutant("actors.code.schema:_as_defined_again", "no part", "__module__ builtins",
+           "test_an_instance_of_a_class_that_was_defined_again_is_refused_with_what_to_do"),
     Mutant("actors.runtime.packing:Packer._text_of", "never", "named",
            "test_each_text_of_a_typed_class_with_a_name_of_its_own_is_a_version_of_its_code"),
     Mutant("actors.code.known_types:_place_of", "never", "CELL_MODULE",

@@ -395,6 +395,7 @@ def test_a_class_with_a_name_of_its_own_may_be_in_the_texts_of_others(notebook: 
     child, parent = (type_name(each, tmp_path) for each in (notebook.main.Child, notebook.main.Parent))
     assert load_type(child, tmp_path).at == 1  # type: ignore[attr-defined]
     assert load_type(parent, tmp_path)().at() == 1
+    assert load_type(parent, tmp_path) is not notebook.main.Parent
 
 
 def test_a_class_that_only_runs_takes_what_is_new_without_a_word(
