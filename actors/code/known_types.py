@@ -25,6 +25,7 @@ from perdure.ledger import TYPES, BadRequest, lines_of, numbered_lines, origin_o
 
 NAMED: Final = "name:"
 SCRIPT: Final = "script:"
+CELL_MODULE: Final = "perdure_cell_"
 log = logging.getLogger("perdure.code")
 
 _claims: dict[str, type] = {}  # the classes of this process that have a name of their own
@@ -101,6 +102,8 @@ def claimant(name: str) -> type | None:
 
 
 def _place_of(cls: type) -> str:
+    if cls.__module__.startswith(CELL_MODULE):  # its text has all that it uses, so the same class may be in several
+        return f"__main__:{cls.__qualname__}"
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
     return f"{Path(file).resolve() if file else cls.__module__}:{cls.__qualname__}"
 

@@ -38,6 +38,7 @@ from perdure.actors.code.import_path import (
     spec_on_path,
 )
 from perdure.actors.code.known_types import (
+    CELL_MODULE,
     NAMED,
     SCRIPT,
     NotedProgram,
@@ -146,6 +147,14 @@ def _place(thing: Named, code_dir: Path | None, field: str) -> str:
 def what_is_typed(cls: type | None) -> int:
     """How much was typed of which a class may use something; it grows. A class of a module uses nothing of that."""
     return typed_so_far() if cls is not None and cls.__module__ == "__main__" else 0
+
+
+def is_bygone(cls: type) -> bool:
+    """Whether another class has the name of one that was typed, or it is a copy that was made of a text."""
+    if cls.__module__.startswith(CELL_MODULE):
+        return True
+    now = _lookup(sys.modules["__main__"], cls.__qualname__) if cls.__module__ == "__main__" else cls
+    return isinstance(now, type) and now is not cls
 
 
 def _place_now(thing: Named, before: str, code_dir: Path | None, field: str) -> str:
@@ -313,9 +322,14 @@ def _known_roots(code_dir: Path | None) -> list[str]:
 # ---------------------------------------------------------------- loading
 
 
-@functools.lru_cache(maxsize=4096)
 def load_type(name: str, code_dir: Path | None = None) -> type:
     """Find the class of this name, and import its code if needed. Raises `UnknownAgentType`, with the cause."""
+    return type_as_claimed(name, code_dir, claimant(name))
+
+
+# The class that claims the name in this process is another when it was typed again.
+@functools.lru_cache(maxsize=4096)
+def type_as_claimed(name: str, code_dir: Path | None, _claimant: type | None) -> type:
     found = _load_claimed(name, code_dir) or _load(name, code_dir, functools.partial(UnknownAgentType, FIELD))
     if not isinstance(found, type):
         raise UnknownAgentType(FIELD, f"{name} is not a class but {found!r}")
@@ -338,7 +352,7 @@ def _load_claimed(name: str, code_dir: Path | None) -> type | None:
 
 
 def _is_pinned(place: str) -> bool:
-    top = place.rpartition(":")[0].partition(".")[0]
+    top = place.rpartition(":")[0].removeprefix(CELL).partition(".")[0]
     return any((folder / f"{top}.py").is_file() or (folder / top).is_dir() for folder in _sent)
 
 
@@ -456,7 +470,7 @@ def _script(place: str, top: str, unknown: Unknown) -> ModuleType:
 
 def _cell(digest: str, code_dir: Path | None, unknown: Unknown) -> ModuleType:
     file = cell_file(digest, code_dir or Path())
-    loaded = sys.modules.get(f"perdure_cell_{digest}")
+    loaded = sys.modules.get(f"{CELL_MODULE}{digest}")
     if loaded is not None:
         return loaded
     if code_dir is None or not file.is_file():
@@ -465,7 +479,7 @@ def _cell(digest: str, code_dir: Path | None, unknown: Unknown) -> ModuleType:
         what = f"{file} was changed or damaged: it is not the text that was typed"
         raise unknown(f"{what}. It is written anew when a program that has the class typed again uses it")
     code = compile(file.read_bytes().decode(), str(file), "exec", dont_inherit=True)
-    return _execute(f"perdure_cell_{digest}", f"{CELL}{digest}", file, code)
+    return _execute(f"{CELL_MODULE}{digest}", f"{CELL}{digest}", file, code)
 
 
 def _execute(name: str, origin: str, file: Path, code: CodeType) -> ModuleType:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
+import re
 import typing
 from collections.abc import Callable, Container, Iterator, Mapping
 from functools import cached_property
@@ -528,7 +529,7 @@ class Shape:
         except (ValueError, TypeError, RecursionError) as closer:
             if isinstance(closer, ValidationError) and isinstance(problem, ValidationError):
                 problem = min(problem, closer, key=ValidationError.error_count)
-            raise BadRequest(field, _words(problem)) from problem
+            raise BadRequest(field, _words(problem) + _as_defined_again(problem, self.annotation)) from problem
 
     def decode(self, field: str, body: bytes) -> object:
         # What was encoded for other annotations, or for none, is checked now.
@@ -568,6 +569,19 @@ def in_short(value: object) -> str:
         return preview_of(to_jsonable_python(value, by_alias=True, fallback=str)) or ""
     except (ValueError, TypeError, RecursionError):  # bytes that are no text, or keys that JSON does not know
         return preview_of(value) or ""
+
+
+# An instance of a class is refused by who takes another class of that name: in a notebook, its cell was run again, and theirs was not.
+def _as_defined_again(problem: Exception, annotation: object) -> str:
+    first = problem.errors()[0] if isinstance(problem, ValidationError) else None
+    if first is None or first["type"] not in ("model_type", "dataclass_type", "enum"):
+        return ""
+    given = type(first["input"])
+    wanted = {first.get("ctx", {}).get("class_name"), *re.findall(r"\w+", repr(annotation))}
+    if given.__module__ == "builtins" or given.__name__ not in wanted:
+        return ""
+    name = given.__name__
+    return f". It is an instance of another class {name}: if {name} was defined again, define again what takes it, too"
 
 
 def _words(problem: Exception) -> str:

@@ -26,7 +26,8 @@ from typing import Final
 from perdure.actors.agent.agent import Agent
 from perdure.actors.code.carried_code import keep_code
 from perdure.actors.code.import_path import is_installed, spec_on_path
-from perdure.actors.code.naming import FIELD, cell_file, place_name, type_name
+from perdure.actors.code.known_types import claimed
+from perdure.actors.code.naming import CELL, FIELD, cell_file, is_bygone, place_name, type_name
 from perdure.actors.code.packages import TOP, digest_of, package_file, packed_in, places_file
 from perdure.actors.code.typed_texts import typed_so_far
 from perdure.actors.ray_world.cluster_record import PACKAGE
@@ -36,6 +37,7 @@ BYTES_MAX: Final = 100 * 1024 * 1024
 _IMPORTS: Final = re.compile(
     rb"(?:^|[;:])[ \t]*(?:from[ \t]+([A-Za-z_][\w.]*)[ \t]+import|import[ \t]+([\w., \t]+))", re.MULTILINE
 )
+_CLASSES: Final = re.compile(r"^[ \t]*class[ \t]+(\w+)", re.MULTILINE)
 LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)  # of all files, so that the digest depends on their contents alone
 
 
@@ -66,12 +68,14 @@ class Packer:
     def offers(self) -> Iterator[tuple[str, dict[str, str]]]:
         """The code of the agents of this process that was not offered before: packages, and of what each is the code (`origin_of`), with
         the digest of that part, which does not depend on what else the process has loaded. A process without agents offers nothing."""
-        origins: dict[str, dict[str, str]] = {}
+        parts: dict[str, dict[str, dict[str, Path]]] = {}
         for place, theirs in self._loaded().items():
             files = self._files_for(place)
             package = self._packed_with(place) if files else ""
-            origins.setdefault(package, {}).update(dict.fromkeys(theirs, digest_of(_contents(files)) if files else ""))
-        for package, digests in origins.items():
+            for origin in theirs:  # one may have several places: names of classes may begin alike
+                parts.setdefault(package, {}).setdefault(origin, {}).update(files)
+        for package, files_of in parts.items():
+            digests = {origin: digest_of(_contents(files)) if files else "" for origin, files in files_of.items()}
             if self._offered.get(tuple(digests)) != package:
                 self._offered[tuple(digests)] = package
                 yield package, digests
@@ -86,15 +90,24 @@ class Packer:
             self._packed[classes] = pack_up(everything, self._code_dir)
         return self._packed[classes]
 
-    def _files_for(self, name: str) -> dict[str, Path]:
-        return needed_here(name, self._code_dir, sources_only=self._sources_only)
+    def _files_for(self, place: str) -> dict[str, Path]:
+        return needed_here(place, self._code_dir, sources_only=self._sources_only) | self._text_of(place)
+
+    # What was typed has its text for a name, and is found by it. A class in it that has a name of its own would be found by that on a
+    # host that has an older text of it. So this text is a version like that of a file.
+    def _text_of(self, place: str) -> dict[str, Path]:
+        if not place.startswith(CELL):
+            return {}
+        file = cell_file(place.split(":")[1], self._code_dir)
+        named = {each.__qualname__.partition(".")[0] for each in _subclasses(Agent) if claimed(each)}
+        return {file.name: file} if named & set(_CLASSES.findall(file.read_text(encoding="utf-8"))) else {}
 
     def _loaded(self) -> dict[str, list[str]]:
         """For each file or package whose agents another process could find the place of one, and of what types it is the code. What
         comes with Perdure is left out."""
         places: dict[str, str] = {}
         origins: dict[str, dict[str, None]] = {}
-        for cls in (each for each in _subclasses(Agent) if not _comes_with_us(each)):
+        for cls in (each for each in _subclasses(Agent) if not _comes_with_us(each) and not is_bygone(each)):
             with contextlib.suppress(BadRequest):
                 place, name = place_name(cls, self._code_dir), type_name(cls, self._code_dir)
                 first = places.setdefault(origin_of(place), place)

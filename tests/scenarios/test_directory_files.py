@@ -16,7 +16,7 @@ import pytest
 
 from perdure.actors import Agent, LogFiles, WantedLogs, exposed, findings_in, read_record
 from perdure.actors.code.known_types import known_types
-from perdure.actors.code.naming import load_type, remembered_name, type_name
+from perdure.actors.code.naming import load_type, remembered_name, type_as_claimed, type_name
 from perdure.actors.code.packages import package_file, sources_of, unpacked
 from perdure.actors.ray_world.cluster_record import begin_directory, check_directory, startup_lock, write_record
 from perdure.actors.ray_world.exit_report import take_exit_report
@@ -140,7 +140,7 @@ class Place:
 
     def load(self) -> None:
         sys.modules.pop(f"perdure_cell_{self.cell.split(':')[1]}", None)
-        load_type.cache_clear()
+        type_as_claimed.cache_clear()
         assert load_type(self.cell, self.code).answer == 42  # type: ignore[attr-defined]
 
 

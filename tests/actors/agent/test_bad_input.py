@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from perdure.actors import Agent, Detached, RemoteError, exposed
-from perdure.actors.code.naming import load_type, type_name
+from perdure.actors.code.naming import type_as_claimed, type_name
 from perdure.ledger import BadRequest, TooLarge, UnknownAgentType, UnknownRun
 from tests.actors.cast import Boss, Doubler, Number, Sleeper
 from tests.actors.crew import Clumsy, Hasty, Large, Numbers, Wordy
@@ -149,14 +149,14 @@ def test_a_class_that_cannot_be_imported_where_it_shall_run_ends_its_run_with_wo
 ) -> None:
     async def story(stage: Stage) -> None:
         type_name(Doubler)
-        load_type.cache_clear()
+        type_as_claimed.cache_clear()
         monkeypatch.delattr(sys.modules["tests.actors.cast"], "Doubler")
         result = await stage.client.run(Doubler, {"n": 1})
         assert result.status == "error"
         assert "UnknownAgentType: agent_type: tests.actors.cast:Doubler: there is no Doubler" in result.error
 
     play(story)
-    load_type.cache_clear()
+    type_as_claimed.cache_clear()
 
 
 @pytest.mark.parametrize("question", ["show", "explain", "frames", "cancel"])

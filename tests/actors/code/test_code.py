@@ -380,6 +380,24 @@ def test_what_a_class_uses_of_other_cells_is_taken_as_it_is_when_it_is_asked_for
     assert "another agent type now, whose agents begin anew; with a name of its own it keeps them" in said[0]
 
 
+def test_a_class_with_a_name_of_its_own_that_was_typed_again_is_found_as_it_is_now(
+    notebook: Notebook, tmp_path: Path
+) -> None:
+    notebook.run("from perdure import Agent")
+    for at in (1, 2, 1):
+        notebook.run(f"class Agreed(Agent, name='test-typed-again'): at = {at}")
+        assert load_type(type_name(notebook.main.Agreed, tmp_path), tmp_path).at == at  # type: ignore[attr-defined]
+
+
+def test_a_class_with_a_name_of_its_own_may_be_in_the_texts_of_others(notebook: Notebook, tmp_path: Path) -> None:
+    notebook.run("from perdure import Agent\nclass Child(Agent, name='test-typed-child'): at = 1")
+    notebook.run("class Parent(Agent, name='test-typed-parent'):\n    def at(self): return Child.at")
+    child, parent = (type_name(each, tmp_path) for each in (notebook.main.Child, notebook.main.Parent))
+    assert load_type(child, tmp_path).at == 1  # type: ignore[attr-defined]
+    assert load_type(parent, tmp_path)().at() == 1
+    assert load_type(parent, tmp_path) is not notebook.main.Parent
+
+
 def test_a_class_that_only_runs_takes_what_is_new_without_a_word(
     notebook: Notebook, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from perdure.actors import Agent, Client
 from perdure.actors.chat.tool_run import ToolRun
-from perdure.actors.code.naming import cell_file, load_type, prefer_pinned, prefer_sent, type_name
+from perdure.actors.code.naming import cell_file, load_type, prefer_pinned, prefer_sent, type_as_claimed, type_name
 from perdure.actors.code.packages import places_file, sources_of, unpacked
 from perdure.actors.gateway.client_connection import served
 from perdure.actors.life.host_options import pool_spec
@@ -58,7 +58,7 @@ def author(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Author:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(dedent(text), encoding="utf-8")
         monkeypatch.setattr(sys, "modules", {key: value for key, value in sys.modules.items() if key in known})
-        load_type.cache_clear()
+        type_as_claimed.cache_clear()
         return load_type(name)
 
     return write
@@ -181,6 +181,65 @@ def test_what_a_class_of_a_notebook_uses_since_then_travels_too(
         packed.append(packer.package_for(main.Desk))
     assert packed == ["", packed[1], packed[1]]
     assert "code/packed_rates.py" in inside(packed[1], code_dir)
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """Runs a cell of a notebook."""
+    main, cells = ModuleType("__main__"), ["from perdure import Agent"]
+    main.get_ipython = lambda: SimpleNamespace(user_ns={"In": cells})  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    exec(cells[0], main.__dict__)  # noqa: S102 - as a notebook does
+
+    def run(cell: str) -> ModuleType:
+        cells.append(cell)
+        exec(cell, main.__dict__)  # noqa: S102
+        return main
+
+    return run
+
+
+NAMED = "class {0}(Agent, name='test_typed:{0}'):\n    async def run(self): return {1}"
+
+
+def test_each_text_of_a_typed_class_with_a_name_of_its_own_is_a_version_of_its_code(
+    typed: Callable[[str], ModuleType], code_dir: Path
+) -> None:
+    packer = Packer(code_dir)
+    packages, parts = [], []
+    typed(NAMED.format("Other", 0))
+    for version in (1, 2, 1):
+        main = typed(NAMED.format("Desk", version))
+        typed(NAMED.format("Last", 0))
+        packages.append(packer.package_for(main.Desk))
+        parts += [digests["test_typed"] for _, digests in packer.offers() if "test_typed" in digests]
+    assert packages == [packages[0], packages[1], packages[0]]
+    assert parts == [parts[0], parts[1], parts[0]]
+    assert packages[0] != packages[1]
+    assert parts[0] != parts[1]
+    assert sum("return 1" in text for text in inside(packages[0], code_dir).values()) == 1
+    assert not any("return 2" in text for text in inside(packages[0], code_dir).values())
+
+
+def test_a_typed_class_is_a_version_of_what_it_uses_that_has_a_name_of_its_own_and_of_nothing_else(
+    typed: Callable[[str], ModuleType], code_dir: Path
+) -> None:
+    packer = Packer(code_dir)
+    typed(NAMED.format("Desk", 1))
+    main = typed("class Clerk(Agent):\n    async def run(self): return Desk.name\nclass Alone(Agent): ...")
+    assert [bool(packer.package_for(each)) for each in (main.Clerk, main.Alone)] == [True, False]
+
+
+def test_a_host_has_that_text_of_a_named_class_that_came_with_its_package(
+    typed: Callable[[str], ModuleType], code_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr("perdure.actors.code.naming._sent", [])
+    packer = Packer(code_dir)
+    packages = [packer.package_for(typed(NAMED.format("Desk", version)).Desk) for version in (1, 2)]
+    prefer_sent(unpacked(package_file(packages[0], code_dir)), packages[0], code_dir)
+    assert asyncio.run(load_type("test_typed:Desk", code_dir)().run()) == 1
 
 
 def test_agents_that_were_loaded_together_travel_together(author: Author, code_dir: Path) -> None:
@@ -359,7 +418,7 @@ def test_a_traceback_names_the_author_s_file_and_shows_what_is_executed(
     monkeypatch.setattr("perdure.actors.code.naming._sent", [])
     monkeypatch.setattr("perdure.actors.code.naming._origin_of", [])
     monkeypatch.delitem(sys.modules, cls.__module__)
-    load_type.cache_clear()
+    type_as_claimed.cache_clear()
     if way == "pinned":
         prefer_pinned(package, code_dir)
     else:

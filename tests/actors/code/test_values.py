@@ -533,3 +533,29 @@ def test_any_value_goes_through_a_run_its_steps_its_state_its_events_and_its_han
         assert [encoded(each) for each in came] == [wanted] * 8
 
     play(story)
+
+
+DEFINED = """
+from dataclasses import dataclass
+from enum import Enum
+from pydantic import BaseModel
+class Model(BaseModel): x: int = 1
+@dataclass
+class Data: x: int = 1
+class Kind(Enum):
+    ONE = 1
+"""
+
+
+@pytest.mark.parametrize("name", ["Model", "Data", "Kind"])
+def test_an_instance_of_a_class_that_was_defined_again_is_refused_with_what_to_do(name: str) -> None:
+    before, now = dict[str, Any](__name__=__name__), dict[str, Any](__name__=__name__)
+    exec(DEFINED, before)  # noqa: S102 - a cell that is run twice
+    exec(DEFINED, now)  # noqa: S102
+    value = now[name](1) if name == "Kind" else now[name]()
+    words = f"It is an instance of another class {name}: if {name} was defined again, define again what takes it, too"
+    for takes, handed in ((before[name], value), (list[before[name]], [value])):  # type: ignore[misc]
+        with pytest.raises(BadRequest, match=words):
+            Shape(takes).encode("input", handed, 1000)
+    with pytest.raises(BadRequest, match=r"^input: .*(?<!too)$"):
+        Shape(list[before[name]]).encode("input", [[1]], 1000)  # type: ignore[misc]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perdure.actors import KillPoint
-from perdure.actors.code.naming import load_type, type_name
+from perdure.actors.code.naming import load_type, type_as_claimed, type_name
 from perdure.actors.sim_world.simulation import Weather
 from perdure.ledger import HostUnavailable
 from tests.actors import cast
@@ -99,7 +99,7 @@ def test_inspect_timeout_an_agent_that_never_comes_up_is_given_up() -> None:
 def take_away(monkeypatch: pytest.MonkeyPatch, holder: object, name: str) -> None:
     """The author removes code while nobody looks."""
     monkeypatch.delattr(holder, name)
-    load_type.cache_clear()
+    type_as_claimed.cache_clear()
 
 
 async def vanishing_story(stage: Stage, monkeypatch: pytest.MonkeyPatch, holder: object, name: str) -> Any:
@@ -120,7 +120,7 @@ def test_inspect_failed_a_class_that_is_gone_after_a_death_interrupts_softly(mon
         assert "Vanishing" in result.error
 
     play(story)
-    load_type.cache_clear()
+    type_as_claimed.cache_clear()
 
 
 @pytest.mark.shows(agent_tools="95", chat_recovery="C-0888")
