@@ -22,10 +22,10 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Final, NamedTuple, TypeVar
 
 from perdure.actors.tasks import RANK, to_the_end
@@ -34,6 +34,7 @@ from perdure.policies import Rank, RankedQueue
 
 T = TypeVar("T")
 OURS: Final = "perdure"  # begins the names of threads that work for many agents
+RESTS_S: Final = 10.0  # a thread without a job, until it ends
 LOOK_UP_S: Final = 0.5  # from a wait, for an interrupt
 
 
@@ -219,8 +220,18 @@ class Crew:
                 self._take(job.slot)
                 self._go_on()
 
+    def _next(self, jobs: SimpleQueue[_Job | None]) -> _Job | None:
+        # Whoever has rested for long ends: nobody tells a crew that it is not needed any more.
+        with suppress(Empty):
+            return jobs.get(timeout=RESTS_S)
+        with self._locked():
+            if jobs in self._resting:
+                self._resting.remove(jobs)
+                return None
+        return jobs.get()  # on its way
+
     def _work(self, jobs: SimpleQueue[_Job | None]) -> None:
-        while (job := jobs.get()) is not None:
+        while (job := self._next(jobs)) is not None:
             job.perform()
             with self._locked():
                 job.slot.is_over = True

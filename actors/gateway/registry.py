@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from perdure.actors.agent.agent import Agent
 from perdure.actors.chat.chat_agent import ChatAgent
+from perdure.actors.code.naming import is_bygone
 from perdure.actors.gateway.refusals import NoSuchAgent
 from perdure.actors.life.class_options import check_class
 from perdure.ledger import BadRequest
@@ -76,7 +77,11 @@ class Registry:
         return f"an address is CLASS/NAME, as in {next(iter(self.roots), 'counter')}/one"
 
     def _child(self, name: str) -> type[Agent]:
-        found = {each for each in (*self.roots.values(), *_loaded(Agent)) if kebab(each.__name__) == name}
+        found = {
+            each
+            for each in (*self.roots.values(), *_loaded(Agent))
+            if kebab(each.__name__) == name and not is_bygone(each)
+        }
         if name in self.roots:
             return self.roots[name]
         if len(found) != 1:

@@ -97,23 +97,29 @@ class RunRequests:
         entries: list[RequestedRun] = []
         kinds: dict[int, ClassRequest] = {}  # by the identity of the class, since an author may hand over anything
         for at, each in enumerate(requests):
-            if not isinstance(each, tuple | list) and isinstance(each, Mapping):  # the second asks for longer
-                asked = {"detached": detached, **each}
-                agent_class = asked.pop("agent_class", None)
-                if agent_class is None:
-                    raise BadRequest("agent_class", "is missing")
-                check_options("run_agent_tool", asked, _ARGUMENTS)
-                entries.append(self.one(agent_class, asked.pop("input", None), **asked))
-                continue
-            if not isinstance(each, tuple | list) or len(each) != len(_PAIR):
-                raise BadRequest(f"requests[{at}]", f"{each!r:.200} is neither a pair of class and input nor a mapping")
-            agent_class, value = each
-            kind = kinds.get(id(agent_class))
-            if kind is None:
-                kind = kinds[id(agent_class)] = self._kind(agent_class, detached)
-            entries.append(RequestedRun(agent_class, self._request(kind, value)))
+            try:
+                entries.append(self._entry(each, detached, kinds))
+            except BadRequest as problem:
+                field = f"requests[{at}].{problem.field}".rstrip(".")
+                raise type(problem)(field, problem.problem) from problem.__cause__
         _check_order([entry.request for entry in entries])
         return entries
+
+    def _entry(self, each: Wanted, detached: bool | Detached, kinds: dict[int, ClassRequest]) -> RequestedRun:
+        if not isinstance(each, tuple | list) and isinstance(each, Mapping):  # the second asks for longer
+            asked = {"detached": detached, **each}
+            agent_class = asked.pop("agent_class", None)
+            if agent_class is None:
+                raise BadRequest("agent_class", "is missing")
+            check_options("run_agent_tool", asked, _ARGUMENTS)
+            return self.one(agent_class, asked.pop("input", None), **asked)
+        if not isinstance(each, tuple | list) or len(each) != len(_PAIR):
+            raise BadRequest("", f"{each!r:.200} is neither a pair of class and input nor a mapping")
+        agent_class, value = each
+        kind = kinds.get(id(agent_class))
+        if kind is None:
+            kind = kinds[id(agent_class)] = self._kind(agent_class, detached)
+        return RequestedRun(agent_class, self._request(kind, value))
 
     def first_of(self, n: int, asked: Sequence[RequestedRun]) -> Request:
         """The request that decides which of these are the first `n` to complete. It has no child: `join_decisions` answers it."""

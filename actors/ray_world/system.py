@@ -92,7 +92,7 @@ class LoopThreads:
     """Threads beside the event loop: some for sync code, a few for agents' storages, and three for the ledger."""
 
     def __init__(self, threads_max: int) -> None:
-        # A batch of sync jobs starts all of these threads, and they stay: some 0.2 MB each, and no processor time.
+        # A batch of sync jobs starts all of these threads, and they stay a while: some 0.2 MB each, and no processor time.
         self._shared = Crew(threads_max, "perdure")
         self._storage = Crew(STORAGE_THREADS, "perdure-storage")
         self._ledger = ThreadPoolExecutor(1, thread_name_prefix="perdure-ledger")

@@ -49,6 +49,7 @@ from perdure.actors.telemetry.telemetry import carried
 from perdure.ledger import (
     BEGAN_BY,
     BY_OPERATOR,
+    HARD,
     LAST_EVENTS,
     Adopt,
     BadRequest,
@@ -415,12 +416,19 @@ class Client:
         self._frames.setdefault(run_id, []).append(arrived.put_nowait)
         try:
             await self.peer.durable(Follow(run_id, wanted=True))
+            if after >= 0 and await self._is_told(run_id, after):
+                return
             async for frame, is_newest in self._unbroken(run_id, after, arrived):
                 yield frame
                 if is_newest and frame["event"]["kind"] in LAST_EVENTS:
                     return
         finally:
             self._unheard(run_id, arrived.put_nowait)
+
+    async def _is_told(self, run_id: str, after: int) -> bool:
+        # Who goes on behind the last event is told no end by another one.
+        known = await self.ask("inspect", run_id)
+        return known is not None and known["status"] in HARD and not await self.ask("frames", run_id, after)
 
     def hear(self, topic: str, callback: Callable[[Fields | None], None]) -> Callable[[], None]:
         """Have new events of a run, or of all runs of an agent (by its address), told to a callback; None says that some may have been

@@ -390,9 +390,9 @@ def test_a_class_with_a_name_of_its_own_that_was_typed_again_is_found_as_it_is_n
 
 
 def test_a_class_with_a_name_of_its_own_may_be_in_the_texts_of_others(notebook: Notebook, tmp_path: Path) -> None:
-    notebook.run("from perdure import Agent\nclass Child(Agent, name='test-typed-child'): at = 1")
-    notebook.run("class Parent(Agent, name='test-typed-parent'):\n    def at(self): return Child.at")
-    child, parent = (type_name(each, tmp_path) for each in (notebook.main.Child, notebook.main.Parent))
+    notebook.run("from perdure import Agent\nclass TypedChild(Agent, name='test-typed-child'): at = 1")
+    notebook.run("class Parent(Agent, name='test-typed-parent'):\n    def at(self): return TypedChild.at")
+    child, parent = (type_name(each, tmp_path) for each in (notebook.main.TypedChild, notebook.main.Parent))
     assert load_type(child, tmp_path).at == 1  # type: ignore[attr-defined]
     assert load_type(parent, tmp_path)().at() == 1
     assert load_type(parent, tmp_path) is not notebook.main.Parent

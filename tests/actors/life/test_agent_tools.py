@@ -70,7 +70,7 @@ def test_runs_of_a_batch_are_of_their_own_classes() -> None:
 
 def test_none_of_a_batch_begins_if_one_is_wrong() -> None:
     async def story(stage: Stage) -> None:
-        assert await stage.call(Mixed, "ask_wrongly") == "input: Input should be a valid string"
+        assert await stage.call(Mixed, "ask_wrongly") == "requests[1].input: Input should be a valid string"
         assert await listed(stage) == []
 
     play(story)

@@ -157,6 +157,18 @@ def test_threads_are_used_again_and_those_beyond_the_slots_end() -> None:
     assert asyncio.run(story()) == 0
 
 
+def test_threads_that_nobody_needs_any_more_end_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perdure.actors.threads.RESTS_S", 0.01)
+
+    async def story() -> None:
+        crew = Crew(2, "brief-crew-of-the-test")
+        await crew.run(lambda: None)
+        await until(lambda: not [each for each in threading.enumerate() if each.name == "brief-crew-of-the-test"])
+        assert await crew.run(lambda: 1) == 1
+
+    asyncio.run(story())
+
+
 def test_a_job_that_is_given_up_in_line_never_begins_and_leaves_nothing_behind() -> None:
     done: list[str] = []
     busy = threading.Event()
