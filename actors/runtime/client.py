@@ -410,13 +410,14 @@ class Client:
 
     # events
 
-    async def follow(self, run_id: str, after: int = -1) -> AsyncGenerator[Fields, None]:
-        """The events of a run after a number: first what is kept, then live, without a hole, until its hard end."""
+    async def follow(self, run_id: str, after: int = -1, *, beyond: bool = False) -> AsyncGenerator[Fields, None]:
+        """The events of a run after a number: first what is kept, then live, without a hole, until its hard end. Of one that has ended
+        before, `beyond` waits for what comes if it is tried again."""
         arrived: asyncio.Queue[Fields | None] = asyncio.Queue()
         self._frames.setdefault(run_id, []).append(arrived.put_nowait)
         try:
             await self.peer.durable(Follow(run_id, wanted=True))
-            if after >= 0 and await self._is_told(run_id, after):
+            if after >= 0 and not beyond and await self._is_told(run_id, after):
                 return
             async for frame, is_newest in self._unbroken(run_id, after, arrived):
                 yield frame

@@ -211,7 +211,7 @@ class Lingering:
     async def ask(self, _name: str, _run_id: str, last: int) -> list[dict[str, Any]]:
         return [{"sequence": number, "event": {"kind": "progress"}} for number in range(last + 1, 3)]
 
-    async def follow(self, _run_id: str, _last: int) -> AsyncGenerator[dict[str, Any], None]:
+    async def follow(self, _run_id: str, _last: int, *, beyond: bool) -> AsyncGenerator[dict[str, Any], None]:
         try:
             await asyncio.Event().wait()
             yield {}
@@ -243,7 +243,7 @@ def test_who_comes_while_the_last_watcher_leaves_is_told_what_comes() -> None:
 class Broken(Lingering):
     """A client that cannot follow."""
 
-    async def follow(self, _run_id: str, _last: int) -> AsyncGenerator[dict[str, Any], None]:
+    async def follow(self, _run_id: str, _last: int, *, beyond: bool) -> AsyncGenerator[dict[str, Any], None]:
         raise ConnectionError("nobody can be asked")
         yield {}
 
