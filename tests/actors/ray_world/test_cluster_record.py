@@ -133,7 +133,10 @@ def answering() -> Iterator[str]:
 @contextmanager
 def running(session: str) -> Iterator[None]:
     """Within, a process runs here whose command line has this, as those of a Ray have its session."""
-    with subprocess.Popen([sys.executable, "-c", "input()", session], stdin=subprocess.PIPE) as process:
+    asked = [sys.executable, "-c", "print(flush=True); input()", session]
+    with subprocess.Popen(asked, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # for a moment after its exec a process has no command line yet
         try:
             yield
         finally:
