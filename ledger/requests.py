@@ -66,7 +66,7 @@ from perdure.ledger.stimulus import (
     Tell,
 )
 from perdure.ledger.transitions import permits
-from perdure.ledger.values import shown_input, taken_out
+from perdure.ledger.values import shown
 from perdure.ledger.view import View
 from perdure.policies import Limits, condition_from, condition_in_words, runs_of
 
@@ -154,18 +154,22 @@ def _same_content(run: Run, asked: Request) -> None:
         if old != new:
             changed = field == "agent_type" and _is_retyped(str(old), str(new))
             advice = _ADVICE_IN_NOTEBOOKS.format(name=str(new).rpartition(":")[2]) if changed else _ADVICE
-            was, wanted = _inputs(run, asked) if field == "input" else (old, new)
-            said = (
-                f"run {run.run_id!r} exists with another {field} ({was}, not {wanted}); nothing was started. {advice}"
-            )
+            where = _other_fields(run, asked) if field == "input" else ""
+            said = f"run {run.run_id!r} exists with another {field} ({old}, not {new}{where}); nothing was started. {advice}"
             raise ConflictingRequest(field, said)
 
 
-# What differs, if it can be seen at their beginnings; else their digests.
-def _inputs(run: Run, asked: Request) -> tuple[str, str]:
-    shown = ((run.options, run.input), (asked.options, asked.input))
-    old, new = (str(taken_out(shown_input(*each)))[:_SHOWN_CHARS] for each in shown)
-    return (old, new) if old != new else (run.digest, asked.digest)
+# Only what the asker has said is told: the other input may be somebody else's.
+def _other_fields(run: Run, asked: Request) -> str:
+    if run.input is None or len(asked.input) > _COMPARED_BYTES:
+        return ""
+    old, new = shown(run.input), shown(asked.input)
+    names = [name for name in new if name not in old or old[name] != new[name]] if _are_fields(old, new) else []
+    return f"; other in {', '.join(f'{name!r:.60}' for name in names[:_NAMED_MAX])}" if names else ""
+
+
+def _are_fields(*values: object) -> bool:
+    return all(isinstance(value, dict) for value in values)
 
 
 def _waits_for(options: dict[str, Any]) -> str:
@@ -173,7 +177,7 @@ def _waits_for(options: dict[str, Any]) -> str:
     return "nothing" if after is None else condition_in_words(condition_from(after))
 
 
-_SHOWN_CHARS = 200
+_COMPARED_BYTES, _NAMED_MAX = 4_096, 5
 _ADVICE = "Use another run_id, or repeat the request as it was."
 _ADVICE_IN_NOTEBOOKS = (
     "The class, or something in the notebook that it uses, was changed since then, so it is another one. Use another run_id. Later changes "

@@ -67,7 +67,7 @@ MUTANTS = (
            "test_a_system_that_is_stopped_on_purpose_costs_what_is_at_work_no_attempt"),
     Mutant("ledger.host_reports:_evidence", "no part", "excused",
            "test_a_result_that_only_has_to_be_handed_over_is_asked_for_again_when_the_whole_system_was_stopped"),
-    Mutant("actors.supervisor.pool:Pool.give_up", "removed call", "_excused",
+    Mutant("actors.supervisor.pool:Pool.give_up", "constant", "",
            "test_what_ends_before_the_node_does_ends_there_and_the_rest_is_moved"),
     Mutant("actors.sim_world.process:Strand._until_it_stops", "never", "LOOKS_TILL_TOLD",
            "test_sync_code_that_keeps_the_laboratory_for_long_is_named_with_its_place"),

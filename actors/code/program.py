@@ -435,9 +435,8 @@ class Needs:
         for at in touching:
             self._keep_touching(name, at, before)
         own, *later = [effects.binds for effects in self._program.effects[before:]] or [set[str]()]
-        if (
-            not is_found and name not in own and any(name in binds for binds in later)
-        ):  # not what a loop has given itself
+        is_own = name in own  # as that of a loop
+        if not (is_found or is_own) and any(name in binds for binds in later):
             self._waiting.append((name, self._end))
 
     def _keep_touching(self, name: str, at: int, before: int) -> None:

@@ -137,7 +137,7 @@ class _AsGiven:
 
     def take(self, value: object) -> list[Any] | None:
         name, way = self._ways.get(type(value), ("", None))
-        return self._admitted.take(value) if way is None or not way.has_defaults else [name, *way.given(value)]
+        return self._admitted.take(value) if way is None else [name, *way.given(value)]
 
 
 # How objects of one class travel: `take` gives what may be shown of one, and what else is needed to `make` it again.
@@ -149,7 +149,7 @@ class _Way(Protocol):
     def take(self, value: Any) -> list[object]: ...
 
     def given(self, value: Any) -> list[object]:
-        """The same without what was left at its default. Asked of a class with defaults."""
+        """The same without what was left at its default."""
 
     def make(self, shown: Any, more: dict[str, object] = ..., /) -> object: ...
 
@@ -157,13 +157,6 @@ class _Way(Protocol):
 _NOTHING: dict[str, object] = {}
 _EMPTY = (list, dict, set, tuple, frozenset)
 _COMPARABLE = (bool, int, float, str, bytes)
-
-
-class _WithoutDefaults:
-    has_defaults = False
-
-    def given(self, value: Any) -> list[object]:
-        raise NotImplementedError
 
 
 class _Model:
@@ -280,13 +273,17 @@ class _Dataclass:
         return made
 
 
-class _Enum(_WithoutDefaults):
+class _Enum:
+    has_defaults = False
+
     def __init__(self, kind: type[enum.Enum]) -> None:
         self._kind, self.hints, self.is_unsure = kind, _NOTHING, False
 
     def take(self, value: enum.Enum) -> list[object]:
         shown = value.value if type(value.value) in _SHOWABLE else value.name
         return [shown, {"member": value.name}] if value.name in self._kind.__members__ else [shown, {"of": value.value}]
+
+    given = take
 
     def make(self, _shown: object, more: dict[str, Any] = _NOTHING, /) -> object:
         return self._kind[more["member"]] if "member" in more else self._kind(more["of"])
@@ -314,7 +311,9 @@ class _NamedTuple:
 
 
 # A class that pydantic or the class itself knows how to write as JSON, such as an address or a regular expression.
-class _Foreign(_WithoutDefaults):
+class _Foreign:
+    has_defaults = False
+
     def __init__(self, kind: type) -> None:
         self._kind, self.hints, self.is_unsure = kind, _NOTHING, False
 
@@ -334,6 +333,8 @@ class _Foreign(_WithoutDefaults):
                 f"an object of {name} would arrive otherwise: as JSON it is {shown!r:.80}, which is another one"
             )
         return [shown]
+
+    given = take
 
     def make(self, shown: object, _more: dict[str, object] = _NOTHING, /) -> object:
         return self._adapter.validate_python(shown)
@@ -478,8 +479,8 @@ class Shape:
         return self._encoded(field, self._checked(field, value), bytes_max)
 
     def with_digest(self, field: str, value: object, bytes_max: int) -> tuple[bytes, str]:
-        """Check and encode a value, and digest what its author gave. A class that is given another field with a default gives the same
-        digest for the same request."""
+        """Check and encode a value, and digest what its author gave: the same request has the same digest after its class was given a field
+        with a default, or another default."""
         if self.adapter is None:
             body = self.encode(field, value, bytes_max)
             return body, digest_of(body)

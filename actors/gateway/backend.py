@@ -194,7 +194,10 @@ class Backend:
 
     async def watch(self, run_id: str, after: int = -1) -> AsyncGenerator[Batch, None]:
         """The events of a run after a number, in encoded batches, until its hard end. Raises `UnknownRun`."""
-        async with aclosing(self._feeds.watch(await self.client(), run_id, after)) as batches:
+        client = await self.client()
+        if after >= 0 and await client.is_told(run_id, after):
+            return
+        async with aclosing(self._feeds.watch(client, run_id, after)) as batches:
             async for batch in batches:
                 yield batch
 

@@ -188,7 +188,7 @@ class RunFeed(Watched):
 
     async def _follow(self, last: int) -> None:
         try:
-            async for frame in self._client.follow(self._run_id, last, beyond=True):
+            async for frame in self._client.follow(self._run_id, last):
                 self._fresh.append(encoded(frame))
                 if self._telling is None:
                     self._tell_soon()

@@ -199,31 +199,27 @@ class FiberRecoveries:
         if fiber is None or fiber.state not in (FiberState.RUNNING, FiberState.RECOVERING):
             return
         if not fiber.is_recovering:
-            if self._life.was_stopped:
-                fiber = await self._together(lambda transaction: self._excuse(transaction, fiber_id))
             told = {"reason": "interrupted", "elapsed_ms": self._life.now_ms() - fiber.created_at_ms}
             self._store.emit("fiber:run:interrupted", fiber, told)
             self._store.emit("fiber:recovery:detected", fiber, told)
         has_hook = bool(fiber.on_recovered) or self._life.overrides("on_fiber_recovered")
         found = fiber.interruption(has_hook=has_hook, cause=self._life.lost_by)
+        if self._life.was_stopped and not fiber.is_recovering:
+            found = found._replace(idle_attempts=excused(found, self._life.limits))
         verdict = take_up(found, self._life.limits, self._life.dice.roll())
         if isinstance(verdict, AskHook):
-            await self._ask(fiber, verdict)
+            await self._ask(fiber, verdict, found.idle_attempts)
         else:
-            await self._together(lambda transaction: self._decide(transaction, fiber, verdict))
+            await self._together(lambda transaction: self._decide(transaction, fiber, verdict, found.idle_attempts))
 
-    def _decide(self, transaction: Transaction, seen: Fiber, verdict: Enter | Settle | Drop) -> None:
+    def _decide(
+        self, transaction: Transaction, seen: Fiber, verdict: Enter | Settle | Drop, idle_attempts: int
+    ) -> None:
         if self._store.find(seen.fiber_id) == seen:
-            moved = seen.but(recoveries=0, is_recovering=isinstance(verdict, Enter))
+            moved = seen.but(recoveries=0, is_recovering=isinstance(verdict, Enter), idle_attempts=idle_attempts)
             self._store.move(transaction, moved, verdict)
             if isinstance(verdict, Drop):
                 transaction.then(partial(self._lost, seen, verdict.why))
-
-    def _excuse(self, transaction: Transaction, fiber_id: str) -> Fiber:
-        fiber = self._store.find(fiber_id)
-        assert fiber is not None, "nobody else takes up what an earlier life left"
-        idle_attempts = excused(fiber.interruption(has_hook=False), self._life.limits)
-        return self._store.put(transaction, fiber.but(idle_attempts=idle_attempts))
 
     def _lost(self, fiber: Fiber, why: str) -> None:
         self._store.emit("fiber:recovery:skipped", fiber, {"error": why})
@@ -231,8 +227,8 @@ class FiberRecoveries:
 
     # the author's hook
 
-    async def _ask(self, fiber: Fiber, ask: AskHook) -> None:
-        asked = await self._together(lambda transaction: self._claim(transaction, fiber, ask))
+    async def _ask(self, fiber: Fiber, ask: AskHook, idle_attempts: int) -> None:
+        asked = await self._together(lambda transaction: self._claim(transaction, fiber, ask, idle_attempts))
         if asked is None:
             return
         context = FiberRecovery(self._life, self._store, asked)
@@ -246,7 +242,7 @@ class FiberRecoveries:
         self._life.faults.at(KillPoint.MID_HANDLER, f"recovery of fiber {context.id}")
         await self._together(lambda transaction: self._answered(transaction, context, result, problem))
 
-    def _claim(self, transaction: Transaction, seen: Fiber, ask: AskHook) -> Fiber | None:
+    def _claim(self, transaction: Transaction, seen: Fiber, ask: AskHook, idle_attempts: int) -> Fiber | None:
         if self._store.find(seen.fiber_id) != seen:
             return None
         now_ms = self._life.now_ms()
@@ -255,6 +251,7 @@ class FiberRecoveries:
             now_ms,
             is_recovering=True,
             recoveries=seen.recoveries + 1,
+            idle_attempts=idle_attempts,
             life=self._life.incarnation,
             due_at_ms=now_ms + ask.then_ms,
         )

@@ -95,6 +95,7 @@ class RunRequests:
     def many(self, requests: Sequence[Wanted], detached: bool | Detached) -> list[RequestedRun]:
         """The requests for many runs, all of them checked before any is made known."""
         entries: list[RequestedRun] = []
+        self._options_of(detached)  # what is wrong with it is wrong with no request
         kinds: dict[int, ClassRequest] = {}  # by the identity of the class, since an author may hand over anything
         for at, each in enumerate(requests):
             try:
@@ -216,13 +217,7 @@ class RunRequests:
         life, takes = self._life, input_shape(agent_class)
         agent_type = type_name(agent_class, life.code_dir)
         options = class_options(cast("type[Runs]", agent_class), life.agent, life.services.package) | carried_by_run()
-        if not isinstance(detached, bool | Detached):
-            raise BadRequest("detached", f"{detached!r:.200} is neither a bool nor a `Detached`")
-        if detached:
-            wanted = detached if isinstance(detached, Detached) else PLAIN
-            if self._checked is None or self._checked[0] is not wanted:  # of a batch it is checked once
-                self._checked = wanted, self._check(wanted)
-            options.update(self._checked[1])
+        options |= self._options_of(detached)
         activity = ACTIVITY.get()
         run = activity.run if activity is not None else None
         behalf = ([life.agent_id] if tool_call else []) + list(run.behalf if run is not None else ())
@@ -257,6 +252,16 @@ class RunRequests:
             life.incarnation,
             kind.wait,
         )
+
+    def _options_of(self, detached: bool | Detached) -> JsonObject:
+        if not isinstance(detached, bool | Detached):
+            raise BadRequest("detached", f"{detached!r:.200} is neither a bool nor a `Detached`")
+        if not detached:
+            return {}
+        wanted = detached if isinstance(detached, Detached) else PLAIN
+        if self._checked is None or self._checked[0] is not wanted:  # of a batch it is checked once
+            self._checked = wanted, self._check(wanted)
+        return self._checked[1]
 
     def _check(self, detached: Detached) -> JsonObject:
         agent = self._life.agent

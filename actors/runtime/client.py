@@ -9,6 +9,7 @@ import asyncio
 import math
 import shlex
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar, Unpack, cast, overload
 
@@ -410,15 +411,13 @@ class Client:
 
     # events
 
-    async def follow(self, run_id: str, after: int = -1, *, beyond: bool = False) -> AsyncGenerator[Fields, None]:
-        """The events of a run after a number: first what is kept, then live, without a hole, until its hard end. Of one that has ended
-        before, `beyond` waits for what comes if it is tried again."""
+    async def follow(self, run_id: str, after: int = -1) -> AsyncGenerator[Fields, None]:
+        """The events of a run after a number: first what is kept, then live, without a hole, until its hard end. Behind the end of one
+        that has ended before, it waits for what comes if that is tried again; `is_told` says whether that is so."""
         arrived: asyncio.Queue[Fields | None] = asyncio.Queue()
         self._frames.setdefault(run_id, []).append(arrived.put_nowait)
         try:
             await self.peer.durable(Follow(run_id, wanted=True))
-            if after >= 0 and not beyond and await self._is_told(run_id, after):
-                return
             async for frame, is_newest in self._unbroken(run_id, after, arrived):
                 yield frame
                 if is_newest and frame["event"]["kind"] in LAST_EVENTS:
@@ -426,8 +425,14 @@ class Client:
         finally:
             self._unheard(run_id, arrived.put_nowait)
 
-    async def _is_told(self, run_id: str, after: int) -> bool:
-        # Who goes on behind the last event is told no end by another one.
+    async def follow_to_end(self, run_id: str, after: int = -1) -> AsyncGenerator[Fields, None]:
+        if after < 0 or not await self.is_told(run_id, after):
+            async with aclosing(self.follow(run_id, after)) as frames:
+                async for frame in frames:
+                    yield frame
+
+    async def is_told(self, run_id: str, after: int) -> bool:
+        """Whether a run has ended, and has no event after this one."""
         known = await self.ask("inspect", run_id)
         return known is not None and known["status"] in HARD and not await self.ask("frames", run_id, after)
 

@@ -395,7 +395,7 @@ class RuntimeCalls(Questions):
 
         For `for` in sync code and for `async for` in async code. Raises `UnknownRun` when it is iterated over.
         """
-        return self._stream(lambda client: client.follow(run_id, after))
+        return self._stream(lambda client: client.follow_to_end(run_id, after))
 
     # Each iteration is of the session in which it begins.
     def _stream(self, begin: Callable[[Client], AsyncGenerator[T, None]]) -> EventStream[T]:

@@ -224,8 +224,9 @@ class Pool:
         self._untold: dict[str, None] = {}  # pools with a failure of which those that wait have not been told
         self._warned: dict[str, str] = {}
         self._idle_since_s: dict[str, float] = {}
-        self._ended: dict[str, str] = {}  # why we ended a host
-        self._excused: set[str] = set()  # hosts that we ended for nothing that was at work there
+        self._ended: dict[
+            str, tuple[str, bool]
+        ] = {}  # why we ended a host, and whether for nothing that was at work there
 
     # What was placed on a host that is no survivor is lost.
     async def adopt(self) -> None:
@@ -297,8 +298,7 @@ class Pool:
             cause = await self._fleet.death(host_id)
         except NoSuchNode as problem:
             cause, is_lack = str(problem), True
-        excused, cause = host_id in self._excused, self._ended.pop(host_id, cause)
-        self._excused.discard(host_id)
+        cause, excused = self._ended.pop(host_id, (cause, False))
         host = self._view.hosts.get(host_id)
         if host is not None and not host.up and cause != UNWANTED:
             self._failed(host_id, host.spec, cause, is_lack=is_lack)
@@ -383,13 +383,12 @@ class Pool:
         return waits or self.awaits_call(key)
 
     async def _end(self, host_id: str, cause: str) -> None:
-        self._ended[host_id] = cause
+        self._ended[host_id] = cause, False
         await self._fleet.kill(host_id)
 
     # Have a host end by itself, with what is at work there.
     def give_up(self, host_id: str, cause: str) -> None:
-        self._ended[host_id] = cause
-        self._excused.add(host_id)
+        self._ended[host_id] = cause, True
         self._sessions.by_peer[host_id].say(RetireHost())
 
     def _lost(self, host_id: str, cause: str, *, is_usual: bool = False, excused: bool = False) -> None:

@@ -355,18 +355,16 @@ class Supervisor:
         yield lambda rows, _: self.queries.changes.note(rows)  # before questions are answered: one asks for the changes
         if self.world.telemetry.is_on:
             yield lambda rows, _: self.run_spans.see(expand_rows(rows))
-        yield (
-            lambda *_: self.calls.hosts_changed()
-        )  # before the hand-over: what a lost host had, and may be repeated, goes with it
+        # Before the hand-over: what a lost host had, and may be repeated, goes with it.
+        yield lambda *_: self.calls.hosts_changed()
         yield lambda _, touched: self.calls.seen(touched)
         if (carrier := self._carrier) is not None:
             yield lambda _, touched: carrier.ended(touched)
         if (replication := self._replication) is not None:
             yield lambda _, touched: replication.touch(touched)
         yield lambda *_: self._unless_winding_down(self.calls.hand_over)
-        yield (
-            lambda *_: self.intake.tell_settled()
-        )  # behind deliveries, which were effects: mail on its way is not forgotten
+        # Behind deliveries, which were effects: mail that is on its way is not forgotten.
+        yield lambda *_: self.intake.tell_settled()
         yield lambda *_: self.queries.answer_all()
         yield lambda *_: self._unless_winding_down(self.pool.ensure)
 

@@ -97,6 +97,10 @@ def test_events_are_streamed_from_a_number_on_across_the_death_of_the_host() -> 
         assert frames[-1]["event"]["kind"] == "finished"
         again = await door.get("/api/runs/walk/events", headers={"last-event-id": str(numbers[-2])})
         assert [each["sequence"] for each in events(again.body) if each] == [numbers[-1]]
+        for behind in (numbers[-1], numbers[-1] + 4):
+            over = await door.get("/api/runs/walk/events", headers={"last-event-id": str(behind)})
+            assert (over.status, over.body.count(b"event: end")) == (200, 1)
+            assert not [each for each in events(over.body) if each]
 
     visit([Walker], story)
 
@@ -211,7 +215,7 @@ class Lingering:
     async def ask(self, _name: str, _run_id: str, last: int) -> list[dict[str, Any]]:
         return [{"sequence": number, "event": {"kind": "progress"}} for number in range(last + 1, 3)]
 
-    async def follow(self, _run_id: str, _last: int, *, beyond: bool) -> AsyncGenerator[dict[str, Any], None]:
+    async def follow(self, _run_id: str, _last: int) -> AsyncGenerator[dict[str, Any], None]:
         try:
             await asyncio.Event().wait()
             yield {}
@@ -243,7 +247,7 @@ def test_who_comes_while_the_last_watcher_leaves_is_told_what_comes() -> None:
 class Broken(Lingering):
     """A client that cannot follow."""
 
-    async def follow(self, _run_id: str, _last: int, *, beyond: bool) -> AsyncGenerator[dict[str, Any], None]:
+    async def follow(self, _run_id: str, _last: int) -> AsyncGenerator[dict[str, Any], None]:
         raise ConnectionError("nobody can be asked")
         yield {}
 

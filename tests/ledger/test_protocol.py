@@ -32,6 +32,7 @@ from perdure.ledger import (
     UnknownRun,
     Unstarted,
     Up,
+    pack,
 )
 from perdure.ledger.facts import (
     AgentActivated,
@@ -362,6 +363,18 @@ def test_a_run_that_is_given_up_or_has_failed_for_good_ends_what_its_child_waite
 def test_a_result_that_only_has_to_be_handed_over_is_asked_for_again_when_the_whole_system_was_stopped() -> None:
     ledger = running(attempts_max=1).given(*COLLECTING)
     assert list(map(type, ledger.when(HostLost("h1", "on purpose", excused=True)))) == [AttemptLost]
+
+
+def test_of_another_input_only_the_names_are_told_that_the_asker_has_said_too() -> None:
+    kept = {"sku": "a", "note": "theirs", "code": "theirs"}
+    ledger = Ledger().given(*Ledger().when(request(digest="one")._replace(input=pack(kept))))
+    with pytest.raises(ConflictingRequest) as refused:
+        ledger.when(request(digest="two")._replace(input=pack({"sku": "a", "note": "mine", "gift": True})))
+    assert "(one, not two; other in 'note', 'gift')" in str(refused.value)
+    assert "theirs" not in str(refused.value)
+    for other in (b"\x01", pack(["a"])):
+        with pytest.raises(ConflictingRequest, match=r"\(one, not two\)"):
+            ledger.when(request(digest="two")._replace(input=other))
 
 
 def test_a_large_output_stands_in_the_payload_table() -> None:

@@ -375,6 +375,7 @@ ASKED: dict[str, Any] = {
     "on_cancel:word": lambda self: _asked(self, on_cancel="stop"),
     "display:word": lambda self: _asked(self, display="pretty"),
     "display_order:word": lambda self: _asked(self, display_order="first"),
+    "detached:many": lambda self: self.run_agent_tools([(Doubler, 1)], detached="yes"),
     "requests[0].inputt:many": lambda self: _asked_many(self, [{"agent_class": Doubler, "inputt": 1}]),
     "requests[1]:many": lambda self: _asked_many(self, [(Doubler, {"n": 1}), (Doubler,)]),
 }

@@ -210,7 +210,7 @@ def test_a_system_that_is_stopped_on_purpose_costs_what_is_at_work_no_attempt() 
             await stop_and_begin_again(stage)
         result, lost = await asyncio.gather(run, once)
         assert (result.status, result.output) == ("completed", 7)
-        assert stage.run("r").losses == 0
+        assert (stage.run("r").losses, stage.run("r").counted_attempts) == (0, 7), "recovery_work_max counts it"
         assert (lost.status, "its host was stopped (with its whole system, on purpose)" in lost.error) == (
             "error",
             True,

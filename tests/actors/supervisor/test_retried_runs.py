@@ -120,8 +120,10 @@ def test_a_failed_run_is_tried_again_with_its_steps_and_its_memory_and_the_paren
         ]
         assert done["first"] == 1, "a step that was done is remembered"
         kinds = [frame["event"]["kind"] async for frame in stage.client.follow("r")]
-        assert [frame async for frame in stage.client.follow("r", len(kinds) - 1)] == [], "behind the end comes nothing"
-        assert len([frame async for frame in stage.client.follow("r", len(kinds) - 2)]) == 1
+        assert [frame async for frame in stage.client.follow_to_end("r", len(kinds) - 1)] == [], (
+            "behind the end comes nothing"
+        )
+        assert len([frame async for frame in stage.client.follow_to_end("r", len(kinds) - 2)]) == 1
         assert [kinds.count(kind) for kind in ("milestone", "error", "retried", "finished")] == [1, 1, 1, 1]
         with pytest.raises(RetryRefused, match="completed"):
             await stage.client.ask("retry", "r")
