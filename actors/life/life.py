@@ -89,7 +89,7 @@ class Life:
         has_place: whether its host counts it among its tenants; an older life that is only being ended is not.
         idle_since_s: when it was last seen at work, by the clock of the loop.
         lost_by: how the agent's last life was lost, if it was.
-        was_stopped: whether its host was ended on purpose, so that nothing of it counts as a failure.
+        was_stopped: whether the host of its last life was ended on purpose.
         has_asked: whether the ledger may know of calls of an earlier life that wait for people.
     """
 
