@@ -173,10 +173,12 @@ class Stage:
         return await self.client.call(agent_class, name, method, args, kwargs)
 
     async def until(self, condition: Callable[[], bool], timeout_ms: float = 300_000) -> None:
-        """Let time pass until something is so."""
+        """Let time pass until something is so. It is looked at as often as is needed to see it within a 400th of the time waited."""
+        began_s = asyncio.get_running_loop().time()
         async with asyncio.timeout(timeout_ms / 1000):
             while not condition():
-                await asyncio.sleep(0.005)
+                waited_s = asyncio.get_running_loop().time() - began_s
+                await asyncio.sleep(max(0.005, waited_s / 400))
 
     async def ended(self, run_id: str, status: str | None = None) -> Run:
         """Let time pass until a run has ended (in this way)."""
