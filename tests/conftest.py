@@ -6,6 +6,7 @@ import gc
 import os
 import re
 import signal
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,7 +16,7 @@ from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.mypy_once import Mypy
+from tests.checked_once import Mypy, Pyright
 from tests.readmes.pages import write_modules
 
 SOURCES = Path(__file__).parents[1] / ".src"
@@ -36,7 +37,7 @@ providers._get_local_constants = (  # noqa: SLF001 - there is no setting
 
 gc.disable()  # until everything is collected: what is imported stays, and searching it for cycles takes a quarter of the time
 
-CLUSTER = Path(__file__).parent / "cluster"
+CLUSTER = "tests/cluster/"  # where the ids of these tests begin
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 TOGETHER = {  # tests that run in one process, one after the other, by what their node ids have in common
     "a Ray each": re.compile(r"^tests/cluster/test_(chat_stories|code_|fan_out|kills|looks|ray_death|two_nodes)"),
@@ -44,9 +45,13 @@ TOGETHER = {  # tests that run in one process, one after the other, by what thei
         r"^tests/cluster/"
     ),  # the others, most of which share one; more Rays at once starve each other
     "mypy": re.compile(r"::test_[a-z_]*mypy"),  # they share one run of it
+    "pyright": re.compile(r"::test_[a-z_]*pyright"),  # the same
     "packaging": re.compile(r"^tests/test_packaging\.py"),  # what they install is built once
     "tidy": re.compile(r"^tests/(test_(tidy|dependencies|mutants)|conformance)"),  # they parse all files once
-    "dashboard": re.compile(r"^tests.gateway.test_dashboard\.py"),  # they share a gateway
+    "dashboard": re.compile(r"^tests/gateway/test_dashboard\.py"),  # they share a gateway, as those below do
+    "questions": re.compile(r"^tests/gateway/test_dashboard_asks\.py"),
+    "mcp": re.compile(r"^tests/gateway/test_mcp(_refusals)?\.py"),
+    "client": re.compile(r"^tests/gateway/test_(connect|rest_keeping)\.py"),
 }
 
 
@@ -81,9 +86,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What shares a Ray is one after the other. Where several processes test, what takes long is begun first, so that none of it is left
     over when there is nothing else to do."""
-    items.sort(key=lambda item: CLUSTER in item.path.parents and item.get_closest_marker("shared_ray") is None)
+    items.sort(key=lambda item: item.nodeid.startswith(CLUSTER) and item.get_closest_marker("shared_ray") is None)
     if WORKER:
-        items.sort(key=lambda item: not _takes_long(item) or CLUSTER in item.path.parents)
+        items.sort(key=lambda item: not _takes_long(item) or item.nodeid.startswith(CLUSTER))
 
 
 def pytest_collection_finish() -> None:
@@ -104,33 +109,53 @@ def _takes_long(item: pytest.Item) -> bool:
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark what may start Ray, so that `-m "not ray"` leaves it out."""
-    if CLUSTER in item.path.parents:
+    if item.nodeid.startswith(CLUSTER):
         item.add_marker("ray")
 
 
 @pytest.fixture(scope="session")
-def mypy(tmp_path_factory: pytest.TempPathFactory) -> Mypy:
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The modules of the examples of the READMEs."""
+    made = tmp_path_factory.mktemp("examples")
+    write_modules(made)
+    return made
+
+
+@pytest.fixture(scope="session")
+def mypy(examples: Path) -> Mypy:
     """What mypy says of our code, of the files of tests/typed, and of the examples of the READMEs."""
-    examples = tmp_path_factory.mktemp("examples")
-    write_modules(examples)
     return Mypy(examples)
 
 
-@pytest.fixture(autouse=True)
-def _each_group_with_ray_in_one_process(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    if WORKER and CLUSTER in request.path.parents:
-        chosen = tmp_path_factory.getbasetemp().parent / group_of(request.node.nodeid)
+@pytest.fixture(scope="session")
+def pyright(examples: Path) -> Pyright:
+    """What pyright says of the same, our code apart."""
+    return Pyright(examples)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Only some tests may start Ray. No fixture sees to that: it would be set up 12,000 times."""
+    if _may_start_ray(item):
+        return (yield)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ray.init", _refuse)
+        return (yield)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Those of a group start it in one process."""
+    if WORKER and _may_start_ray(item):
+        places = item.config._tmp_path_factory  # type: ignore[attr-defined]  # noqa: SLF001 - a fixture only gives it to fixtures
+        chosen = places.getbasetemp().parent / group_of(item.nodeid)
         with suppress(FileExistsError), chosen.open("x") as file:
             file.write(WORKER)
         assert chosen.read_text() == WORKER, f"{chosen.read_text()} tests with {chosen.name} already: see `TOGETHER`"
 
 
-@pytest.fixture(autouse=True)
-def _no_ray_outside_the_cluster_tests(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_args: object, **_options: object) -> NoReturn:
-        pytest.fail("only the tests under tests/cluster may start Ray")
+def _may_start_ray(item: pytest.Item) -> bool:
+    return item.nodeid.startswith(CLUSTER)
 
-    if CLUSTER not in request.path.parents:
-        monkeypatch.setattr("ray.init", refuse)
+
+def _refuse(*_args: object, **_options: object) -> NoReturn:
+    pytest.fail("only the tests under tests/cluster may start Ray")

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.mypy_once import Mypy
+from tests.checked_once import Mypy, Pyright
 from tests.tidy import ROOT
 
 
@@ -29,3 +29,7 @@ def test_the_code_is_formatted() -> None:
 @pytest.mark.slow
 def test_mypy_finds_nothing_in_our_code_and_in_the_examples_of_the_readmes(mypy: Mypy) -> None:
     assert not mypy.other_complaints(), "\n".join(mypy.other_complaints())
+
+
+def test_pyright_finds_nothing_in_the_examples_of_the_readmes(pyright: Pyright) -> None:
+    assert not pyright.other_complaints(), pyright.said

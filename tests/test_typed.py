@@ -5,17 +5,12 @@ runtime.run(Reader, 3)  # error: mypy[misc] pyright[reportArgumentType]
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-import sys
 from collections import defaultdict
-from pathlib import Path
 
 import pytest
 
-from tests.mypy_once import TYPED, Mypy
-from tests.tidy import ROOT
+from tests.checked_once import TYPED, Checker, Mypy, Pyright
 
 FILES = sorted(TYPED.glob("*.py"))
 EXPECTED = re.compile(r"# error:(.*)")
@@ -35,20 +30,18 @@ def expected(checker: str) -> Found:
     return found
 
 
+def found(checker: Checker) -> Found:
+    told: Found = defaultdict(set)
+    for each in checker.complaints(TYPED):
+        told[each.file.name, each.line].add(each.code)
+    return dict(told)
+
+
 @pytest.mark.slow
 def test_mypy_says_what_is_expected_of_each_line(mypy: Mypy) -> None:
-    found: Found = defaultdict(set)
-    for each in mypy.complaints(TYPED):
-        found[each.file.name, each.line].add(each.code)
-    assert dict(found) == expected("mypy"), mypy.said
+    assert found(mypy) == expected("mypy"), mypy.said
 
 
 @pytest.mark.slow
-def test_pyright_says_what_is_expected_of_each_line() -> None:
-    project = ["--project", str(ROOT / "pyproject.toml")]  # or it takes a configuration that lies above this checkout
-    command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "--outputjson", *project]
-    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    found: Found = defaultdict(set)
-    for each in json.loads(said.stdout)["generalDiagnostics"]:
-        found[Path(each["file"]).name, each["range"]["start"]["line"] + 1].add(each["rule"])
-    assert dict(found) == expected("pyright"), said.stdout + said.stderr
+def test_pyright_says_what_is_expected_of_each_line(pyright: Pyright) -> None:
+    assert found(pyright) == expected("pyright"), pyright.said
