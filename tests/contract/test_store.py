@@ -142,10 +142,10 @@ def test_an_empty_commit_is_nothing(store: Store) -> None:
     assert reboot(store).rows == []
 
 
-@pytest.mark.parametrize("wrong", [[2], [0], [1, 3], [1, 1], [2, 1]])
-def test_numbers_that_do_not_continue_are_our_bug_and_leave_nothing_behind(store: Store, wrong: list[int]) -> None:
-    with pytest.raises(AssertionError):
-        store.append([fact(seq) for seq in wrong], [Payload("a", "input", b"x")])
+def test_numbers_that_do_not_continue_are_our_bug_and_leave_nothing_behind(store: Store) -> None:
+    for wrong in ([2], [0], [1, 3], [1, 1], [2, 1]):
+        with pytest.raises(AssertionError):
+            store.append([fact(seq) for seq in wrong], [Payload("a", "input", b"x")])
     assert reboot(store).rows == []
     assert store.payload("a", "input") is None
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, get_args, get_type_hints
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.ledger import Fact, LedgerDamaged, decode, pack, unpack
@@ -48,6 +48,7 @@ def facts_of(kind: type[Fact]) -> Any:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_a_fact_survives_its_row(kind: type[Fact]) -> None:
+    @settings(max_examples=20)  # of each kind; any plain data is tried below
     @given(facts_of(kind))
     def survives(fact: Fact) -> None:
         assert decode(*encode(fact)) == fact

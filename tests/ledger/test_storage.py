@@ -278,19 +278,16 @@ def test_statements_that_only_look_like_those_are_run(storage: Storage, text: st
     storage.sql(text)
 
 
-@pytest.mark.parametrize("value", [{1, 2}, object(), 2**128, "\ud800", [1, object()], {"a": {1}}, Path("x"), 1 + 2j])
-@pytest.mark.parametrize("is_written", [True, False])
-def test_a_parameter_that_duckdb_does_not_take_is_refused_by_its_place(
-    storage: Storage, value: object, *, is_written: bool
-) -> None:
+@pytest.mark.parametrize("text", ["INSERT INTO t VALUES ({}, {})", "SELECT {}, {} FROM t"])
+def test_a_parameter_that_duckdb_does_not_take_is_refused_by_its_place(storage: Storage, text: str) -> None:
     storage.sql("CREATE TABLE t (i INTEGER, x VARCHAR)")
-    text = "INSERT INTO t VALUES ({}, {})" if is_written else "SELECT {}, {} FROM t"
-    with pytest.raises(BadRequest, match=f"DuckDB does not take this {type(value).__name__}: ") as refusal:
-        storage.sql(text.format("$1", "$2"), [1, value])
-    assert refusal.value.field == "parameters[1]"
-    with pytest.raises(BadRequest) as refusal:
-        storage.sql(text.format("$one", "$two"), {"one": 1, "two": value})
-    assert refusal.value.field == "parameters['two']"
+    for value in ({1, 2}, object(), 2**128, "\ud800", [1, object()], {"a": {1}}, Path("x"), 1 + 2j):
+        with pytest.raises(BadRequest, match=f"DuckDB does not take this {type(value).__name__}: ") as refusal:
+            storage.sql(text.format("$1", "$2"), [1, value])
+        assert refusal.value.field == "parameters[1]"
+        with pytest.raises(BadRequest) as refusal:
+            storage.sql(text.format("$one", "$two"), {"one": 1, "two": value})
+        assert refusal.value.field == "parameters['two']"
     assert storage.sql("SELECT count(*) FROM t") == [(0,)]
 
 
