@@ -19,14 +19,19 @@ from tests.ledger.directories import file_of, lived, recorded, written
 ANNA, BERT = "anna@m:T", "bert@m:T"
 
 
-@pytest.fixture(params=["logs, journal", "logs, snapshot", "databases, journal", "databases, snapshot"])
-def data(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+@pytest.fixture(scope="module", params=["logs, journal", "logs, snapshot", "databases, journal", "databases, snapshot"])
+def whole(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """A directory with two agents that have written and left; what they reported is in the journal, or in the snapshot."""
-    kind, place = request.param.split(", ")
-    anna = written(tmp_path, ANNA, 1, "a", "b", tables=kind == "databases")
-    bert = written(tmp_path, BERT, 2, "c", tables=kind == "databases")
-    recorded(tmp_path, *lived(ANNA, 1, anna), *lived(BERT, 2, bert), snapshot=place == "snapshot")
-    return tmp_path
+    data, (kind, place) = tmp_path_factory.mktemp("whole"), request.param.split(", ")
+    anna = written(data, ANNA, 1, "a", "b", tables=kind == "databases")
+    bert = written(data, BERT, 2, "c", tables=kind == "databases")
+    recorded(data, *lived(ANNA, 1, anna), *lived(BERT, 2, bert), snapshot=place == "snapshot")
+    return data
+
+
+@pytest.fixture
+def data(whole: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
 
 
 def wrong(data: Path, *, deep: bool = False) -> list[Finding]:

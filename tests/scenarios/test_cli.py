@@ -101,19 +101,25 @@ def perdure_at(words: list[str], data: Path) -> None:
         raise done.exception
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory whose ledger knows one run that waits for a place."""
-    store, view = DuckDBStore(formatted(tmp_path) / "ledger", fsync=False), View()
+    data = tmp_path_factory.mktemp("whole")
+    store, view = DuckDBStore(formatted(data) / "ledger", fsync=False), View()
     store.boot()
     body = pack({"topic": "HTTP/3"})
     asked = Request("one", "Reader", "", "", digest_of(body), body, {}, 0, wait=False)
     rows = [record_fact(view, SupervisorStarted(1, asdict(Limits(hosts_max=16))), 1_000)]
     rows += apply_fact(view, decide(view, asked, 2_000, Limits()), 2_000)
     store.append(rows, [])
-    shutil.copytree(tmp_path / "ledger", tmp_path / "killed", ignore=shutil.ignore_patterns("*.lock"))
+    shutil.copytree(data / "ledger", data / "killed", ignore=shutil.ignore_patterns("*.lock"))
     store.close()
-    return tmp_path
+    return data
+
+
+@pytest.fixture
+def data(whole: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
 
 
 def test_a_simulated_fan_out_prints_one_object() -> None:
@@ -351,9 +357,10 @@ def test_what_is_cancelled_and_cleared_on_a_cold_directory_stays_so(data: Path) 
     assert isinstance(perdure("show", "one", "--data", data).exception, PerdureError)
 
 
-@pytest.fixture
-def archive(data: Path) -> Path:
+@pytest.fixture(scope="module")
+def archived(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same, and seven ended runs that no boot reads: `e1` failed, and the even ones were asked for by an agent."""
+    data = shutil.copytree(whole, tmp_path_factory.mktemp("archived"), dirs_exist_ok=True)
     with closing(DuckDBStore(data / "ledger", fsync=False)) as store:
         view = restore(store.boot())
         for number in range(1, 8):
@@ -363,6 +370,11 @@ def archive(data: Path) -> Path:
             store.append([record_fact(view, asked, at_ms), record_fact(view, end, at_ms + 1_500)], [])
         store.checkpoint(meta_of(view), view.seq, dirty_records(view), [])
     return data
+
+
+@pytest.fixture
+def archive(archived: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(archived, tmp_path, dirs_exist_ok=True)
 
 
 ASKED: dict[str, list[Any]] = {
