@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 
@@ -29,10 +30,10 @@ ANNA, BERT = "anna@m:T", "bert@m:T"
 LINE = "name:n\tm:T\tx"
 
 
-@pytest.fixture(params=["logs", "databases"])
-def data(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+@pytest.fixture(scope="module", params=["logs", "databases"])
+def whole_data(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """A directory with two agents that have written, and code."""
-    data, tables = tmp_path / "data", request.param == "databases"
+    data, tables = tmp_path_factory.mktemp("whole"), request.param == "databases"
     anna, bert = written(data, ANNA, 1, "a", "b", tables=tables), written(data, BERT, 2, "c", tables=tables)
     recorded(data, *lived(ANNA, 1, anna), snapshot=True)
     recorded(data, *lived(BERT, 2, bert))
@@ -40,6 +41,11 @@ def data(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     (data / "code" / "cell.py").write_text("x = 1\n")
     (data / "code" / "types.txt").write_text(f"{LINE}\n")
     return data
+
+
+@pytest.fixture
+def data(whole_data: Path, tmp_path: Path) -> Path:
+    return copytree(whole_data, tmp_path / "data")
 
 
 def contents(data: Path) -> dict[str, bytes]:
