@@ -18,6 +18,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests.checked_once import Mypy, Pyright
 from tests.readmes.pages import write_modules
+from tests.tidy import parsed
 
 SOURCES = Path(__file__).parents[1] / ".src"
 os.environ["PYTHONPATH"] = os.pathsep.join(
@@ -99,7 +100,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure() -> None:
-    """Python takes it all down now. What it does not find, DuckDB would call leaked."""
+    """Python takes it all down now. What it does not find, DuckDB would call leaked; and it looks at all that is left, again and again."""
+    parsed.cache_clear()
     gc.unfreeze()
 
 

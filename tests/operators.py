@@ -14,6 +14,8 @@ from functools import cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
+from tests.tidy import parsed
+
 COMPARISONS: dict[type[ast.cmpop], tuple[str, str]] = {
     ast.Eq: ("==", "!="),
     ast.NotEq: ("!=", "=="),
@@ -91,7 +93,7 @@ class Change(NamedTuple):
 def changes_of(file: str, source: str) -> list[Change]:
     """Every change of a source, in the order of its lines."""
     reader = _Reader(file, source)
-    reader.visit(ast.parse(source))
+    reader.visit(parsed(source))
     return sorted(reader.found, key=lambda each: (each.start, each.end, each.after))
 
 
@@ -103,7 +105,7 @@ def lines_of(source: str, symbol: str) -> list[tuple[int, int]]:
 @cache
 def _lines(source: str) -> dict[str, list[tuple[int, int]]]:
     found = defaultdict[str, list[tuple[int, int]]](list)
-    for name, node in _definitions(ast.parse(source), ""):
+    for name, node in _definitions(parsed(source), ""):
         found[name].append((node.lineno, node.end_lineno or 0))
     return found
 

@@ -7,11 +7,12 @@ the code it reads.
 from __future__ import annotations
 
 import ast
+import gc
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -84,9 +85,9 @@ class Source:
     path: str
     text: str
 
-    @cached_property
+    @property
     def tree(self) -> ast.Module:
-        return ast.parse(self.text, self.path)
+        return parsed(self.text)
 
     @property
     def module(self) -> str:
@@ -103,6 +104,14 @@ class Source:
 
     def at(self, line: int, what: str) -> str:
         return f"{self.path}:{line}: {what}"
+
+
+@cache
+def parsed(text: str) -> ast.Module:
+    """The syntax tree of a source. It stays, so the collector need not look at its nodes again: there are millions of them."""
+    tree = ast.parse(text)
+    gc.freeze()
+    return tree
 
 
 def room(module: str) -> str:
@@ -352,7 +361,7 @@ def _speaks_elsewhere(node: Function | ast.ClassDef, *, is_ours: bool) -> bool:
 @cache
 def _for_authors() -> frozenset[str]:
     """The names that authors import, and the classes from which those inherit."""
-    package = ast.parse((ROOT / ".src/perdure/__init__.py").read_text("utf-8"))
+    package = parsed((ROOT / ".src/perdure/__init__.py").read_text("utf-8"))
     found = {each.name for node in ast.walk(package) if isinstance(node, ast.ImportFrom) for each in node.names}
     return frozenset(found).union(*(_bases_of(name) for name in found))
 
