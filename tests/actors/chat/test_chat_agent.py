@@ -29,7 +29,7 @@ from perdure.scenarios.provider.script import Round, Script, ScriptedCall, Scrip
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Listener, Outside
 from tests.actors.chat.room import outcomes
-from tests.actors.chat.talk import streams
+from tests.actors.chat.talk import risky, streams
 from tests.kit import address
 
 Story = Callable[[Client], Awaitable[Any]]
@@ -136,13 +136,6 @@ class Asker(Adder):
         """A question for the person, and an act that needs a yes."""
         question = client_tool("ask_user", description="Ask.", parameters={"type": "object", "properties": {}})
         return [question, risky]
-
-
-@tool(needs_approval=True)
-async def risky(what: str) -> str:
-    """Do something that somebody has to allow."""
-    Outside.effects["risky", what] += 1
-    return f"did {what}"
 
 
 def _round(name: str, **arguments: Any) -> Script:

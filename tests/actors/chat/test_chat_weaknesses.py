@@ -12,6 +12,7 @@ from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
 from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Listener, Outside
 from tests.actors.chat.room import SLOW, Room, calls, outcomes, visit
+from tests.actors.chat.talk import risky
 
 STALL = Fault(kind=FaultKind.STALL, event=2)
 
@@ -38,13 +39,6 @@ class Slow(Adder):
         """Think for longer than anybody may be silent in a recovery."""
         await asyncio.sleep(400)
         return "pondered"
-
-
-@tool(needs_approval=True)
-async def risky(what: str) -> str:
-    """Do something that somebody has to allow."""
-    Outside.effects["risky", what] += 1
-    return f"did {what}"
 
 
 MORE = Script(

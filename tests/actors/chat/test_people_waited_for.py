@@ -14,16 +14,8 @@ from perdure.scenarios.provider.script import Script, ScriptedCall, ScriptedQues
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import Adder, Outside
 from tests.actors.chat.room import Room, calls, outcomes, visit
+from tests.actors.chat.talk import NOTHING, risky
 from tests.kit import address
-
-NOTHING: dict[str, Any] = {"type": "object", "properties": {}}
-
-
-@tool(needs_approval=True)
-async def risky(what: str) -> str:
-    """Do something that somebody has to allow."""
-    Outside.effects["risky", what] += 1
-    return f"did {what}"
 
 
 class Asker(Adder):

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from perdure.actors.events.reducer import AgentToolEvents, RunState
+from perdure.actors.events.reducer import RunState
+from tests.actors.events.test_event_frames import shown
 
 Frames = list[dict[str, Any]]
 
@@ -24,13 +25,6 @@ def started(sequence: int = 0, run: str = "r", call: str | None = "tool-1", **fi
 
 def text(sequence: int, delta: str, run: str = "r") -> dict[str, Any]:
     return frame(sequence, "chunk", run, body={"type": "text-delta", "delta": delta})
-
-
-def shown(*frames: Any) -> AgentToolEvents:
-    events = AgentToolEvents()
-    for each in frames:
-        events.apply(each)
-    return events
 
 
 def the_run(*frames: Any) -> RunState:

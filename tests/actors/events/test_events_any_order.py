@@ -10,32 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.actors.events.reducer import AgentToolEvents
+from tests.actors.events.test_event_frames import frame, prose, shown, started, text
 
 Frames = list[dict[str, Any]]
-
-
-def frame(sequence: int, kind: str, run: str = "r", **fields: Any) -> dict[str, Any]:
-    event = {"kind": kind, **fields}
-    return {"type": "agent-tool-event", "run_id": run, "sequence": sequence, "event": event}
-
-
-def started() -> dict[str, Any]:
-    return frame(0, "started", agent_type="Researcher", order=0)
-
-
-def text(sequence: int, delta: str) -> dict[str, Any]:
-    return frame(sequence, "chunk", body={"type": "text-delta", "delta": delta})
-
-
-def shown(*frames: Any) -> AgentToolEvents:
-    events = AgentToolEvents()
-    for each in frames:
-        events.apply(each)
-    return events
-
-
-def prose(events: AgentToolEvents) -> str:
-    return "".join(part["text"] for part in events.runs_by_id["r"].parts)
 
 
 def replayed(frames: Frames) -> Frames:

@@ -33,6 +33,7 @@ from perdure.ledger.store.bucket_store import BucketStore
 from perdure.ledger.store.store import FactRow
 from perdure.scenarios.testing.bucket_ledger import WatchedStore
 from perdure.scenarios.testing.laboratory import Laboratory
+from tests.actors.supervisor.test_carried_storages import kill_hosts
 from tests.s3_server import S3, in_process
 
 MB = 1 << 20
@@ -287,12 +288,6 @@ def shelf(s3: S3, laboratory: Laboratory, tmp_path: Path, monkeypatch: pytest.Mo
     made = Shelf(laboratory, Bucket(s3.url(f"{tmp_path.name}-shelf")))
     monkeypatch.setattr(WatchedStore, "storage_for_host", lambda _life, *asked: made.for_host(*asked))
     return made
-
-
-async def kill_hosts(laboratory: Laboratory) -> None:
-    for host_id in list(laboratory.hosts):
-        laboratory.simulation.kill(host_id)
-    await asyncio.sleep(30)  # a call that was handed to one of them would be unknown
 
 
 def test_an_agent_wakes_elsewhere_with_what_its_host_has_read(laboratory: Laboratory, shelf: Shelf) -> None:

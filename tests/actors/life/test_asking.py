@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
-from pydantic import AfterValidator, BaseModel, field_validator
+from pydantic import AfterValidator, BaseModel
 
 from perdure.actors import Agent, Answer, Client, FiberContext, NoAnswer, Occurrence, RunContext, blocking, exposed
 from perdure.actors.code.schema import Shape
@@ -28,25 +28,11 @@ from perdure.scenarios.swarm.explorer import explore
 from perdure.scenarios.testing.laboratory import QUICK, Laboratory, Weather, weathered
 from tests.actors import one_process
 from tests.actors.cast import Sleeper
+from tests.actors.life.test_asks import ADA, Stay, opened
 from tests.actors.one_process import OneProcess
 from tests.kit import Stage, address, play
 
-ADA = Answerer("ada", is_operator=True)
 SLOW = replace(QUICK, wait_in_memory_ms=200, hosts_max=3)
-
-
-class Stay(BaseModel):
-    """Some days in a city."""
-
-    city: str
-    days: int
-
-    @field_validator("days")
-    @classmethod
-    def _odd(cls, days: int) -> int:
-        if days % 2 == 0:
-            raise ValueError("an odd number is wanted")
-        return days
 
 
 class Desk(Agent):
@@ -191,14 +177,6 @@ class Bounded(Desk):
 def _anew() -> None:
     Desk.words = "Ship?"
     Desk.attempts.clear()
-
-
-async def opened(client: Client, count: int = 1) -> list[dict[str, Any]]:
-    """The open questions, once there are so many."""
-    async with asyncio.timeout(300):
-        while len(found := await client.ask("asks")) < count:
-            await asyncio.sleep(0.2)
-    return list(found)
 
 
 async def answered(client: Client, value: Any, words: str = "", who: Answerer = ADA, **options: Any) -> dict[str, Any]:
