@@ -35,55 +35,37 @@ class Speaker(Agent):
 
     stands_alone = True
 
-    @exposed
-    def say(self, words: list[str], fail: bool = False) -> None:
-        with self.transaction():
-            for word in words:
-                tell(self.sub_agent(Listener, "l").hear, word)
-            if fail:
-                raise RuntimeError("never mind")
-
-    @exposed
-    async def say_now(self, word: str) -> None:
-        await tell(self.sub_agent(Listener, "l").hear, word)
-
-    @exposed
-    async def heard(self) -> list[str]:
-        return list(await self.sub_agent(Listener, "l").words())  # type: ignore[misc]
-
-    async def run(self, input: int, run: RunContext) -> int:
-        for number in range(input):
-            await tell(self.sub_agent(Listener, "l").hear, str(number))
-            await run.report_progress(number / input)
-        return run.attempt
-
-
-class Neighbour(Agent):
-    """Speaks to an agent that is no relative."""
-
-    stands_alone = True
+    def listener(self, name: str) -> Any:
+        return self.sub_agent(Listener, name)
 
     @exposed
     def say(self, words: list[str], fail: bool = False) -> None:
         with self.transaction():
             for word in words:
-                tell(self.agent(Listener, "x").hear, word)
+                tell(self.listener("x").hear, word)
             if fail:
                 raise RuntimeError("never mind")
 
     @exposed
     async def say_now(self, word: str, name: str = "x") -> None:
-        await tell(self.agent(Listener, name).hear, word)
+        await tell(self.listener(name).hear, word)
 
     @exposed
     async def heard(self, name: str = "x") -> list[str]:
-        return list(await self.agent(Listener, name).words())  # type: ignore[misc]
+        return list(await self.listener(name).words())
 
     async def run(self, input: int, run: RunContext) -> int:
         for number in range(input):
-            await tell(self.agent(Listener, "x").hear, str(number))
+            await tell(self.listener("x").hear, str(number))
             await run.report_progress(number / input)
         return run.attempt
+
+
+class Neighbour(Speaker):
+    """Speaks to an agent that is no relative."""
+
+    def listener(self, name: str) -> Any:
+        return self.agent(Listener, name)
 
 
 async def heard(stage: Stage, name: str = "p") -> list[str]:

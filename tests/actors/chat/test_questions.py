@@ -69,31 +69,23 @@ def test_a_question_is_answered_by_the_next_message(sleeps: bool) -> None:
     ]
 
 
-def test_a_question_without_such_a_repair_goes_on_waiting() -> None:
-    """A message beside it answers nothing (W-29)."""
+RULE = {"id": "rule", "role": "system", "parts": [{"type": "text", "text": "Be brief."}]}
 
+
+@pytest.mark.parametrize(
+    ("agent", "said"),
+    [(Asker, "words"), (Painter, [RULE])],
+    ids=["beside a question without such a repair", "by the system"],  # W-29: it answers nothing
+)
+def test_only_a_person_answers_a_question_by_a_message_and_only_if_it_may_be_repaired(agent: Any, said: Any) -> None:
     async def story(room: Room) -> None:
         await room.do("submit_messages", "paint", request_id="asked")
         await room.until(lambda: room.is_("parked"))
-        assert (await room.do("chat", "words")).ok
+        assert (await room.do("chat", said)).ok
         assert await room.do("has_pending_interaction")
         assert await room.do("cancel_chat", "asked")
 
-    visit(Asker, story, SCRIPT_ASKS)
-
-
-def test_only_a_person_answers_a_question_by_a_message() -> None:
-    """What the system says is no answer."""
-
-    async def story(room: Room) -> None:
-        await room.do("submit_messages", "paint", request_id="asked")
-        await room.until(lambda: room.is_("parked"))
-        rule = {"id": "rule", "role": "system", "parts": [{"type": "text", "text": "Be brief."}]}
-        assert (await room.do("chat", [rule])).ok
-        assert await room.do("has_pending_interaction")
-        assert await room.do("cancel_chat", "asked")
-
-    visit(Painter, story, SCRIPT_ASKS)
+    visit(agent, story, SCRIPT_ASKS)
 
 
 def imported(state: str, name: str) -> dict[str, Any]:

@@ -319,12 +319,10 @@ with Laboratory(seed=1) as lab:
     assert load_type(type_name(main.Till))().look() == 5
 
 
-def test_what_the_main_block_changes_through_an_argument_is_warned_of(
-    script: Script, caplog: pytest.LogCaptureFixture
-) -> None:
-    text = """
-from perdure import Runtime
-CACHE = {}
+@pytest.mark.parametrize(
+    "text",
+    [
+        """
 class Till:
     @classmethod
     def fill(cls): CACHE["a"] = 2
@@ -335,19 +333,8 @@ def fill(given):
 if __name__ == "__main__":
     fill({})
     Runtime().run(Till)
-"""
-    main = script.run(text)
-    with caplog.at_level(logging.WARNING):
-        type_name(main.Till)
-    assert "`if __name__ == '__main__':`, gives or changes CACHE" in caplog.text
-
-
-def test_what_an_object_changes_that_the_main_block_makes_with_a_runtime_is_warned_of(
-    script: Script, caplog: pytest.LogCaptureFixture
-) -> None:
-    text = """
-from perdure import Runtime
-CACHE = {}
+""",
+        """
 class Helper:
     def __init__(self, runtime): self.runtime = runtime
     def fill(self): CACHE["a"] = 2
@@ -357,8 +344,14 @@ if __name__ == "__main__":
     helper = Helper(Runtime())
     helper.fill()
     helper.runtime.run(Till)
-"""
-    main = script.run(text)
+""",
+    ],
+    ids=["through an argument", "by an object that is made with a runtime"],
+)
+def test_what_the_main_block_changes_by_way_of_others_is_warned_of(
+    text: str, script: Script, caplog: pytest.LogCaptureFixture
+) -> None:
+    main = script.run(f"from perdure import Runtime\nCACHE = {{}}\n{text}")
     with caplog.at_level(logging.WARNING):
         type_name(main.Till)
     assert "`if __name__ == '__main__':`, gives or changes CACHE" in caplog.text
