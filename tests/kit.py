@@ -17,6 +17,7 @@ import asyncio
 import pickle
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
 import pytest
@@ -139,6 +140,40 @@ class Ledger:
 # ---------------------------------------------------------------- stories
 
 Moment = Callable[["Stage", str, KillPoint, str], bool]
+
+
+class Death:
+    """Kills whoever comes by one of these points with what is `of` (a pattern) while it is the time: at that visit, and so many in all."""
+
+    def __init__(
+        self,
+        *points: KillPoint,
+        of: str = "*",
+        who: str = "*",
+        when: Callable[..., object] = lambda *_: True,
+        visit: int = 1,
+        times: int = 1,
+    ) -> None:
+        self._points, self.of, self._who, self._when = points, of, who, when
+        self._visit, self._times = visit, times
+        self.victims: list[str] = []
+
+    @property
+    def left(self) -> int:
+        """How often it is still to strike."""
+        return self._times - len(self.victims)
+
+    def __call__(self, *moment: Any) -> bool:
+        *stage, process, point, detail = moment
+        if point not in self._points or not fnmatchcase(detail, self.of) or not fnmatchcase(process, self._who):
+            return False
+        if not self.left or not self._when(*stage):
+            return False
+        self._visit -= 1
+        if self._visit > 0:
+            return False
+        self.victims.append(process)
+        return True
 
 
 class Stage:

@@ -18,6 +18,7 @@ from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside
 from tests.actors.chat.talk import NOTHING, asks_for, risky
 from tests.gateway.door import Answer, Door, events
 from tests.gateway.world import visit
+from tests.kit import Death
 
 CHAT = "/chat/talker"
 SLOW = Pace(between_ms=200)
@@ -375,15 +376,9 @@ def test_an_answer_that_is_written_anew_ends_the_stream_and_is_whole_when_it_is_
         kept = await transcript(door, "/chat/rewriter/ann")
         assert text_of(resumed.body) == text_of(kept[1]["parts"])
 
-    words: list[str] = []
-
-    def third_word(process: str, point: KillPoint, detail: str) -> bool:
-        is_word = (point, detail) == (KillPoint.MID_STREAM, "text-delta")
-        words.extend([process] * is_word)
-        return is_word and len(words) == 3
-
+    third_word = Death(KillPoint.MID_STREAM, of="text-delta", visit=3)
     play(story, Rewriter, pace=SLOW, kill_when=third_word)
-    assert len(words) > 3
+    assert third_word.victims
 
 
 @pytest.mark.parametrize(

@@ -87,15 +87,15 @@ def test_a_client_that_leaves_stops_nothing_and_is_told_the_whole_answer_once_wh
 
 
 def test_a_death_in_an_answer_is_not_missed_in_what_is_told(kind: Kind) -> None:
-    struck: list[str] = []
+    death = in_third_answer()
 
     async def story(front: FrontEnd, agent: Any, _: Laboratory) -> None:
         heard = await hear(front, "sum")
         assert (heard.end, heard.text) == ("completed", WHOLE)
         assert await shown(agent) == ["sum", WHOLE]
 
-    play(kind, story, kill_when=in_third_answer(struck))
-    assert struck
+    play(kind, story, kill_when=death)
+    assert death.victims
 
 
 def test_a_child_that_dies_meanwhile_is_waited_for(kind: Kind) -> None:

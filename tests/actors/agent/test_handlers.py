@@ -14,7 +14,7 @@ from perdure.actors.sim_world.simulation import Weather
 from tests.actors.cast import Boss
 from tests.actors.crew import BadHook, Clumsy
 from tests.actors.stories import Told, settled, told_by
-from tests.kit import ROOMY, Stage, address, play
+from tests.kit import ROOMY, Death, Stage, address, play
 
 
 @pytest.fixture(autouse=True)
@@ -127,20 +127,13 @@ def test_a_run_may_not_be_awaited_inside_a_handler() -> None:
     "point", [KillPoint.MID_HANDLER, KillPoint.BEFORE_HANDLER_COMMIT, KillPoint.AFTER_HANDLER_COMMIT]
 )
 def test_what_a_handler_asks_for_is_asked_for_once_whenever_it_is_killed(point: KillPoint) -> None:
-    left = 3
-
-    def rule(stage: Stage, _process: str, at: KillPoint, detail: str) -> bool:
-        nonlocal left
-        left -= at is point and detail.startswith("s!finish") and left > 0
-        return at is point and detail.startswith("s!finish") and left > 0
-
     async def story(stage: Stage) -> None:
         await detach(stage, "on_chain")
         told = await settled(stage, Clumsy, 2)
         assert [(row.what, row.status) for row in told] == [("chain", "completed"), ("done", "completed")]
         assert len(stage.view.runs) == 2
 
-    play(story, kill_when=rule)
+    play(story, kill_when=Death(point, of="s!finish*", times=2))
 
 
 def test_a_handler_that_meets_other_work_of_its_agent_loses_no_update() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from perdure.actors import Agent, KillPoint, RunContext, exposed
 from perdure.ledger import BadRequest, MigrationFailed, StorageTooNew
-from tests.kit import Stage, play
+from tests.kit import Death, Stage, play
 
 
 class Till(Agent):
@@ -97,14 +97,6 @@ def test_a_sleeping_agent_is_brought_to_the_new_version_once_when_it_wakes_and_n
 
 @pytest.mark.parametrize("point", [KillPoint.BEFORE_HANDLER_COMMIT, KillPoint.AFTER_HANDLER_COMMIT])
 def test_a_death_in_the_middle_migrates_it_once(point: KillPoint) -> None:
-    struck: list[str] = []
-
-    def strike(_: Stage, _process: str, here: KillPoint, detail: str) -> bool:
-        if here is not point or detail != "migrate" or struck:
-            return False
-        struck.append(detail)
-        return True
-
     async def story(stage: Stage) -> None:
         await stage.call(Till, "put", 3)
         await asleep(stage)
@@ -114,7 +106,7 @@ def test_a_death_in_the_middle_migrates_it_once(point: KillPoint) -> None:
         assert await stage.call(Till, "kept") == {"euros": 3, "cents": 300}
         assert Till.calls == ([1, 1] if point is KillPoint.BEFORE_HANDLER_COMMIT else [1])
 
-    play(story, kill_when=strike)
+    play(story, kill_when=Death(point, of="migrate"))
 
 
 def test_an_agent_whose_migration_fails_keeps_what_it_had_and_says_so_until_other_code_comes() -> None:

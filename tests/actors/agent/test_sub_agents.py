@@ -22,7 +22,7 @@ from perdure.ledger import (
     sub_agent_id,
 )
 from tests.actors.cast import Doubler
-from tests.kit import ROOMY, Stage, address, play
+from tests.kit import ROOMY, Death, Stage, address, play
 
 PARENT_ID = "root@m:Root"
 
@@ -295,13 +295,7 @@ def test_an_agent_can_end_itself_and_its_parent_forgets_it() -> None:
 
 def test_the_next_one_of_a_deleted_name_need_not_have_what_the_last_one_reported() -> None:
     """The snapshot has the report of the deleted one: the supervisor dies before it has written the next."""
-    left = 1
-
-    def moment(stage: Stage, _process: str, at: KillPoint, _detail: str) -> bool:
-        nonlocal left
-        dies = bool(left) and at is KillPoint.BEFORE_CHECKPOINT and below("a") in stage.view.deleted
-        left -= dies
-        return dies
+    death = Death(KillPoint.BEFORE_CHECKPOINT, when=lambda stage: below("a") in stage.view.deleted)
 
     async def story(stage: Stage) -> None:
         await stage.call(Root, "add", "a")
@@ -309,7 +303,7 @@ def test_the_next_one_of_a_deleted_name_need_not_have_what_the_last_one_reported
         await asyncio.sleep(100)
         assert stage.view.agents[below("a")].reported
         await stage.call(Root, "drop", "a")
-        await stage.until(lambda: not left)
+        await stage.until(lambda: not death.left)
         for _ in range(2):
             assert await stage.call(Root, "ask", "a", "own_name") == "a"
             await stage.call(Root, "end_life", "a")
@@ -320,7 +314,7 @@ def test_the_next_one_of_a_deleted_name_need_not_have_what_the_last_one_reported
         assert not stage.view.deleted
         assert await stage.call(Root, "add", "a") == 2
 
-    play(story, kill_when=moment, limits=replace(ROOMY, idle_ms=600_000, checkpoint_idle_ms=30_000))
+    play(story, kill_when=death, limits=replace(ROOMY, idle_ms=600_000, checkpoint_idle_ms=30_000))
 
 
 @pytest.mark.parametrize("victim", ["supervisor", "hosts", "cluster"])

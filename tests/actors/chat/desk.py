@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 from perdure.actors import ChatAgent, Client, KillPoint, tool
@@ -12,6 +11,7 @@ from perdure.scenarios.provider.faults import FaultPlan, Pace
 from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion
 from perdure.scenarios.provider.sim import SimProvider
 from perdure.scenarios.testing.laboratory import Laboratory
+from tests.kit import Death
 
 ENDS = ("on_done", "on_error", "on_interrupted")
 
@@ -117,17 +117,14 @@ class Listener:
         return [each[1]["type"] for each in self.heard if each[0] == "on_event"]
 
 
-def in_third_answer(struck: list[str]) -> Callable[[str, KillPoint, str], bool]:
-    """Where to kill: once, while the answer to the third request is being written. `struck` is given the process."""
+def in_third_answer() -> Death:
+    """Where to kill: once, while the answer to the third request is being written."""
+    return Death(KillPoint.MID_STREAM, of="text-delta", when=lambda: len(Outside.provider.log()) == 3)
 
-    def at(process: str, point: KillPoint, detail: str) -> bool:
-        place = (point, detail) == (KillPoint.MID_STREAM, "text-delta") and len(Outside.provider.log()) == 3
-        hit = place and not struck
-        if hit:
-            struck.append(process)
-        return hit
 
-    return at
+def strike_at_work() -> Death:
+    """Where to kill: once, when the host of an agent writes after its tool has begun."""
+    return Death(KillPoint.MID_STORAGE, of="before", when=lambda: Outside.effects["began", "a"] > 0)
 
 
 async def ask(client: Client, agent: type[ChatAgent], question: str, **options: Any) -> tuple[Any, list[Listener]]:

@@ -15,10 +15,12 @@ from perdure.scenarios.provider.script import Script, ScriptedCall, ScriptedQues
 from tests.actors.chat.desk import Adder, Listener, Outside
 from tests.actors.chat.room import Room, visit
 from tests.actors.chat.talk import Worker, streams
+from tests.kit import Death
 
 ONE_WORD = Script(
     questions=(ScriptedQuestion(asks="words", rounds=(), verbatim=((Role(), Text(text="Well ")),) * 100),)
 )
+
 SILENCE = FaultPlan(rules=(Rule(fault=Fault(kind=FaultKind.STALL, event=2), times=None),))
 
 
@@ -128,22 +130,16 @@ def test_an_exhausted_turn_has_ended_for_everybody(asked_by: str) -> None:
 def test_a_caller_without_a_callback_waits_for_the_end_of_the_turn(options: dict[str, bool]) -> None:
     """Through stalls and a death. With `follow=False` it is told of the end of the attempt, as a callback is."""
     fault = Fault(kind=FaultKind.STALL, event=2)
-    struck: list[str] = []
-
-    def in_the_answer(process: str, point: KillPoint, detail: str) -> bool:
-        hit = not struck and len(Outside.provider.log()) > 1 and (point, detail) == (KillPoint.MID_STREAM, "text-delta")
-        if hit:
-            struck.append(process)
-        return hit
+    death = Death(KillPoint.MID_STREAM, of="text-delta", when=lambda: len(Outside.provider.log()) > 1)
 
     async def story(room: Room) -> None:
         result = await room.do("chat", "words", request_id="asked", **options)
         assert result.ok
         assert result.text.endswith("∎")
-        assert struck
+        assert death.victims
         assert (await room.do("inspect_turn", "asked"))["attempt"] == 3
 
-    visit(Adder, story, plan=FaultPlan.at({1: fault}), kill_when=in_the_answer)
+    visit(Adder, story, plan=FaultPlan.at({1: fault}), kill_when=death)
 
     async def once(room: Room) -> None:
         assert (await room.do("chat", "words", request_id="asked", follow=False)).status == "interrupted"

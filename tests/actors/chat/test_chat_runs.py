@@ -13,6 +13,7 @@ from perdure.policies import Limits
 from perdure.scenarios.provider.script import Script, ScriptedCall
 from tests.actors.chat.desk import WHOLE, Adder, Outside
 from tests.actors.chat.room import Room, calls, outcomes, texts, visit
+from tests.kit import Death
 
 
 async def _shown(room: Room) -> RunState:
@@ -29,17 +30,9 @@ async def _kept(room: Room) -> dict[str, Any]:
     return found
 
 
-def _dies_at(detail: str, nth: int) -> Any:
+def _dies_at(detail: str, nth: int) -> Death:
     """The child's process dies when its stream comes to this for the n-th time."""
-    visits: list[str] = []
-
-    def rule(_process: str, point: KillPoint, what: str) -> bool:
-        if point is KillPoint.MID_STREAM and what == detail:
-            visits.append(what)
-            return len(visits) == nth
-        return False
-
-    return rule
+    return Death(KillPoint.MID_STREAM, of=detail, visit=nth)
 
 
 def test_a_parent_sees_the_parts_of_a_childs_answer() -> None:
@@ -81,19 +74,13 @@ class AddsOnce(Adder):
 @pytest.mark.parametrize(("agent", "limits"), [(AddsOnce, Limits()), (Adder, Limits(attempts_max=1))])
 def test_the_end_of_a_child_that_may_be_entered_once_outlives_it(agent: type[Adder], limits: Limits) -> None:
     """It is not asked again for what its turn came to, so it keeps that."""
-    struck: list[str] = []
-
-    def rule(_process: str, point: KillPoint, what: str) -> bool:
-        if point is KillPoint.BEFORE_REPORT and what == "one" and not struck:
-            struck.append(what)
-            return True
-        return False
+    death = Death(KillPoint.BEFORE_REPORT, of="one")
 
     async def story(room: Room) -> None:
         result = await room.client.run(agent, "sum", run_id="one")
-        assert (result.status, result.output, struck) == ("completed", WHOLE, ["one"])
+        assert (result.status, result.output, death.left) == ("completed", WHOLE, 0)
 
-    visit(agent, story, kill_when=rule, limits=limits)
+    visit(agent, story, kill_when=death, limits=limits)
 
 
 class Distracted(Adder):

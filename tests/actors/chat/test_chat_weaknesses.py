@@ -13,6 +13,7 @@ from perdure.scenarios.provider.script import Round, Script, ScriptedCall, Scrip
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Listener, Outside
 from tests.actors.chat.room import SLOW, Room, calls, outcomes, visit
 from tests.actors.chat.talk import risky
+from tests.kit import Death
 
 STALL = Fault(kind=FaultKind.STALL, event=2)
 
@@ -95,13 +96,6 @@ def test_w15_what_was_allowed_is_done_once_although_the_process_dies_at_the_word
 @pytest.mark.shows(chat_recovery="C-1038 C-1048 C-1307 W-18")
 def test_w18_a_second_death_in_the_middle_of_a_recovery_loses_no_answer() -> None:
     """Nor a third: what a recovery has begun is taken up by the next one."""
-    deaths: list[str] = []
-
-    def again(_process: str, point: KillPoint, what: str) -> bool:
-        if point is KillPoint.MID_STREAM and what == "request" and len(deaths) < 3:
-            deaths.append(what)
-            return True
-        return False
 
     async def story(room: Room) -> None:
         await room.do("submit_messages", "sum", request_id="asked")
@@ -109,7 +103,7 @@ def test_w18_a_second_death_in_the_middle_of_a_recovery_loses_no_answer() -> Non
         assert (await room.do("attach", "asked")).text == WHOLE
         assert (await room.do("inspect_turn", "asked"))["attempt"] == 4
 
-    visit(Adder, story, kill_when=again)
+    visit(Adder, story, kill_when=Death(KillPoint.MID_STREAM, of="request", times=3))
     assert set(Outside.effects.values()) == {1}
 
 

@@ -108,13 +108,13 @@ def test_of_turns_but_the_newest_twenty_the_messages_are_told_and_not_the_stream
 
 def test_a_death_in_the_midst_loses_nothing_and_tells_nothing_twice() -> None:
     """The agent dies in its answer. The follower goes on with the next life, and is told of the other attempt."""
-    struck: list[str] = []
+    death = in_third_answer()
 
     async def story(room: Room) -> None:
         watching = asyncio.ensure_future(watch(room, ends("asked")))
         await room.do("submit_messages", "sum", request_id="asked")
         heard = await watching
-        assert struck
+        assert death.victims
         assert kinds(heard).count("turn-begun") == 1
         events = streamed(heard, "asked")
         assert [each["data"]["attempt"] for each in events if each["type"] == "data-attempt"] == [2]
@@ -122,7 +122,7 @@ def test_a_death_in_the_midst_loses_nothing_and_tells_nothing_twice() -> None:
         assert await watch(room, ends("asked")) == heard, "as one who comes late is told"
         assert (await room.do("attach", "asked")).text == WHOLE
 
-    visit(Adder, story, kill_when=in_third_answer(struck))
+    visit(Adder, story, kill_when=death)
 
 
 def test_a_watcher_is_told_of_edits_deletions_and_of_a_clear() -> None:

@@ -74,11 +74,11 @@ def test_who_goes_on_after_an_interruption_misses_nothing_and_hears_nothing_twic
 @pytest.mark.shows(chat_recovery="C-0334")
 def test_who_comes_to_an_orphan_is_told_all_of_it_and_it_goes_on() -> None:
     """C-0334: the life that streamed it is dead; what it had made durable is told again, and the rest follows in the same message."""
-    struck: list[str] = []
+    death = in_third_answer()
 
     async def story(client: Client) -> None:
         await call(client, Adder, "submit_messages", "sum", request_id="asked")
-        while not struck:
+        while not death.victims:
             await asyncio.sleep(0.05)
         late = Listener()
         result = await call(client, Adder, "attach", "asked", late)
@@ -90,7 +90,7 @@ def test_who_comes_to_an_orphan_is_told_all_of_it_and_it_goes_on() -> None:
         assert events_of(again) == events_of(late)
         assert [each["id"] for each in await call(client, Adder, "get_messages")] == ["asked-0", "asked-answer"]
 
-    tell(story, kill_when=in_third_answer(struck))
+    tell(story, kill_when=death)
     assert set(Outside.effects.values()) == {1}
 
 

@@ -14,9 +14,10 @@ from perdure.actors.events.observability import ObservedEvent, subscribe
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Rule
 from perdure.scenarios.provider.script import ScriptedCall
 from perdure.scenarios.testing.laboratory import Laboratory
-from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside, ask
+from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside, ask, strike_at_work
 from tests.actors.chat.room import Room, visit
 from tests.actors.chat.talk import Worker, asks_for, call, values
+from tests.kit import Death
 
 STALL = Fault(kind=FaultKind.STALL, event=3)
 TOLD: list[Any] = []
@@ -138,17 +139,11 @@ def test_a_recovery_that_fails_closes_its_incident_with_the_cause() -> None:
 
 def test_a_hook_that_kills_its_process_uses_up_attempts() -> None:
     """An incident is durable before anybody is asked about it, so that a recovery which never gets further is given up, too (W-27)."""
-    struck: list[str] = []
-
-    def after_the_hook(process: str, point: KillPoint, detail: str) -> bool:
-        is_there = bool(TOLD) and isinstance(TOLD[-1], ChatRecoveryContext)
-        hit = not struck and is_there and (point, detail) == (KillPoint.MID_STORAGE, "before")
-        if hit:
-            struck.append(process)
-        return hit
-
+    after_the_hook = Death(
+        KillPoint.MID_STORAGE, of="before", when=lambda: bool(TOLD) and isinstance(TOLD[-1], ChatRecoveryContext)
+    )
     result, row = story_of(Told, FaultPlan.at({2: STALL}), kill_when=after_the_hook)
-    assert struck
+    assert after_the_hook.victims
     assert result.text == WHOLE
     assert names().count("chat:recovery:detected") == 1
     assert names().count("chat:recovery:attempt") == 2
@@ -292,20 +287,13 @@ class Dropping(Worker):
 @pytest.mark.shows(transport_recovery="B9")
 def test_a_call_that_has_begun_is_not_dropped_with_a_half_answer() -> None:
     """It would be made again under another id, and happen twice: what has begun is work, though it has no result yet (invariant 4)."""
-    struck: list[str] = []
-
-    def while_it_works(process: str, point: KillPoint, detail: str) -> bool:
-        hit = not struck and Outside.effects["began", "a"] > 0 and (point, detail) == (KillPoint.MID_STORAGE, "before")
-        if hit:
-            struck.append(process)
-        return hit
-
+    while_it_works = strike_at_work()
     TOLD.clear()
     Outside.begin(asks_for(ScriptedCall(name="work", arguments={"what": "a", "seconds": 5})))
     with Laboratory(3, kill_when=while_it_works) as laboratory:
         result, _ = laboratory.play(lambda client: ask(client, Dropping, "go"))
         laboratory.settle()
-    assert struck
+    assert while_it_works.victims
     assert result.ok, result
     assert [context.cause for context in TOLD] == ["process_lost"]
     assert Outside.effects["began", "a"] == 1

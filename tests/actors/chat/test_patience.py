@@ -13,6 +13,7 @@ from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Rule
 from perdure.scenarios.provider.script import Script, ScriptedCall
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside
 from tests.actors.chat.room import Room, calls, outcomes, texts, visit
+from tests.kit import Death
 
 STALL = Fault(kind=FaultKind.STALL, event=3)
 MINUTE_S = 60
@@ -220,18 +221,12 @@ def test_a_continuation_after_an_interruption_is_no_prefill() -> None:
 @pytest.mark.shows(chat_recovery="C-0593 C-1092 C-1142")
 def test_a_death_while_arguments_are_written_costs_the_half_call_only() -> None:
     """It is withdrawn and written again; nothing is left open, and no patience is lost (#1781, C-0593)."""
-    struck: list[str] = []
-
-    def in_the_arguments(process: str, point: KillPoint, detail: str) -> bool:
-        hit = not struck and point is KillPoint.MID_STREAM and detail == "tool-input-start"
-        if hit:
-            struck.append(process)
-        return hit
+    in_the_arguments = Death(KillPoint.MID_STREAM, of="tool-input-start")
 
     async def story(room: Room) -> None:
         await room.do("submit_messages", "sum", request_id="asked")
         ended, _ = await followed(room)
-        assert struck
+        assert in_the_arguments.victims
         assert ended.text == WHOLE
         assert [state for state, _ in outcomes(ended.message)] == ["output-available"] * 4
         assert set(Outside.effects.values()) == {1}

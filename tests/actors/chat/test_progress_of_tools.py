@@ -12,6 +12,7 @@ from perdure.actors import Agent, Detached, KillPoint, MilestoneInfo, RunInfo, T
 from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion
 from tests.actors.chat.desk import Adder, Outside
 from tests.actors.chat.room import Room, visit
+from tests.kit import Death
 
 STONES = ["began", "done"]
 
@@ -116,16 +117,10 @@ def test_after_the_childs_death_the_tools_of_the_recovered_turn_are_heard_once(n
 
 
 def test_a_tools_own_death_repeats_no_milestone_either() -> None:
-    deaths: list[str] = []
-
-    def rule(_process: str, point: KillPoint, detail: str) -> bool:
-        if point is KillPoint.MID_RUN and detail == "milestone began" and not deaths:
-            deaths.append(detail)
-            return True
-        return False
+    death = Death(KillPoint.MID_RUN, of="milestone began")
 
     async def story(room: Room) -> None:
         assert await _dug(room, None) == [("began", 1), ("done", 1), ("began", 2), ("done", 2)]
-        assert deaths
+        assert death.victims
 
-    visit(Digger, story, _script("dig"), kill_when=rule)
+    visit(Digger, story, _script("dig"), kill_when=death)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from perdure.actors import Client, KillPoint
+from perdure.actors import Client
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Rule
 from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion
 from perdure.scenarios.testing.laboratory import QUICK, Laboratory
-from tests.actors.chat.desk import WHOLE, Adder, Listener, Outside, ask
+from tests.actors.chat.desk import WHOLE, Adder, Listener, Outside, ask, strike_at_work
 from tests.actors.chat.talk import Worker, asks_for, bodies, call, tell, until, values
 
 LIMITED = Fault(kind=FaultKind.ERROR, event=2, type="rate_limit_error", code="rate_limit_exceeded", message="Slow down")
@@ -231,23 +230,10 @@ def test_a_lost_connection_is_no_step() -> None:
     )
 
 
-def _strike_at_work() -> tuple[list[str], Callable[[str, KillPoint, str], bool]]:
-    """Who was killed, and a rule that kills the host of an agent once, when it writes after its tool has begun."""
-    struck: list[str] = []
-
-    def agents_host(process: str, point: KillPoint, detail: str) -> bool:
-        hit = not struck and Outside.effects["began", "a"] > 0 and (point, detail) == (KillPoint.MID_STORAGE, "before")
-        if hit:
-            struck.append(process)
-        return hit
-
-    return struck, agents_host
-
-
 @pytest.mark.shows(transport_recovery="A17 B1")
 def test_a_late_result_corrects_what_the_model_was_told() -> None:
     """A17, B1: the tool was still running when its turn gave up waiting; when it has ended, the next turn begins with its result."""
-    struck, agents_host = _strike_at_work()
+    agents_host = strike_at_work()
     slow = asks_for(ScriptedCall(name="work", arguments={"what": "a", "seconds": 40}))
     Outside.begin(slow)
     with Laboratory(3, limits=replace(QUICK, reattach_no_progress_ms=5_000), kill_when=agents_host) as laboratory:
@@ -274,13 +260,13 @@ def test_a_late_result_corrects_what_the_model_was_told() -> None:
 
         laboratory.play(story)
         laboratory.settle()
-    assert struck
+    assert agents_host.victims
     assert Outside.effects["began", "a"] == 1
 
 
 @pytest.mark.parametrize("has_ended", [True, False])
 def test_the_same_call_may_be_made_again_once_its_late_result_is_known_and_not_before(has_ended: bool) -> None:
-    struck, agents_host = _strike_at_work()
+    agents_host = strike_at_work()
     slow = ScriptedCall(name="work", arguments={"what": "a", "seconds": 40})
     script = asks_for(slow)
     again = ScriptedQuestion(asks="once more", rounds=(Round(calls=(slow,)),))
@@ -302,7 +288,7 @@ def test_the_same_call_may_be_made_again_once_its_late_result_is_known_and_not_b
 
         laboratory.play(story)
         laboratory.settle()
-    assert struck
+    assert agents_host.victims
     assert Outside.effects["began", "a"] == 1 + has_ended
 
 

@@ -17,6 +17,7 @@ from perdure.scenarios.provider.script import Round, Script, ScriptedCall, Scrip
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Listener, Outside, ask
 from tests.actors.chat.room import Room, visit
+from tests.kit import Death
 
 STALL = Fault(kind=FaultKind.STALL, event=3)
 ALWAYS_STALLS = FaultPlan(rules=(Rule(fault=Fault(kind=FaultKind.STALL, event=2), times=None),))
@@ -49,19 +50,6 @@ def played(agent: type[Adder], plan: FaultPlan | None = None, question: str = "s
     return result, [each.ends for each in listeners]
 
 
-def _dies_once_in(point: KillPoint, detail: str) -> Any:
-    """Kill the host that visits this place, the first time."""
-    struck: list[str] = []
-
-    def rule(process: str, at: KillPoint, what: str) -> bool:
-        hit = not struck and at is point and what == detail
-        if hit:
-            struck.append(process)
-        return hit
-
-    return rule
-
-
 @pytest.mark.shows(chat_recovery="C-0563 C-0616 C-1060 C-1062 C-1099 C-1137 W-46")
 def test_the_hook_is_told_what_the_seed_lists() -> None:
     """All thirteen fields (seed 000, C-0563, C-0616): the same incident, the attempt, what was said, and when it began."""
@@ -86,7 +74,7 @@ def test_the_hook_is_told_what_the_seed_lists() -> None:
 @pytest.mark.shows(chat_recovery="C-0590 C-0591 C-1095 C-1100 C-1103 W-01")
 def test_a_death_before_the_first_word_is_a_retry() -> None:
     """It is never dropped (W-01, C-0590, C-0591)."""
-    rule = _dies_once_in(KillPoint.MID_STREAM, "request")
+    rule = Death(KillPoint.MID_STREAM, of="request")
     result, _ = played(Told, kill_when=rule)
     assert result.text == WHOLE
     context = HEARD[0]
@@ -262,7 +250,7 @@ def pauses_of(stall_ms: float) -> list[float]:
 
 
 def _dies_after_double() -> Callable[[str, KillPoint, str], bool]:
-    rule = _dies_once_in(KillPoint.MID_TOOL, "after")
+    rule = Death(KillPoint.MID_TOOL, of="after")
 
     def after_double(process: str, point: KillPoint, detail: str) -> bool:
         return bool(Outside.effects["add", 2]) and len(Outside.provider.log()) > 1 and rule(process, point, detail)
@@ -351,7 +339,7 @@ def test_a_call_that_died_is_not_made_again_and_the_model_is_told_why() -> None:
         again_max=1,
     )
     Outside.begin(stubborn)
-    dies = _dies_once_in(KillPoint.MID_STORAGE, "before")
+    dies = Death(KillPoint.MID_STORAGE, of="before")
 
     def in_the_call(process: str, point: KillPoint, detail: str) -> bool:
         return bool(Outside.effects["launch", "it"]) and dies(process, point, detail)
@@ -423,7 +411,7 @@ def test_a_submitted_turn_outlives_its_agent() -> None:
     async def look(client: Client) -> Any:
         return await client.call(Adder, "somebody", "attach", ("asked", Listener()), {})
 
-    with Laboratory(5, kill_when=_dies_once_in(KillPoint.MID_STREAM, "text-delta")) as laboratory:
+    with Laboratory(5, kill_when=Death(KillPoint.MID_STREAM, of="text-delta")) as laboratory:
         laboratory.play(submit)
         laboratory.heal()
         result = laboratory.play(look)

@@ -14,6 +14,7 @@ from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace,
 from perdure.scenarios.provider.script import Script, ScriptedCall, ScriptedQuestion
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside
 from tests.actors.chat.room import SLOW, Room, calls, outcomes, visit
+from tests.kit import Death
 
 NEVER = Pace(first_ms=3_600_000)
 
@@ -412,17 +413,11 @@ def test_a_milestone_is_told_once_however_often_it_is_delivered(
 ) -> None:
     """To the model as a turn, or to people only, as a line of the assistant; also by a second delivery. So is an end (C-0642, C-0643,
     C-0955)."""
-    struck: list[str] = []
-
-    def before_the_acknowledgement(process: str, point: KillPoint, _detail: str) -> bool:
-        hit = not struck and point is KillPoint.AFTER_HANDLER_COMMIT
-        if hit:
-            struck.append(process)
-        return hit
+    before_the_acknowledgement = Death(KillPoint.AFTER_HANDLER_COMMIT)
 
     async def story(room: Room) -> None:
         await room.do("begin", mode)
-        await room.until(lambda: struck)
+        await room.until(lambda: before_the_acknowledgement.victims)
         await asyncio.sleep(60)
         assert await room.roles() == roles
         assert requests_to_the_model() == requests

@@ -24,6 +24,7 @@ from tests.actors.chat.talk import (
     until_parked,
     values,
 )
+from tests.kit import Death
 
 ONE, TWO = (ScriptedCall(name="ask_user", arguments={"about": about}) for about in ("colour", "size"))
 RISKY = ScriptedCall(name="risky", arguments={"what": "it"})
@@ -220,13 +221,7 @@ def test_an_answer_is_no_interruption_though_the_agent_has_slept_and_people_have
 
 def test_an_answered_turn_is_played_to_its_end_though_people_have_gone_on_and_a_process_dies() -> None:
     """Who allows a call wants it done: the recovery is about the answer, and not about a question that another one has followed."""
-    struck: list[str] = []
-
-    def after_the_answer(process: str, point: KillPoint, detail: str) -> bool:
-        hit = not struck and bool(Outside.effects["answered"]) and (point, detail) == (KillPoint.MID_TOOL, "before")
-        if hit:
-            struck.append(process)
-        return hit
+    after_the_answer = Death(KillPoint.MID_TOOL, of="before", when=lambda: Outside.effects["answered"])
 
     async def story(client: Client) -> None:
         await call(client, Worker, "submit_messages", "go", request_id="asked")
@@ -234,7 +229,7 @@ def test_an_answered_turn_is_played_to_its_end_though_people_have_gone_on_and_a_
         assert (await call(client, Worker, "chat", "words")).ok
         Outside.effects["answered"] += 1
         assert await call(client, Worker, "respond_to_approval", waiting, True) is True
-        await until(lambda: bool(struck))
+        await until(lambda: bool(after_the_answer.victims))
         result = await call(client, Worker, "attach", "asked")
         assert result.ok, result
         assert values(result.message, "output") == ["did it"]

@@ -133,8 +133,8 @@ def test_no_message_argument_or_result_is_told_unless_it_is_asked_for() -> None:
 
 
 def test_a_turn_that_dies_is_ended_by_the_next_life_and_linked() -> None:
-    recorder, struck = Recorder(), list[str]()
-    visit(Adder, _asked, kill_when=in_third_answer(struck), telemetry=recorder)
+    recorder, death = Recorder(), in_third_answer()
+    visit(Adder, _asked, kill_when=death, telemetry=recorder)
     first, second = _turns(recorder)
     assert (first.error, first.attributes["perdure.turn.status"]) == ("process_lost", "interrupted")
     assert (second.error, second.attributes["perdure.turn.status"]) == ("", "completed")
@@ -147,12 +147,12 @@ def test_a_turn_that_dies_is_ended_by_the_next_life_and_linked() -> None:
 
 def test_the_request_that_was_under_way_at_a_death_is_ended_too() -> None:
     """Somebody follows the turn, so the row that says that the request was sent is durable at once."""
-    recorder, struck = Recorder(), list[str]()
+    recorder, death = Recorder(), in_third_answer()
 
     async def story(room: Room) -> Any:
         return await room.follow("chat", "sum", request_id="asked", follow=True)
 
-    result, _ = visit(Adder, story, pace=SLOW, kill_when=in_third_answer(struck), telemetry=recorder)
+    result, _ = visit(Adder, story, pace=SLOW, kill_when=death, telemetry=recorder)
     assert result.text == WHOLE
     lost = [span for span in _requests(recorder) if span.error == "process_lost"]
     assert [span.parent for span in lost] == [_turns(recorder)[0].context.span_id]

@@ -10,9 +10,9 @@ import pytest
 
 from perdure.actors import KillPoint
 from perdure.ledger import BadRequest, ConflictingRequest
-from tests.actors.jobs.test_schedules import COMMITS, Death
+from tests.actors.jobs.test_schedules import COMMITS
 from tests.actors.planners import Planner, do, notes, payloads
-from tests.kit import ROOMY, Stage, address, play
+from tests.kit import ROOMY, Death, Stage, address, play
 
 HOME = address(Planner, "p")
 STUBBORN = {"attempts_max": 2, "first_ms": 10, "most_ms": 10}
@@ -53,14 +53,14 @@ def test_one_item_is_done_at_a_time() -> None:
 @pytest.mark.parametrize("point", COMMITS)
 def test_an_item_counts_once_wherever_its_agent_is_killed(point: KillPoint) -> None:
     """Spec W17: upstream such an item waits for the next call of `queue`."""
-    death = Death(point, "", times=3)
+    death = Death(point, of="", times=3)
 
     async def story(stage: Stage) -> None:
         await do(stage, "queue", "slow", 1_000)
         told = await do(stage, "queue", "asks", 4)
         for number in range(5):
             await do(stage, "queue", "note", number)
-        death.detail = told["item_id"]
+        death.of = told["item_id"]
         stage.kill_host_of(HOME)
         await asyncio.sleep(60)
         assert await payloads(stage) == ["1000", "4", "0", "1", "2", "3", "4", "from a callback"]

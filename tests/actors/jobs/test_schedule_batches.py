@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 import pytest
 
 from perdure.actors import KillPoint
-from tests.actors.jobs.test_schedules import COMMITS, Death, outcomes
+from tests.actors.jobs.test_schedules import COMMITS, outcomes
 from tests.actors.planners import Planner, do, notes
-from tests.kit import ROOMY, Stage, play
+from tests.kit import ROOMY, Death, Stage, play
 
 AWAKE = replace(ROOMY, idle_ms=60_000)  # so that it stays on a host that knows its callbacks
 
@@ -110,13 +110,7 @@ def test_one_of_a_line_that_raises_or_is_taken_out_costs_the_others_nothing() ->
 
 @pytest.mark.parametrize("point", COMMITS)
 def test_a_line_that_is_done_together_counts_once_wherever_its_agent_is_killed(point: KillPoint) -> None:
-    left = 1
-
-    def rule(stage: Stage, _process: str, at: KillPoint, detail: str) -> bool:
-        nonlocal left
-        strikes = at is point and left > 0 and stage.simulation.now_ms() > 2_000
-        left -= strikes
-        return strikes
+    death = Death(point, when=lambda stage: stage.simulation.now_ms() > 2_000)
 
     async def story(stage: Stage) -> None:
         await do(stage, "queue", "picky", "first")
@@ -124,14 +118,14 @@ def test_a_line_that_is_done_together_counts_once_wherever_its_agent_is_killed(p
         await stage.call(Planner, "do_all", [["queue", ["picky", str(number)], {}] for number in range(9)])
         await asyncio.sleep(60)
         assert [note.payload for note in await notes(stage)] == ["first", *map(str, range(9))]
-        assert left == 0
+        assert death.left == 0
 
-    play(story, kill_when=rule, limits=AWAKE)
+    play(story, kill_when=death, limits=AWAKE)
 
 
 @pytest.mark.parametrize("point", COMMITS)
 def test_a_batch_counts_once_wherever_its_agent_is_killed(point: KillPoint) -> None:
-    death = Death(point, "a", 1)
+    death = Death(point, of="a")
 
     async def story(stage: Stage) -> None:
         await batch(stage, "a", "b", "c")

@@ -9,7 +9,7 @@ import pytest
 
 from perdure.actors import KillPoint
 from tests.actors.planners import Leaver, do, notes
-from tests.kit import Stage, address, play
+from tests.kit import Death, Stage, address, play
 
 HOME = address(Leaver, "p")
 
@@ -41,16 +41,9 @@ def test_a_callback_may_end_its_agent_and_all_its_plans_with_it() -> None:
 @pytest.mark.shows(schedules="S57")
 @pytest.mark.parametrize("point", [KillPoint.MID_CANCEL, KillPoint.MID_CLEAR, KillPoint.AFTER_COMMIT])
 def test_the_end_of_an_agent_by_its_own_callback_is_seen_through_whoever_dies(point: KillPoint) -> None:
-    left = 1
-
-    def rule(stage: Stage, _process: str, at: KillPoint, _detail: str) -> bool:
-        nonlocal left
-        strikes = at is point and stage.simulation.now_ms() > 15_000 and left > 0
-        left -= strikes
-        return strikes
-
-    play(leaves, kill_when=rule)
-    assert left == 0
+    death = Death(point, when=lambda stage: stage.simulation.now_ms() > 15_000)
+    play(leaves, kill_when=death)
+    assert death.left == 0
 
 
 def test_an_author_is_told_of_a_callback_that_is_parked() -> None:

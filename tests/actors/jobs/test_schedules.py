@@ -42,7 +42,7 @@ from perdure.actors import KillPoint
 from perdure.actors.events.observability import subscribe
 from perdure.actors.sim_world.simulation import Weather
 from tests.actors.planners import Blank, Eager, Note, Patient, Planner, Sluggish, do, notes, payloads
-from tests.kit import ROOMY, Stage, address, play
+from tests.kit import ROOMY, Death, Stage, address, play
 
 HOME = address(Planner, "p")
 COMMITS = [KillPoint.MID_HANDLER, KillPoint.BEFORE_HANDLER_COMMIT, KillPoint.AFTER_HANDLER_COMMIT]
@@ -52,18 +52,6 @@ COMMITS = [KillPoint.MID_HANDLER, KillPoint.BEFORE_HANDLER_COMMIT, KillPoint.AFT
 def _nothing_fails() -> Iterator[None]:
     yield
     Planner.failures = Planner.calls = Sluggish.starting_s = 0
-
-
-class Death:
-    """Kills whoever comes to a point with this schedule or item, so many times."""
-
-    def __init__(self, point: KillPoint, detail: str, times: int = 1) -> None:
-        self.point, self.detail, self.left = point, detail, times
-
-    def __call__(self, stage: Stage, process: str, point: KillPoint, detail: str) -> bool:
-        strikes = point is self.point and detail == self.detail and self.left > 0
-        self.left -= strikes
-        return strikes
 
 
 async def outcomes(stage: Stage, schedule_id: str) -> list[str]:
@@ -227,7 +215,7 @@ def test_more_than_may_run_at_once_wait_for_a_place() -> None:
 @pytest.mark.parametrize("kind", ["once", "cron"])
 def test_an_occurrence_counts_once_wherever_its_agent_is_killed(point: KillPoint, kind: str) -> None:
     """Its notes, its run, its mail and its item of the queue; spec W14 and W15."""
-    death = Death(point, "it", times=1 if kind == "once" and point is KillPoint.AFTER_HANDLER_COMMIT else 3)
+    death = Death(point, of="it", times=1 if kind == "once" and point is KillPoint.AFTER_HANDLER_COMMIT else 3)
 
     async def story(stage: Stage) -> None:
         await do(stage, "schedule", 5 if kind == "once" else "* * * * *", "asks", 4, schedule_id="it")
@@ -547,7 +535,7 @@ def test_a_callback_that_hangs_is_cut_off_and_tried_again() -> None:
 
 @pytest.mark.shows(chat_recovery="C-1379 C-1380 C-1381", schedules="S41 S42 S43")
 def test_a_callback_that_kills_its_agent_again_and_again_is_parked_and_its_neighbours_are_not() -> None:
-    death = Death(KillPoint.MID_HANDLER, "bad", times=1_000)
+    death = Death(KillPoint.MID_HANDLER, of="bad", times=1_000)
 
     async def story(stage: Stage) -> None:
         for number in range(3):
@@ -562,7 +550,7 @@ def test_a_callback_that_kills_its_agent_again_and_again_is_parked_and_its_neigh
 
 
 def test_slow_neighbours_of_a_callback_that_kills_its_agent_are_called_apart_from_it_and_not_parked_with_it() -> None:
-    death = Death(KillPoint.MID_HANDLER, "bad", times=1_000)
+    death = Death(KillPoint.MID_HANDLER, of="bad", times=1_000)
 
     async def story(stage: Stage) -> None:
         for number in range(3):

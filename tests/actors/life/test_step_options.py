@@ -17,7 +17,7 @@ from perdure.ledger import BadRequest, StepError, StepFailed, StepOutcomeUnknown
 from perdure.policies import Retries
 from tests.actors.one_process import OneProcess
 from tests.actors.one_process import play as in_one_process
-from tests.kit import Stage, address, play
+from tests.kit import Death, Stage, address, play
 
 QUICK = Retries(attempts_max=3, first_ms=1_000, most_ms=1_000)
 BRIEF = Retries(attempts_max=3, first_ms=10, most_ms=10)
@@ -463,18 +463,10 @@ def test_the_errors_of_steps_travel(error: StepError) -> None:
 
 
 def test_a_kill_between_the_job_and_its_memory_asks_the_probe() -> None:
-    killed: list[str] = []
-
-    def kill(stage: Stage, process: str, point: KillPoint, detail: str) -> bool:
-        if point is KillPoint.MID_RUN and detail == "step s done" and not killed:
-            killed.append(process)
-            return True
-        return False
-
     async def story(stage: Stage) -> Any:
         return (await stage.client.run(Errand, "asked_plainly", run_id="r")).output
 
     Errand.done_s.clear()
     Errand.answers[:], Errand.probed[:] = ["done", "never"], ["found"]
-    assert play(story, kill_when=kill) == "found"
+    assert play(story, kill_when=Death(KillPoint.MID_RUN, of="step s done")) == "found"
     assert len(Errand.done_s) == 1

@@ -14,7 +14,7 @@ from perdure.ledger import BadRequest, PauseRefused, Undo
 from perdure.policies import Retries
 from tests.actors.one_process import OneProcess
 from tests.actors.one_process import play as in_one_process
-from tests.kit import ROOMY, Stage, address, play
+from tests.kit import ROOMY, Death, Stage, address, play
 
 Diary = list[tuple[str, Any]]
 
@@ -440,17 +440,7 @@ POINTS = [
 @pytest.mark.parametrize("then", ["fail", "wait"])
 @pytest.mark.parametrize("detail", [*POINTS, "r"])
 def test_a_death_at_any_moment_undoes_each_step_once_in_effect(then: str, detail: str) -> None:
-    killed: list[str] = []
-
-    def kill(stage: Stage, process: str, point: KillPoint, where: str) -> bool:
-        wanted = where == detail and point in (
-            KillPoint.MID_RUN,
-            KillPoint.AFTER_RESULT_COMMIT,
-            KillPoint.BEFORE_REPORT,
-        )
-        if wanted and not killed:
-            killed.append(process)
-        return wanted and len(killed) == 1 and killed[0] == process and not killed.append("")  # type: ignore[func-returns-value]
+    death = Death(KillPoint.MID_RUN, KillPoint.AFTER_RESULT_COMMIT, KillPoint.BEFORE_REPORT, of=detail)
 
     async def story(stage: Stage) -> None:
         begin()
@@ -458,7 +448,7 @@ def test_a_death_at_any_moment_undoes_each_step_once_in_effect(then: str, detail
         if then == "wait":
             await stage.client.ask("cancel", "r", None, "enough")
         ended = await running
-        assert killed, "the moment did not come"
+        assert death.victims, "the moment did not come"
         assert ended.status == ("error" if then == "fail" else "aborted")
         effects = list(dict.fromkeys(told("cancelled")))
         assert effects == UNDONE, "under the key of its step each is undone once, in reverse"
@@ -466,7 +456,7 @@ def test_a_death_at_any_moment_undoes_each_step_once_in_effect(then: str, detail
         if "undo" in detail or detail == "r":
             assert len(told("entered")) == 1, "`run` is not entered again"
 
-    play(story, kill_when=kill)
+    play(story, kill_when=death)
 
 
 class Misnamed(Agent):

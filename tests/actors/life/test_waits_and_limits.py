@@ -11,7 +11,7 @@ from perdure.actors import Agent, FiberContext, KillPoint, RunContext, RunHandle
 from perdure.ledger import BadRequest
 from tests.actors.cast import Sleeper
 from tests.actors.crew import Narrow
-from tests.kit import Stage, play
+from tests.kit import Death, Stage, play
 
 
 class Impatient(Agent):
@@ -75,20 +75,14 @@ def test_a_deadline_cancels_what_was_waited_for_or_leaves_it_as_the_author_says(
 
 def test_a_run_with_a_deadline_comes_to_the_same_after_a_death() -> None:
     """The entered-again code waits for the aborted run and gets its end."""
-    deaths: list[str] = []
-
-    def rule(_stage: Stage, _process: str, point: KillPoint, detail: str) -> bool:
-        if point is KillPoint.BEFORE_REPORT and detail == "r" and not deaths:
-            deaths.append(detail)
-            return True
-        return False
+    death = Death(KillPoint.BEFORE_REPORT, of="r")
 
     async def story(stage: Stage) -> None:
         assert (await stage.client.run(Impatient, "x", run_id="r")).output in ("too late", "in time")
         assert stage.status("one") == "aborted"
-        assert deaths
+        assert death.victims
 
-    play(story, kill_when=rule)
+    play(story, kill_when=death)
 
 
 def test_a_death_of_the_one_who_waits_cancels_nothing_and_a_cancelled_fiber_does() -> None:

@@ -17,7 +17,7 @@ from perdure.scenarios.bench.growth import CHILD, TurnBench, requests
 from perdure.scenarios.bench.ledger import AT_MS
 from perdure.scenarios.testing.checks import Ledger
 from tests.actors.cast import Doubler, Number
-from tests.kit import Stage, play
+from tests.kit import Death, Stage, play
 
 COUNT = 120
 
@@ -29,7 +29,6 @@ def test_a_batch_outlives_the_supervisor_wherever_it_dies(
 ) -> None:
     """After each commit the view is compared with the fold of the facts one by one (`Laboratory.look`)."""
     written: set[str] = set()
-    visits = 0
 
     def watched(ledger: Ledger, rows: Sequence[Row], *others: Any) -> None:
         written.update(row.kind for row in rows)
@@ -38,18 +37,13 @@ def test_a_batch_outlives_the_supervisor_wherever_it_dies(
     append = Ledger.append
     monkeypatch.setattr(Ledger, "append", watched)
 
-    def dies(_stage: Stage, process: str, where: KillPoint, _detail: str) -> bool:
-        nonlocal visits
-        visits += process == "supervisor" and where is point
-        return visits == nth and process == "supervisor" and where is point
-
     async def story(stage: Stage) -> None:
         numbers = [Number(n=number) for number in range(COUNT)]
         results = await asyncio.gather(*(stage.client.run(Doubler, each) for each in numbers))
         assert [result.output for result in results] == [2 * number for number in range(COUNT)]
         assert {run.status for run in stage.view.runs.values()} == {Status.COMPLETED}
 
-    play(story, kill_when=dies)
+    play(story, kill_when=Death(point, who="supervisor", visit=nth))
     assert written >= set(BATCHES), "nothing was decided as a batch"
 
 

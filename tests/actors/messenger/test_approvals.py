@@ -17,13 +17,14 @@ from perdure.scenarios.provider.script import Round, Script, ScriptedCall, Scrip
 from tests.actors.chat.desk import Outside
 from tests.actors.chat.room import calls
 from tests.actors.messenger.paper import Board, Bot, Chat, Paper, PaperWithButtons, pressed, said, visit
-from tests.actors.messenger.test_deaths_of_replies import Death
+from tests.kit import Death
 
 BEN = Person(id="8", user_name="ben", full_name="Ben")
 IT, MOON = (ScriptedCall(name="launch", arguments={"what": what}) for what in ("it", "moon"))
 SCRIPT = Script(
     questions=(calls("go", IT), ScriptedQuestion(asks="both", rounds=(Round(says="Two. ", calls=(IT, MOON)),)))
 )
+
 ASKED = 'May launch be called like this?\n```\n{\n "what": "it"\n}\n```'
 
 
@@ -463,7 +464,7 @@ def test_a_question_is_posted_and_edited_as_carefully_as_an_answer(faults: dict[
 def test_a_death_between_press_and_effect_changes_neither_who_was_first_nor_what_is_done(
     point: KillPoint, detail: str, times: int
 ) -> None:
-    death = Death(point, detail, times)
+    death = Death(point, of=f"{detail}*", visit=times)
 
     async def story(chat: Chat) -> Any:
         await asked(chat)
@@ -474,7 +475,7 @@ def test_a_death_between_press_and_effect_changes_neither_who_was_first_nor_what
 
     Board.begin()
     visit(story, Pad, script=SCRIPT, kill_when=death)
-    assert death.has_struck
+    assert death.victims
     assert {key: set(told) for key, told in Board.told.items()} == {
         "p1": {"Approved by paper:Ben (8)."},
         "p2": {"Answered already. Approved by paper:Ben (8)."},

@@ -17,7 +17,7 @@ from perdure.policies import Answerer
 from perdure.scenarios.simulated_telegram import SimTelegram
 from tests.actors.messenger.paper import Board, Bot, Chat, PaperWithButtons, pressed, visit
 from tests.actors.messenger.test_approvals import BEN, keys
-from tests.actors.messenger.test_deaths_of_replies import Death
+from tests.kit import Death
 
 OPS, ADA, BEN_IS = "ops-thread", "paper:Ada L. (7)", "paper:Ben (8)"
 
@@ -396,7 +396,7 @@ DEATHS = [
 
 @pytest.mark.parametrize(("point", "detail"), DEATHS)
 def test_a_death_between_question_mail_press_and_answer_repeats_nothing(point: KillPoint, detail: str) -> None:
-    death = Death(point, detail)
+    death = Death(point, of=f"{detail}*")
 
     async def story(room: Room) -> Any:
         await room.begin()
@@ -408,7 +408,7 @@ def test_a_death_between_question_mail_press_and_answer_repeats_nothing(point: K
         return first, late, output
 
     first, late, output = play(story, kill_when=death)
-    assert death.has_struck
+    assert death.victims
     assert {*first} == {f"Yes, said by {BEN_IS}."}
     assert {*late} == {f"Answered already. Yes, said by {BEN_IS}."}
     assert output == [True, BEN_IS, "messenger"]

@@ -17,25 +17,11 @@ from perdure.scenarios.provider.faults import Pace
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import Outside
 from tests.actors.messenger.paper import SCRIPT, Board, Bot, Chat, Paper, answer_to, visit
+from tests.kit import Death
 
 NOTE = Delivery().repeated_text
 TOLD = answer_to("story")
 PACE = Pace(first_ms=100, between_ms=60)
-
-
-class Death:
-    """Kills the host at the so-manieth time that it comes by a place."""
-
-    def __init__(self, point: KillPoint, detail: str, times: int = 1) -> None:
-        self._point, self._detail, self._times = point, detail, times
-        self.has_struck = False
-
-    def __call__(self, process: str, point: KillPoint, detail: str) -> bool:
-        if self.has_struck or point is not self._point or not detail.startswith(self._detail):
-            return False
-        self._times -= 1
-        self.has_struck = self._times == 0
-        return self.has_struck
 
 
 def told(**simulation: Any) -> tuple[list[dict[str, Any]], int]:
@@ -89,9 +75,9 @@ def test_a_death_at_a_named_place_changes_nothing_but_what_nobody_can_know(
     point: KillPoint, detail: str, doubled: int
 ) -> None:
     """W23 to W27, cases 18 and 19 of §13.7: mid-stream, before and after posting and before recording, and after everything."""
-    death = Death(point, detail)
+    death = Death(point, of=f"{detail}*")
     rows, _ = told(kill_when=death)
-    assert death.has_struck
+    assert death.victims
     assert check(rows) == doubled
     if detail == "text-delta":
         assert len(Outside.provider.log()) == 2, "one turn, and its recovery; never a second turn (W28)"
@@ -100,7 +86,7 @@ def test_a_death_at_a_named_place_changes_nothing_but_what_nobody_can_know(
 @pytest.mark.shows(messenger="W26 case-19")
 def test_who_dies_after_the_last_edit_apologises_to_nobody() -> None:
     """W26, case 19: the reply is settled, its fiber is not."""
-    rows, _ = told(kill_when=Death(KillPoint.BEFORE_REPORT, "fiber"))
+    rows, _ = told(kill_when=Death(KillPoint.BEFORE_REPORT, of="fiber*"))
     assert check(rows) == 0
     assert Board.thread() == [TOLD]
 
@@ -108,7 +94,7 @@ def test_who_dies_after_the_last_edit_apologises_to_nobody() -> None:
 @pytest.mark.shows(chat_recovery="C-0723 C-1043", messenger="M35 W24 case-18")
 def test_a_death_in_a_message_that_was_seen_shows_it_recovering_and_edits_it_on() -> None:
     """Seed 001, case 18, W24, W25: the same message, and no second one."""
-    told(kill_when=Death(KillPoint.MID_STREAM, "text-delta", times=8))
+    told(kill_when=Death(KillPoint.MID_STREAM, of="text-delta*", visit=8))
     (history,) = Board.history()
     assert any(each.endswith(Delivery().recovering_text) for each in history)
     assert history[-1] == TOLD
@@ -127,9 +113,10 @@ def test_wherever_a_process_dies_a_message_is_answered_once(offset: int) -> None
 
 
 def test_two_deaths_in_a_row_are_survived_too() -> None:
-    first, second = Death(KillPoint.AFTER_EFFECT, "messenger post"), Death(KillPoint.AFTER_EFFECT, "messenger edit", 2)
-    rows, _ = told(kill_when=lambda *place: first(*place) or (first.has_struck and second(*place)))
-    assert second.has_struck
+    first = Death(KillPoint.AFTER_EFFECT, of="messenger post*")
+    second = Death(KillPoint.AFTER_EFFECT, of="messenger edit*", when=lambda: first.victims, visit=2)
+    rows, _ = told(kill_when=lambda *place: first(*place) or second(*place))
+    assert second.victims
     assert check(rows) == 1
 
 
@@ -138,14 +125,8 @@ def test_a_reply_whose_delivery_kills_its_process_again_and_again_is_parked_in_t
     """Weakness 1, 3: a fiber that never gets further is not entered for ever."""
     Outside.begin(SCRIPT, None, Pace())
     Board.begin()
-    deaths: Counter[str] = Counter()
-
-    def rule(process: str, point: KillPoint, detail: str) -> bool:
-        is_it = point is KillPoint.BEFORE_EFFECT and detail == "messenger post"
-        deaths["post"] += is_it
-        return is_it
-
-    with Laboratory(3, kill_when=rule) as laboratory:
+    deaths = Death(KillPoint.BEFORE_EFFECT, of="messenger post", times=60)
+    with Laboratory(3, kill_when=deaths) as laboratory:
 
         async def story(client: Client) -> list[dict[str, Any]]:
             chat = Chat(laboratory, client, Bot)
@@ -157,7 +138,7 @@ def test_a_reply_whose_delivery_kills_its_process_again_and_again_is_parked_in_t
         laboratory.settle()
     assert row["status"] == "parked"
     assert "the process died" in row["problem"]
-    assert deaths["post"] < 60
+    assert deaths.left
 
 
 class Deadly(Bot):

@@ -12,7 +12,7 @@ from perdure.policies import context_of
 from tests.actors.cast import Doubler
 from tests.actors.telemetry.test_run_spans import ABOVE, traced
 from tests.actors.traces import Recorder, tree
-from tests.kit import Stage, address
+from tests.kit import Death, Stage, address
 
 
 class Foreman(Agent):
@@ -179,15 +179,9 @@ def test_a_fiber_that_its_hook_completes_has_only_attempts_that_were_lost() -> N
 
 @pytest.mark.parametrize("point", [KillPoint.BEFORE_RUN, KillPoint.BEFORE_REPORT])
 def test_a_death_at_the_begin_or_at_the_end_of_a_body_tells_nothing_twice(point: KillPoint) -> None:
-    struck: list[str] = []
-
-    def strikes(_process: str, at: KillPoint, detail: str) -> bool:
-        hit = at is point and detail == "fiber brief" and not struck
-        struck.extend([detail] if hit else [])
-        return hit
-
-    recorder = traced(asking("brief"), kill_when=strikes)
-    assert struck
+    death = Death(point, of="fiber brief")
+    recorder = traced(asking("brief"), kill_when=death)
+    assert death.victims
     assert [each.error for each in recorder.named("fiber brief")] == ["process_lost", ""]
     tree(recorder.spans)
 
@@ -236,15 +230,9 @@ def test_occurrences_of_a_recurring_schedule_begin_traces_with_a_link_to_who_ask
 
 @pytest.mark.parametrize("point", [KillPoint.BEFORE_HANDLER_COMMIT, KillPoint.AFTER_HANDLER_COMMIT])
 def test_a_callback_that_dies_is_told_at_most_once(point: KillPoint) -> None:
-    struck: list[str] = []
-
-    def strikes(_process: str, at: KillPoint, detail: str) -> bool:
-        hit = at is point and detail.startswith("key-") and not struck
-        struck.extend([detail] if hit else [])
-        return hit
-
-    recorder = traced(asking("schedule"), kill_when=strikes)
-    assert struck
+    death = Death(point, of="key-*")
+    recorder = traced(asking("schedule"), kill_when=death)
+    assert death.victims
     assert len(recorder.named("schedule ring")) == 1
     assert len(recorder.named("fiber rung")) == 1
     tree(recorder.spans)

@@ -15,7 +15,7 @@ from perdure.policies import context_of, trace_of
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.cast import Boss, Failing, Impatient, Once, Sleeper
 from tests.actors.traces import Recorder, tree
-from tests.kit import ROOMY, Stage
+from tests.kit import ROOMY, Death, Stage
 
 FAMILY = {"wait": ["Boss", {"wait": ["Sleeper", 4_000, "s"]}, "c"]}
 ABOVE = f"00-{'ab' * 16}-{'cd' * 8}-01"
@@ -114,15 +114,9 @@ def test_the_death_of_the_supervisor_leaves_no_gap_and_no_double() -> None:
 
 @pytest.mark.parametrize("nth", range(1, 12))  # after the eleventh a child has ended whose span nobody told
 def test_a_supervisor_that_dies_after_a_commit_has_its_spans_told_by_the_next_one(nth: int) -> None:
-    seen = 0
-
-    def rule(process: str, point: KillPoint, detail: str) -> bool:
-        nonlocal seen
-        seen += (process, point) == ("supervisor", KillPoint.AFTER_COMMIT)
-        return seen == nth and (process, point) == ("supervisor", KillPoint.AFTER_COMMIT)
-
-    recorder = traced(family, kill_when=rule)
-    assert seen >= nth
+    death = Death(KillPoint.AFTER_COMMIT, who="supervisor", visit=nth)
+    recorder = traced(family, kill_when=death)
+    assert death.victims
     tree(recorder.spans)
     ended = [span for span in recorder.spans if span.attributes["perdure.run.status"] == "completed"]
     assert tree(ended) == WHOLE
