@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import inspect
 import os
 import re
 import signal
@@ -143,6 +145,26 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ray.init", _refuse)
         return (yield)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """An async test is a story: of a simulated cluster if it asks for its `stage`, with the options of `tests.kit.staged`."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}  # noqa: SLF001 - those of the test itself
+    if "stage" in given:
+        from tests.kit import play  # noqa: PLC0415 - the process that hands out the tests needs none of our code
+
+        play(lambda stage: pyfuncitem.obj(**{**given, "stage": stage}), **getattr(pyfuncitem.obj, "options", {}))
+    else:
+        asyncio.run(pyfuncitem.obj(**given))
+    return True
+
+
+@pytest.fixture
+def stage() -> None:
+    """It is there when the story is played."""
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

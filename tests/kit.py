@@ -4,11 +4,8 @@ ledger = Ledger()
 ledger.given(asked("r"), placed("r"))
 assert ledger.when(Up("r", 1)) == [RunStarted("r", 1)]
 
-def test_something() -> None:
-    async def story(stage: Stage) -> None:
-        assert (await stage.client.run(Doubler, 2)).output == 4
-
-    play(story)
+async def test_something(stage: Stage) -> None:
+    assert (await stage.client.run(Doubler, 2)).output == 4
 """
 
 from __future__ import annotations
@@ -246,6 +243,16 @@ class Stage:
 def address(agent_class: type[Agent], name: str) -> str:
     """The address of an agent."""
     return agent_id(type_name(agent_class), name)
+
+
+def staged(**options: Any) -> Callable[[T], T]:
+    """Play the story that a test is with these options of `play`."""
+
+    def with_options(test: T) -> T:
+        test.options = options  # type: ignore[attr-defined]
+        return test
+
+    return with_options
 
 
 def play(

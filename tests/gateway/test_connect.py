@@ -115,17 +115,14 @@ def test_errors_are_raised_as_what_they_were(gateway: RealGateway) -> None:
             remote.retry("taken")
 
 
-def test_exposed_methods_are_called_and_told(gateway: RealGateway) -> None:
-    async def talk() -> None:
-        async with perdure.connect_async(gateway.url) as remote:
-            counter = remote.agent("counter", "called")
-            assert await counter.add(2) == 2
-            assert await counter.add(amount=3) == 5
-            await counter.tell("add", 5)
-            while (await remote.inspect("called@tests.gateway.cast:Counter"))["state"] != {"count": 10}:
-                await asyncio.sleep(0.05)
-
-    asyncio.run(talk())
+async def test_exposed_methods_are_called_and_told(gateway: RealGateway) -> None:
+    async with perdure.connect_async(gateway.url) as remote:
+        counter = remote.agent("counter", "called")
+        assert await counter.add(2) == 2
+        assert await counter.add(amount=3) == 5
+        await counter.tell("add", 5)
+        while (await remote.inspect("called@tests.gateway.cast:Counter"))["state"] != {"count": 10}:
+            await asyncio.sleep(0.05)
 
 
 def test_an_exposed_method_that_is_followed_is_refused_in_words_and_never_called(gateway: RealGateway) -> None:

@@ -123,18 +123,15 @@ def test_sessions_that_are_over_take_no_more_than_so_much_memory() -> None:
     assert ("5", "alice") in ended
 
 
-def test_what_nobody_fetches_takes_no_more_than_so_much_memory() -> None:
-    async def story() -> None:
-        alone, heard = GatewayBus(), []
-        for number in range(NEWS_MAX + 5):
-            alone.tell("topic", str(number))
+async def test_what_nobody_fetches_takes_no_more_than_so_much_memory() -> None:
+    alone, heard = GatewayBus(), []
+    for number in range(NEWS_MAX + 5):
+        alone.tell("topic", str(number))
 
-        async def listen(word: str) -> None:
-            heard.append(word)
+    async def listen(word: str) -> None:
+        heard.append(word)
 
-        alone.on("topic", listen)
-        alone.tell("other", "word")
-        await alone.hear(await alone.news())
-        assert heard == [str(number) for number in range(6, NEWS_MAX + 5)]
-
-    asyncio.run(story())
+    alone.on("topic", listen)
+    alone.tell("other", "word")
+    await alone.hear(await alone.news())
+    assert heard == [str(number) for number in range(6, NEWS_MAX + 5)]

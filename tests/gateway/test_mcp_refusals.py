@@ -180,61 +180,51 @@ class Reader:
 
 
 @pytest.mark.thorough
-def test_a_cut_stream_goes_on_after_the_last_event_that_the_client_has_until_its_request_is_answered() -> None:
+async def test_a_cut_stream_goes_on_after_the_last_event_that_the_client_has_until_its_request_is_answered() -> None:
     """Neither that event again nor what other streams were told, nor what was kept only to number it; and nothing is lost in between."""
-
-    async def story() -> None:
-        kept, reader = over_http.RecentEvents(over_http.RecentStreams()), Reader()
-        ids = [await kept.store_event("mine", each) for each in (None, note(0), note(1))]
-        await kept.store_event("theirs", note(4))
-        await kept.store_event("mine", None)
-        reading = asyncio.create_task(kept.replay_events_after(ids[1], reader.send))
-        await reader.until(1)
-        ids.append(await kept.store_event("mine", note(2)))
-        await reader.until(2)
-        assert not reading.done()
-        ids.append(await kept.store_event("mine", types.JSONRPCResponse(jsonrpc="2.0", id=3, result={})))
-        assert await asyncio.wait_for(reading, 20) is None
-        assert reader.sent == [("n1", ids[2]), ("n2", ids[3]), ("answer", ids[4])]
-        reader.sent.clear()
-        for nothing_more in (ids[4], "5:nobody", "x:mine", "-1:mine", ":mine", ""):
-            assert await asyncio.wait_for(kept.replay_events_after(nothing_more, reader.send), 20) is None
-        assert reader.sent == []
-
-    asyncio.run(story())
+    kept, reader = over_http.RecentEvents(over_http.RecentStreams()), Reader()
+    ids = [await kept.store_event("mine", each) for each in (None, note(0), note(1))]
+    await kept.store_event("theirs", note(4))
+    await kept.store_event("mine", None)
+    reading = asyncio.create_task(kept.replay_events_after(ids[1], reader.send))
+    await reader.until(1)
+    ids.append(await kept.store_event("mine", note(2)))
+    await reader.until(2)
+    assert not reading.done()
+    ids.append(await kept.store_event("mine", types.JSONRPCResponse(jsonrpc="2.0", id=3, result={})))
+    assert await asyncio.wait_for(reading, 20) is None
+    assert reader.sent == [("n1", ids[2]), ("n2", ids[3]), ("answer", ids[4])]
+    reader.sent.clear()
+    for nothing_more in (ids[4], "5:nobody", "x:mine", "-1:mine", ":mine", ""):
+        assert await asyncio.wait_for(kept.replay_events_after(nothing_more, reader.send), 20) is None
+    assert reader.sent == []
 
 
-def test_an_answer_that_comes_while_something_else_is_sent_is_sent_too() -> None:
-    async def story() -> None:
-        kept, sent = over_http.RecentEvents(over_http.RecentStreams()), list[object]()
-        first = await kept.store_event("2", None)
-        await kept.store_event("2", note(1))
+async def test_an_answer_that_comes_while_something_else_is_sent_is_sent_too() -> None:
+    kept, sent = over_http.RecentEvents(over_http.RecentStreams()), list[object]()
+    first = await kept.store_event("2", None)
+    await kept.store_event("2", note(1))
 
-        async def slowly(each: EventMessage) -> None:
-            if not sent:
-                await kept.store_event("2", types.JSONRPCResponse(jsonrpc="2.0", id=2, result={}))
-                await kept.store_event("2", None)
-            sent.append(each.message)
+    async def slowly(each: EventMessage) -> None:
+        if not sent:
+            await kept.store_event("2", types.JSONRPCResponse(jsonrpc="2.0", id=2, result={}))
+            await kept.store_event("2", None)
+        sent.append(each.message)
 
-        assert await asyncio.wait_for(kept.replay_events_after(first, slowly), 20) is None
-        assert [type(each).__name__ for each in sent] == ["JSONRPCNotification", "JSONRPCResponse"]
-
-    asyncio.run(story())
+    assert await asyncio.wait_for(kept.replay_events_after(first, slowly), 20) is None
+    assert [type(each).__name__ for each in sent] == ["JSONRPCNotification", "JSONRPCResponse"]
 
 
-def test_a_session_is_told_nothing_of_another_one_whose_request_has_the_same_id() -> None:
-    async def story() -> None:
-        streams, reader = over_http.RecentStreams(), Reader()
-        mine, theirs = over_http.RecentEvents(streams), over_http.RecentEvents(streams)
-        first = await mine.store_event("2", note(1))
-        await theirs.store_event("2", types.JSONRPCResponse(jsonrpc="2.0", id=2, result={"secret": 1}))
-        assert await theirs.replay_events_after("0:3", reader.send) is None
-        reading = asyncio.create_task(mine.replay_events_after(first, reader.send))
-        await mine.store_event("2", types.JSONRPCResponse(jsonrpc="2.0", id=2, result={}))
-        await asyncio.wait_for(reading, 20)
-        assert [words for words, _ in reader.sent] == ["answer"]
-
-    asyncio.run(story())
+async def test_a_session_is_told_nothing_of_another_one_whose_request_has_the_same_id() -> None:
+    streams, reader = over_http.RecentStreams(), Reader()
+    mine, theirs = over_http.RecentEvents(streams), over_http.RecentEvents(streams)
+    first = await mine.store_event("2", note(1))
+    await theirs.store_event("2", types.JSONRPCResponse(jsonrpc="2.0", id=2, result={"secret": 1}))
+    assert await theirs.replay_events_after("0:3", reader.send) is None
+    reading = asyncio.create_task(mine.replay_events_after(first, reader.send))
+    await mine.store_event("2", types.JSONRPCResponse(jsonrpc="2.0", id=2, result={}))
+    await asyncio.wait_for(reading, 20)
+    assert [words for words, _ in reader.sent] == ["answer"]
 
 
 def test_who_follows_a_session_that_ends_or_a_stream_that_is_forgotten_is_let_go(

@@ -223,25 +223,22 @@ class Lingering:
             await asyncio.sleep(0.05)
 
 
-def test_who_comes_while_the_last_watcher_leaves_is_told_what_comes() -> None:
-    async def story() -> None:
-        feeds, client = RunFeeds(), Lingering()
-        first = Watcher(feeds, client)
-        await first.take()
-        waiting = asyncio.ensure_future(first.take())
-        await asyncio.sleep(0.01)
-        waiting.cancel()
-        await asyncio.sleep(0.01)
-        second = Watcher(feeds, client)
-        await second.take()
-        upcoming = asyncio.ensure_future(second.take())
-        await asyncio.wait({waiting})
-        await asyncio.wait({upcoming}, timeout=0.1)
-        assert (second.numbers, upcoming.done()) == ([0, 1, 2], False)
-        upcoming.cancel()
-        await asyncio.wait({upcoming})
-
-    asyncio.run(story())
+async def test_who_comes_while_the_last_watcher_leaves_is_told_what_comes() -> None:
+    feeds, client = RunFeeds(), Lingering()
+    first = Watcher(feeds, client)
+    await first.take()
+    waiting = asyncio.ensure_future(first.take())
+    await asyncio.sleep(0.01)
+    waiting.cancel()
+    await asyncio.sleep(0.01)
+    second = Watcher(feeds, client)
+    await second.take()
+    upcoming = asyncio.ensure_future(second.take())
+    await asyncio.wait({waiting})
+    await asyncio.wait({upcoming}, timeout=0.1)
+    assert (second.numbers, upcoming.done()) == ([0, 1, 2], False)
+    upcoming.cancel()
+    await asyncio.wait({upcoming})
 
 
 class Broken(Lingering):
@@ -252,14 +249,11 @@ class Broken(Lingering):
         yield {}
 
 
-def test_what_ends_the_following_of_a_run_is_raised_by_its_watchers_and_no_end_of_the_run() -> None:
-    async def story() -> None:
-        watcher = Watcher(RunFeeds(), Broken())
+async def test_what_ends_the_following_of_a_run_is_raised_by_its_watchers_and_no_end_of_the_run() -> None:
+    watcher = Watcher(RunFeeds(), Broken())
+    await watcher.take()
+    with pytest.raises(ConnectionError, match="nobody can be asked"):
         await watcher.take()
-        with pytest.raises(ConnectionError, match="nobody can be asked"):
-            await watcher.take()
-
-    asyncio.run(story())
 
 
 class Thing(Watched):

@@ -215,17 +215,14 @@ def test_a_guessed_run_or_agent_is_not_found_and_not_created() -> None:
         ("http://[", False),
     ],
 )
-def test_pages_of_other_origins_may_ask_only_if_they_are_named(origin: str, allowed: bool) -> None:
-    async def story() -> None:
-        door = guarded(echo, Security(origins=page_origins(["https://shop.example"])))
-        assert (await door.post("/", headers={"origin": origin})).status == (200 if allowed else 403)
-        if not allowed:
-            async with door.socket("/", headers={"origin": origin}) as socket:
-                assert await socket.receive() is None
-                assert socket.closed
-                assert socket.closed[0] == 4403
-
-    asyncio.run(story())
+async def test_pages_of_other_origins_may_ask_only_if_they_are_named(origin: str, allowed: bool) -> None:
+    door = guarded(echo, Security(origins=page_origins(["https://shop.example"])))
+    assert (await door.post("/", headers={"origin": origin})).status == (200 if allowed else 403)
+    if not allowed:
+        async with door.socket("/", headers={"origin": origin}) as socket:
+            assert await socket.receive() is None
+            assert socket.closed
+            assert socket.closed[0] == 4403
 
 
 def test_a_browser_is_told_which_pages_may_read_an_answer() -> None:
@@ -273,12 +270,9 @@ def test_where_pages_of_any_origin_may_read_answers_none_may_send_cookies() -> N
         ("", False),
     ],
 )
-def test_a_name_that_somebody_could_have_pointed_here_is_refused(host: str, allowed: bool) -> None:
-    async def story() -> None:
-        door = guarded(echo, Security(hosts=host_names(["agents.example"])))
-        assert (await door.post("/", headers={"host": host})).status == (200 if allowed else 403)
-
-    asyncio.run(story())
+async def test_a_name_that_somebody_could_have_pointed_here_is_refused(host: str, allowed: bool) -> None:
+    door = guarded(echo, Security(hosts=host_names(["agents.example"])))
+    assert (await door.post("/", headers={"host": host})).status == (200 if allowed else 403)
 
 
 def test_every_answer_says_that_it_is_nobodys_to_frame_or_to_guess_about() -> None:
@@ -300,17 +294,14 @@ def test_every_answer_says_that_it_is_nobodys_to_frame_or_to_guess_about() -> No
 # too much
 
 
-def test_a_principal_that_asks_too_often_is_told_when_to_ask_again_and_others_go_on() -> None:
-    async def story() -> None:
-        door = guarded(echo, Security(**HOOK), requests_per_s=2, requests_burst=3)
-        anna, reader = ({"authorization": f"Bearer {token}"} for token in (KEY, "another-one-of-them"))
-        assert [(await door.post("/", headers=anna)).status for _ in range(5)] == [200, 200, 200, 429, 429]
-        assert (await door.post("/", headers=anna)).headers["retry-after"] == "1"
-        assert (await door.post("/", headers=reader)).status == 200
-        assert [(await door.post("/")).status for _ in range(5)] == [401, 401, 401, 429, 429]
-        assert (await door.post("/", headers=reader)).status == 200, "failures of others cost it nothing"
-
-    asyncio.run(story())
+async def test_a_principal_that_asks_too_often_is_told_when_to_ask_again_and_others_go_on() -> None:
+    door = guarded(echo, Security(**HOOK), requests_per_s=2, requests_burst=3)
+    anna, reader = ({"authorization": f"Bearer {token}"} for token in (KEY, "another-one-of-them"))
+    assert [(await door.post("/", headers=anna)).status for _ in range(5)] == [200, 200, 200, 429, 429]
+    assert (await door.post("/", headers=anna)).headers["retry-after"] == "1"
+    assert (await door.post("/", headers=reader)).status == 200
+    assert [(await door.post("/")).status for _ in range(5)] == [401, 401, 401, 429, 429]
+    assert (await door.post("/", headers=reader)).status == 200, "failures of others cost it nothing"
 
 
 def test_where_nobody_is_asked_for_a_name_each_address_is_counted_by_itself() -> None:
@@ -376,105 +367,93 @@ def test_frames_that_come_too_fast_wait_and_none_is_lost() -> None:
     at(story)
 
 
-def test_open_connections_of_one_principal_are_counted() -> None:
-    async def story() -> None:
-        release = asyncio.Event()
+async def test_open_connections_of_one_principal_are_counted() -> None:
+    release = asyncio.Event()
 
-        async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
-            await receive()
-            await send({"type": "websocket.accept"})
-            await release.wait()
-            await send({"type": "websocket.close"})
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        await release.wait()
+        await send({"type": "websocket.close"})
 
-        door = guarded(app, open_max=2)
-        async with door.socket("/"), door.socket("/"):
-            async with door.socket("/") as third:
-                assert await third.receive() is None
-                assert third.closed
-                assert third.closed[0] == 1013
-            release.set()
-        async with door.socket("/") as fourth:
-            assert await fourth.receive() is None
-            assert fourth.closed == (1000, "")
-
-    asyncio.run(story())
+    door = guarded(app, open_max=2)
+    async with door.socket("/"), door.socket("/"):
+        async with door.socket("/") as third:
+            assert await third.receive() is None
+            assert third.closed
+            assert third.closed[0] == 1013
+        release.set()
+    async with door.socket("/") as fourth:
+        assert await fourth.receive() is None
+        assert fourth.closed == (1000, "")
 
 
-def test_a_body_or_a_frame_that_is_too_large_is_refused_before_it_is_whole() -> None:
-    async def story() -> None:
-        door = guarded(echo, body_bytes_max=1000)
-        assert (await door.post("/", body=b"x" * 1000)).json() == 1000
-        assert (await door.post("/", body=b"x" * 1001)).status == 413
-        assert (await door.post("/", headers={"content-length": "1001"})).status == 413
-        assert (await door.post("/", headers={"content-length": "9" * 5000})).status == 413
+async def test_a_body_or_a_frame_that_is_too_large_is_refused_before_it_is_whole() -> None:
+    door = guarded(echo, body_bytes_max=1000)
+    assert (await door.post("/", body=b"x" * 1000)).json() == 1000
+    assert (await door.post("/", body=b"x" * 1001)).status == 413
+    assert (await door.post("/", headers={"content-length": "1001"})).status == 413
+    assert (await door.post("/", headers={"content-length": "9" * 5000})).status == 413
 
-        async def listening(scope: ASGIScope, receive: Receive, send: Send) -> None:
-            await receive()
-            await send({"type": "websocket.accept"})
-            await receive()
-            raise AssertionError("the frame came through")
+    async def listening(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        await receive()
+        raise AssertionError("the frame came through")
 
-        async with guarded(listening, frame_bytes_max=10).socket("/") as socket:
-            socket.send("x" * 11)
-            assert await socket.receive() is None
-            assert socket.closed
-            assert socket.closed[0] == 4413
-
-    asyncio.run(story())
+    async with guarded(listening, frame_bytes_max=10).socket("/") as socket:
+        socket.send("x" * 11)
+        assert await socket.receive() is None
+        assert socket.closed
+        assert socket.closed[0] == 4413
 
 
 @pytest.mark.parametrize(("last", "status"), [(b"x" * 400, 200), (b"x" * 401, 413)])
-def test_a_body_in_pieces_is_bounded_in_all_although_it_declares_no_length(last: bytes, status: int) -> None:
-    async def story() -> None:
-        told: list[Any] = []
-        pieces = [b"x" * 300, b"x" * 300, last]
+async def test_a_body_in_pieces_is_bounded_in_all_although_it_declares_no_length(last: bytes, status: int) -> None:
+    told: list[Any] = []
+    pieces = [b"x" * 300, b"x" * 300, last]
 
-        async def receive() -> Any:
-            return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
+    async def receive() -> Any:
+        return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
 
-        async def say(message: Any) -> None:
-            told.append(message)
+    async def say(message: Any) -> None:
+        told.append(message)
 
-        scope = {
-            "type": "http",
-            "method": "POST",
-            "path": "/",
-            "query_string": b"",
-            "headers": [(b"host", b"localhost")],
-        }
-        await Guard(echo, Security(), GatewayLimits(body_bytes_max=1000))(scope, receive, say)
-        assert told[0]["status"] == status
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/",
+        "query_string": b"",
+        "headers": [(b"host", b"localhost")],
+    }
+    await Guard(echo, Security(), GatewayLimits(body_bytes_max=1000))(scope, receive, say)
+    assert told[0]["status"] == status
 
-        pieces[:] = [b"x" * 300, b"x" * 300, last, b"never asked for"]
-        if status == 200:
-            pieces.pop()
-            assert len(await body_of(Request(scope, receive), 1000)) == 1000
-            return
-        with pytest.raises(TooLarge, match="more than 1000 bytes"):
-            await body_of(Request(scope, receive), 1000)
-        assert pieces == [b"never asked for"]
-
-    asyncio.run(story())
+    pieces[:] = [b"x" * 300, b"x" * 300, last, b"never asked for"]
+    if status == 200:
+        pieces.pop()
+        assert len(await body_of(Request(scope, receive), 1000)) == 1000
+        return
+    with pytest.raises(TooLarge, match="more than 1000 bytes"):
+        await body_of(Request(scope, receive), 1000)
+    assert pieces == [b"never asked for"]
 
 
 @pytest.mark.parametrize(
     ("declared", "is_read"), [("1000", True), ("1001", False), ("9" * 5_000, False), ("-1", True), ("a lot", True)]
 )
-def test_a_body_that_declares_to_be_too_large_is_refused_before_it_is_read(declared: str, is_read: bool) -> None:
-    async def story() -> None:
-        async def receive() -> Any:
-            assert is_read
-            return {"type": "http.request", "body": b"x", "more_body": False}
+async def test_a_body_that_declares_to_be_too_large_is_refused_before_it_is_read(declared: str, is_read: bool) -> None:
+    async def receive() -> Any:
+        assert is_read
+        return {"type": "http.request", "body": b"x", "more_body": False}
 
-        headers = [(b"content-length", declared.encode())]
-        request = Request({"type": "http", "headers": headers}, receive)
-        if is_read:
-            assert await body_of(request, 1000) == b"x"
-            return
-        with pytest.raises(TooLarge, match="more than 1000 bytes"):
-            await body_of(request, 1000)
-
-    asyncio.run(story())
+    headers = [(b"content-length", declared.encode())]
+    request = Request({"type": "http", "headers": headers}, receive)
+    if is_read:
+        assert await body_of(request, 1000) == b"x"
+        return
+    with pytest.raises(TooLarge, match="more than 1000 bytes"):
+        await body_of(request, 1000)
 
 
 def test_a_body_that_never_ends_is_waited_for_only_so_long() -> None:

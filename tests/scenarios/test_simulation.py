@@ -477,13 +477,10 @@ def test_a_laboratory_plays_within_its_with_statement_until_it_is_settled() -> N
 
 @pytest.mark.parametrize("door", some(2, ["a run", "a story", "a call", "rest", "explore", "swarm"]))
 @pytest.mark.filterwarnings("error")
-def test_async_code_is_told_to_play_from_sync_code_and_leaves_nothing_that_is_never_awaited(door: str) -> None:
-    async def test() -> None:
-        with pytest.raises(BadRequest, match=r"^laboratory: an event loop is running here already.* `def test_it\(\)`"):
-            _plays(door)
-        gc.collect()
-
-    asyncio.run(test())
+async def test_async_code_is_told_to_play_from_sync_code_and_leaves_nothing_that_is_never_awaited(door: str) -> None:
+    with pytest.raises(BadRequest, match=r"^laboratory: an event loop is running here already.* `def test_it\(\)`"):
+        _plays(door)
+    gc.collect()
 
 
 def test_a_story_that_plays_another_one_is_refused_and_goes_on() -> None:

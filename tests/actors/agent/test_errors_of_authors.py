@@ -63,22 +63,19 @@ class Shop(Agent):
         return []
 
 
-def test_a_caller_catches_an_authors_own_exception_by_its_class() -> None:
-    async def story(stage: Stage) -> None:
-        with pytest.raises(SoldOut) as failed:
-            await stage.call(Shop, "buy", "tea")
-        problem: Any = failed.value
-        assert isinstance(problem, RemoteError)
-        assert (problem.kind, problem.words) == ("SoldOut", "0 of tea are left")
-        assert problem.place == f"{__name__}:SoldOut"
-        assert isinstance(problem.__cause__, KeyError)
-        assert isinstance(problem.__cause__, RemoteError)
-        again = pickle.loads(pickle.dumps(problem))
-        assert isinstance(again, SoldOut)
-        assert (again.words, again.place) == (problem.words, problem.place)
-        assert await stage.call(Shop, "buy_of", "branch") == ["SoldOut: 0 of tea are left", "KeyError"]
-
-    play(story)
+async def test_a_caller_catches_an_authors_own_exception_by_its_class(stage: Stage) -> None:
+    with pytest.raises(SoldOut) as failed:
+        await stage.call(Shop, "buy", "tea")
+    problem: Any = failed.value
+    assert isinstance(problem, RemoteError)
+    assert (problem.kind, problem.words) == ("SoldOut", "0 of tea are left")
+    assert problem.place == f"{__name__}:SoldOut"
+    assert isinstance(problem.__cause__, KeyError)
+    assert isinstance(problem.__cause__, RemoteError)
+    again = pickle.loads(pickle.dumps(problem))
+    assert isinstance(again, SoldOut)
+    assert (again.words, again.place) == (problem.words, problem.place)
+    assert await stage.call(Shop, "buy_of", "branch") == ["SoldOut: 0 of tea are left", "KeyError"]
 
 
 SCRIPT = """
@@ -101,24 +98,18 @@ def test_a_script_catches_what_it_defines_itself(tmp_path: Path) -> None:
     assert done.stdout == "[True, False]\n"
 
 
-def test_an_exception_that_the_caller_cannot_know_says_what_it_was() -> None:
-    async def story(stage: Stage) -> None:
-        with pytest.raises(RemoteError, match="Local: here") as failed:
-            await stage.call(Shop, "buy", "local")
-        assert type(failed.value) is RemoteError
-        assert failed.value.place == f"{__name__}:Shop.buy.<locals>.Local"
-        assert isinstance(failed.value.__cause__, KeyError)
-
-    play(story)
+async def test_an_exception_that_the_caller_cannot_know_says_what_it_was(stage: Stage) -> None:
+    with pytest.raises(RemoteError, match="Local: here") as failed:
+        await stage.call(Shop, "buy", "local")
+    assert type(failed.value) is RemoteError
+    assert failed.value.place == f"{__name__}:Shop.buy.<locals>.Local"
+    assert isinstance(failed.value.__cause__, KeyError)
 
 
-def test_the_words_of_a_failed_run_keep_the_causes() -> None:
-    async def story(stage: Stage) -> None:
-        result = await stage.client.run(Shop, "tea", run_id="r")
-        assert result.error == "SoldOut: 0 of tea are left (caused by KeyError: 'tea')"
-        assert "The above exception was the direct cause of the following exception" in result.failure.trace
-
-    play(story)
+async def test_the_words_of_a_failed_run_keep_the_causes(stage: Stage) -> None:
+    result = await stage.client.run(Shop, "tea", run_id="r")
+    assert result.error == "SoldOut: 0 of tea are left (caused by KeyError: 'tea')"
+    assert "The above exception was the direct cause of the following exception" in result.failure.trace
 
 
 def words_of(problem: Any) -> str:
@@ -207,17 +198,14 @@ def test_code_that_cancels_its_own_task_has_failed() -> None:
     assert set(Raiser.entered.values()) == {1}
 
 
-def test_the_errors_of_a_group_are_found_in_it_by_who_called() -> None:
-    async def story(stage: Stage) -> None:
-        found = []
-        try:
-            await stage.call(Raiser, "asked", "group")
-        except* ConnectionError as down:
-            found = list(down.exceptions)
-        assert [str(each) for each in found] == ["ConnectionError: down"]
-        assert isinstance(found[0], RemoteError)
-
-    play(story)
+async def test_the_errors_of_a_group_are_found_in_it_by_who_called(stage: Stage) -> None:
+    found = []
+    try:
+        await stage.call(Raiser, "asked", "group")
+    except* ConnectionError as down:
+        found = list(down.exceptions)
+    assert [str(each) for each in found] == ["ConnectionError: down"]
+    assert isinstance(found[0], RemoteError)
 
 
 @pytest.mark.parametrize("kind", KINDS)

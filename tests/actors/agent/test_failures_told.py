@@ -112,26 +112,20 @@ def test_a_failed_run_has_the_frames_of_its_author_and_so_have_show_explain_and_
     assert "failed in attempt 1 at run one:\nTraceback" in record.getMessage()
 
 
-def test_an_agent_that_leaves_by_sys_exit_has_failed_and_its_host_lives() -> None:
-    async def story(stage: Stage) -> None:
-        failed = await stage.client.run(Leaver, 4, run_id="leaves")
-        assert failed.error.startswith("RuntimeError: the code called sys.exit(4)")
-        assert "sys.exit(input)" in failed.failure.trace
-        with pytest.raises(RemoteError, match=r"sys\.exit\(None\)"):
-            await stage.client.agent(Leaver, "l").left()
-
-    play(story)
+async def test_an_agent_that_leaves_by_sys_exit_has_failed_and_its_host_lives(stage: Stage) -> None:
+    failed = await stage.client.run(Leaver, 4, run_id="leaves")
+    assert failed.error.startswith("RuntimeError: the code called sys.exit(4)")
+    assert "sys.exit(input)" in failed.failure.trace
+    with pytest.raises(RemoteError, match=r"sys\.exit\(None\)"):
+        await stage.client.agent(Leaver, "l").left()
 
 
-def test_a_failed_call_shows_where_it_was_raised() -> None:
-    async def story(stage: Stage) -> None:
-        with pytest.raises(RemoteError, match="division by zero") as failed:
-            await stage.client.agent(Divider, "d").divided(0)
-        shown = "".join(traceback.format_exception(failed.value))
-        assert "return 1 / by" in shown
-        assert "in divided\n" in shown
-
-    play(story)
+async def test_a_failed_call_shows_where_it_was_raised(stage: Stage) -> None:
+    with pytest.raises(RemoteError, match="division by zero") as failed:
+        await stage.client.agent(Divider, "d").divided(0)
+    shown = "".join(traceback.format_exception(failed.value))
+    assert "return 1 / by" in shown
+    assert "in divided\n" in shown
 
 
 def test_what_fails_in_the_background_is_in_the_log_of_its_area(caplog: pytest.LogCaptureFixture) -> None:

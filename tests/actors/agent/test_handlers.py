@@ -14,7 +14,7 @@ from perdure.actors.sim_world.simulation import Weather
 from tests.actors.cast import Boss
 from tests.actors.crew import BadHook, Clumsy
 from tests.actors.stories import Told, settled, told_by
-from tests.kit import ROOMY, Death, Stage, address, play
+from tests.kit import ROOMY, Death, Stage, address, play, staged
 
 
 @pytest.fixture(autouse=True)
@@ -27,99 +27,80 @@ async def detach(stage: Stage, handler: str, run_id: str = "s", parent: type[Bos
     await stage.call(parent, "detach", "Sleeper", 10, run_id, {"on_finish": handler, **more})
 
 
-def test_mail_that_the_ledger_knows_to_be_handled_is_forgotten_by_its_parent() -> None:
+@staged(limits=replace(ROOMY, inbox_max=3))
+async def test_mail_that_the_ledger_knows_to_be_handled_is_forgotten_by_its_parent(stage: Stage) -> None:
     """Or the inbox of a parent that lives for years would grow for ever."""
-
-    async def story(stage: Stage) -> None:
-        await asyncio.gather(*(detach(stage, "on_done", f"s{n}") for n in range(20)))
-        assert len(await settled(stage, Clumsy, 20)) == 20
-        await detach(stage, "on_done", "last")
-        assert len(await settled(stage, Clumsy, 21)) == 21
-        forgotten = stage.laboratory.disk.forgotten[address(Clumsy, "p")]
-        assert {mail_id for mail_id, _ in forgotten} >= {stage.run(f"s{n}").mail_id("finish") for n in range(18)}
-
-    play(story, limits=replace(ROOMY, inbox_max=3))
+    await asyncio.gather(*(detach(stage, "on_done", f"s{n}") for n in range(20)))
+    assert len(await settled(stage, Clumsy, 20)) == 20
+    await detach(stage, "on_done", "last")
+    assert len(await settled(stage, Clumsy, 21)) == 21
+    forgotten = stage.laboratory.disk.forgotten[address(Clumsy, "p")]
+    assert {mail_id for mail_id, _ in forgotten} >= {stage.run(f"s{n}").mail_id("finish") for n in range(18)}
 
 
 @pytest.mark.shows(agent_tools="7 W-05", chat_recovery="C-1417")
-def test_a_handler_that_raises_leaves_nothing_behind_and_is_called_again() -> None:
-    async def story(stage: Stage) -> None:
-        Clumsy.failures = 3
-        await detach(stage, "on_flaky")
-        assert await settled(stage, Clumsy, 1) == [Told("flaky", "s", "completed")]
-        assert Clumsy.failures == 0
-
-    play(story)
+async def test_a_handler_that_raises_leaves_nothing_behind_and_is_called_again(stage: Stage) -> None:
+    Clumsy.failures = 3
+    await detach(stage, "on_flaky")
+    assert await settled(stage, Clumsy, 1) == [Told("flaky", "s", "completed")]
+    assert Clumsy.failures == 0
 
 
 @pytest.mark.shows(agent_tools="W-27")
-def test_a_poisonous_handler_is_parked_after_its_attempts_and_can_be_tried_again() -> None:
-    async def story(stage: Stage) -> None:
-        Clumsy.failures = 1
-        await detach(stage, "on_poison")
-        await stage.until(lambda: stage.deliveries()["parked"] == 1)
-        (parked,) = (await stage.client.ask("audit"))["parked_mail"]
-        assert parked["mail_id"] == stage.run("s").mail_id("finish")
-        assert parked["error"] == "RuntimeError: never"
-        assert await told_by(stage, Clumsy) == []
-        Clumsy.failures = 0
-        await stage.client.ask("retry", parked["mail_id"])
-        assert await settled(stage, Clumsy, 1) == [Told("poison", "s", "completed")]
-
-    play(story)
+async def test_a_poisonous_handler_is_parked_after_its_attempts_and_can_be_tried_again(stage: Stage) -> None:
+    Clumsy.failures = 1
+    await detach(stage, "on_poison")
+    await stage.until(lambda: stage.deliveries()["parked"] == 1)
+    (parked,) = (await stage.client.ask("audit"))["parked_mail"]
+    assert parked["mail_id"] == stage.run("s").mail_id("finish")
+    assert parked["error"] == "RuntimeError: never"
+    assert await told_by(stage, Clumsy) == []
+    Clumsy.failures = 0
+    await stage.client.ask("retry", parked["mail_id"])
+    assert await settled(stage, Clumsy, 1) == [Told("poison", "s", "completed")]
 
 
 @pytest.mark.shows(agent_tools="W-42")
-def test_one_poisonous_mail_costs_the_others_of_its_group_nothing() -> None:
-    async def story(stage: Stage) -> None:
-        Clumsy.failures = 1
-        await asyncio.gather(*(detach(stage, "on_done", f"s{n}") for n in range(5)), detach(stage, "on_poison", "bad"))
-        told = await settled(stage, Clumsy, 5, quiet_s=5)
-        assert sorted(row.run_id for row in told) == [f"s{n}" for n in range(5)]
-
-    play(story)
+async def test_one_poisonous_mail_costs_the_others_of_its_group_nothing(stage: Stage) -> None:
+    Clumsy.failures = 1
+    await asyncio.gather(*(detach(stage, "on_done", f"s{n}") for n in range(5)), detach(stage, "on_poison", "bad"))
+    told = await settled(stage, Clumsy, 5, quiet_s=5)
+    assert sorted(row.run_id for row in told) == [f"s{n}" for n in range(5)]
 
 
-def test_a_handler_that_hangs_is_cut_off_and_called_again() -> None:
-    async def story(stage: Stage) -> None:
-        Clumsy.failures = 1
-        await detach(stage, "on_hang")
-        assert await settled(stage, Clumsy, 1) == [Told("hang", "s", "completed")]
-
-    play(story, limits=replace(ROOMY, handler_timeout_ms=5_000))
+@staged(limits=replace(ROOMY, handler_timeout_ms=5000))
+async def test_a_handler_that_hangs_is_cut_off_and_called_again(stage: Stage) -> None:
+    Clumsy.failures = 1
+    await detach(stage, "on_hang")
+    assert await settled(stage, Clumsy, 1) == [Told("hang", "s", "completed")]
 
 
-def test_a_handler_that_is_gone_parks_its_mail_instead_of_dropping_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Clumsy, "detach", "Sleeper", 5_000, "s", {"on_finish": "on_flaky"})
-        monkeypatch.delattr(Clumsy, "on_flaky")
-        await stage.until(lambda: stage.deliveries()["parked"] == 1)
-        (parked,) = (await stage.client.ask("audit"))["parked_mail"]
-        assert "no method 'on_flaky'" in parked["error"]
-
-    play(story)
-
-
-def test_a_missing_handler_costs_the_other_mail_of_its_agent_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Clumsy, "detach", "Sleeper", 5_000, "bad", {"on_finish": "on_flaky"})
-        await stage.call(Clumsy, "detach", "Sleeper", 5_000, "good")
-        monkeypatch.delattr(Clumsy, "on_flaky")
-        await stage.until(lambda: stage.deliveries()["parked"] == 1)
-        assert await settled(stage, Clumsy, 1) == [Told("done", "good", "completed")]
-
-    play(story)
+async def test_a_handler_that_is_gone_parks_its_mail_instead_of_dropping_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stage.call(Clumsy, "detach", "Sleeper", 5_000, "s", {"on_finish": "on_flaky"})
+    monkeypatch.delattr(Clumsy, "on_flaky")
+    await stage.until(lambda: stage.deliveries()["parked"] == 1)
+    (parked,) = (await stage.client.ask("audit"))["parked_mail"]
+    assert "no method 'on_flaky'" in parked["error"]
 
 
-def test_a_run_may_not_be_awaited_inside_a_handler() -> None:
-    async def story(stage: Stage) -> None:
-        await detach(stage, "on_waiting")
-        await stage.until(lambda: stage.deliveries()["parked"] == 1)
-        (parked,) = (await stage.client.ask("audit"))["parked_mail"]
-        assert "AwaitedInsideHandler: detached: a run cannot be waited for" in parked["error"]
-        assert stage.record("inside") is None
+async def test_a_missing_handler_costs_the_other_mail_of_its_agent_nothing(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stage.call(Clumsy, "detach", "Sleeper", 5_000, "bad", {"on_finish": "on_flaky"})
+    await stage.call(Clumsy, "detach", "Sleeper", 5_000, "good")
+    monkeypatch.delattr(Clumsy, "on_flaky")
+    await stage.until(lambda: stage.deliveries()["parked"] == 1)
+    assert await settled(stage, Clumsy, 1) == [Told("done", "good", "completed")]
 
-    play(story)
+
+async def test_a_run_may_not_be_awaited_inside_a_handler(stage: Stage) -> None:
+    await detach(stage, "on_waiting")
+    await stage.until(lambda: stage.deliveries()["parked"] == 1)
+    (parked,) = (await stage.client.ask("audit"))["parked_mail"]
+    assert "AwaitedInsideHandler: detached: a run cannot be waited for" in parked["error"]
+    assert stage.record("inside") is None
 
 
 @pytest.mark.shows(agent_tools="W-26")
@@ -136,42 +117,31 @@ def test_what_a_handler_asks_for_is_asked_for_once_whenever_it_is_killed(point: 
     play(story, kill_when=Death(point, of="s!finish*", times=2))
 
 
-def test_a_handler_that_meets_other_work_of_its_agent_loses_no_update() -> None:
-    async def story(stage: Stage) -> None:
-        await asyncio.gather(*(detach(stage, "on_count", f"s{n}") for n in range(10)))
-        for _ in range(50):
-            if await stage.call(Clumsy, "count_too") == 10:
-                break
-            await asyncio.sleep(0.2)
-        assert await stage.call(Clumsy, "count_too") == 10
-
-    play(story)
+async def test_a_handler_that_meets_other_work_of_its_agent_loses_no_update(stage: Stage) -> None:
+    await asyncio.gather(*(detach(stage, "on_count", f"s{n}") for n in range(10)))
+    for _ in range(50):
+        if await stage.call(Clumsy, "count_too") == 10:
+            break
+        await asyncio.sleep(0.2)
+    assert await stage.call(Clumsy, "count_too") == 10
 
 
 @pytest.mark.shows(agent_tools="W-04")
-def test_a_long_call_neither_delays_nor_doubles_a_delivery() -> None:
-    async def story(stage: Stage) -> None:
-        busy = asyncio.create_task(stage.call(Clumsy, "busy", 300_000))
-        await detach(stage, "on_done")
-        assert await settled(stage, Clumsy, 1, quiet_s=120) == [Told("done", "s", "completed")]
-        assert not busy.done()
-        assert await busy == "done"
-
-    play(story)
+async def test_a_long_call_neither_delays_nor_doubles_a_delivery(stage: Stage) -> None:
+    busy = asyncio.create_task(stage.call(Clumsy, "busy", 300_000))
+    await detach(stage, "on_done")
+    assert await settled(stage, Clumsy, 1, quiet_s=120) == [Told("done", "s", "completed")]
+    assert not busy.done()
+    assert await busy == "done"
 
 
 @pytest.mark.shows(agent_tools="144", chat_recovery="C-0916")
-def test_a_hook_that_raises_is_tried_again_with_its_handler_and_takes_nothing_from_others() -> None:
-    async def story(stage: Stage) -> None:
-        BadHook.failures = 2
-        await detach(stage, "on_done", "a", BadHook)
-        await detach(stage, "on_done", "b", BadHook)
-        told = await settled(stage, BadHook, 4)
-        assert sorted(told) == sorted(
-            Told(what, run_id, "completed") for what in ("done", "hook") for run_id in ("a", "b")
-        )
-
-    play(story)
+async def test_a_hook_that_raises_is_tried_again_with_its_handler_and_takes_nothing_from_others(stage: Stage) -> None:
+    BadHook.failures = 2
+    await detach(stage, "on_done", "a", BadHook)
+    await detach(stage, "on_done", "b", BadHook)
+    told = await settled(stage, BadHook, 4)
+    assert sorted(told) == sorted(Told(what, run_id, "completed") for what in ("done", "hook") for run_id in ("a", "b"))
 
 
 @pytest.mark.shows(agent_tools="2", chat_recovery="C-1412")

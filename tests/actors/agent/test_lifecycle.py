@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from perdure.actors import Agent, RunContext, exposed
-from tests.kit import Stage, address, play
+from tests.kit import Stage, address
 
 
 class Careful(Agent):
@@ -70,52 +70,42 @@ async def seen(stage: Stage) -> list[Any]:
 
 
 @pytest.mark.shows(sub_agents="B15")
-def test_a_change_of_state_that_the_author_refuses_writes_nothing_and_tells_nobody() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Careful, "put", balance=5, owner="x")
-        with pytest.raises(ValueError, match="may not be negative"):
-            await stage.call(Careful, "put", balance=-1, owner="y")
-        with pytest.raises(ValueError, match="may not be negative"):
-            await stage.call(Careful, "put_in_transaction", 6, -6)
-        state, changes, _ = await seen(stage)
-        assert state == {"balance": 5, "owner": "x"}
-        assert changes == [state]
-
-    play(story)
+async def test_a_change_of_state_that_the_author_refuses_writes_nothing_and_tells_nobody(stage: Stage) -> None:
+    await stage.call(Careful, "put", balance=5, owner="x")
+    with pytest.raises(ValueError, match="may not be negative"):
+        await stage.call(Careful, "put", balance=-1, owner="y")
+    with pytest.raises(ValueError, match="may not be negative"):
+        await stage.call(Careful, "put_in_transaction", 6, -6)
+    state, changes, _ = await seen(stage)
+    assert state == {"balance": 5, "owner": "x"}
+    assert changes == [state]
 
 
 @pytest.mark.shows(sub_agents="B7 B16 B17")
-def test_changes_of_state_are_told_once_they_are_durable_and_a_hook_that_raises_changes_nothing() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Careful, "put_in_transaction", 1, 2, 3)
-        assert (await seen(stage))[1] == [{"balance": 3}]
-        await stage.call(Careful, "put", balance=13)
-        assert await stage.call(Careful, "take_out", "balance") == 13
-        state, changes, troubles = await seen(stage)
-        assert state == {}
-        assert changes[-1] == {}
-        assert troubles == ["on_state_changed: an unlucky number"]
-
-    play(story)
+async def test_changes_of_state_are_told_once_they_are_durable_and_a_hook_that_raises_changes_nothing(
+    stage: Stage,
+) -> None:
+    await stage.call(Careful, "put_in_transaction", 1, 2, 3)
+    assert (await seen(stage))[1] == [{"balance": 3}]
+    await stage.call(Careful, "put", balance=13)
+    assert await stage.call(Careful, "take_out", "balance") == 13
+    state, changes, troubles = await seen(stage)
+    assert state == {}
+    assert changes[-1] == {}
+    assert troubles == ["on_state_changed: an unlucky number"]
 
 
 @pytest.mark.shows(sub_agents="B35 B36 B37 B38")
-def test_every_value_that_is_false_is_a_value() -> None:
-    async def story(stage: Stage) -> None:
-        for value in (None, 0, False, "", [], {}):
-            await stage.call(Careful, "put", other=value)
-            assert (await seen(stage))[0] == {"other": value}
-
-    play(story)
+async def test_every_value_that_is_false_is_a_value(stage: Stage) -> None:
+    for value in (None, 0, False, "", [], {}):
+        await stage.call(Careful, "put", other=value)
+        assert (await seen(stage))[0] == {"other": value}
 
 
 @pytest.mark.shows(schedules="S70 S72 S74", sub_agents="G48")
-def test_an_agent_that_is_kept_alive_does_not_sleep() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Careful, "stay", 60)
-        await asyncio.sleep(50)
-        assert stage.host_of(address(Careful, "p"))
-        await asyncio.sleep(30)
-        assert not stage.host_of(address(Careful, "p"))
-
-    play(story)
+async def test_an_agent_that_is_kept_alive_does_not_sleep(stage: Stage) -> None:
+    await stage.call(Careful, "stay", 60)
+    await asyncio.sleep(50)
+    assert stage.host_of(address(Careful, "p"))
+    await asyncio.sleep(30)
+    assert not stage.host_of(address(Careful, "p"))

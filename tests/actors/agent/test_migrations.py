@@ -76,23 +76,20 @@ async def asleep(stage: Stage) -> None:
     await stage.until(lambda: not stage.view.agents)
 
 
-def test_a_sleeping_agent_is_brought_to_the_new_version_once_when_it_wakes_and_no_older_code_opens_it_after_that() -> (
-    None
-):
-    async def story(stage: Stage) -> None:
-        await stage.call(Till, "put", 3)
-        await asleep(stage)
-        Till.__perdure_version__ = 2
-        assert await stage.call(Till, "kept") == {"euros": 3, "cents": 300}
-        await asleep(stage)
-        assert await stage.call(Till, "kept") == {"euros": 3, "cents": 300}
-        assert Till.calls == [1]
-        await asleep(stage)
-        Till.__perdure_version__ = 1
-        with pytest.raises(StorageTooNew, match="version 2 of its class, and this code is version 1"):
-            await stage.call(Till, "kept")
-
-    play(story)
+async def test_a_sleeping_agent_is_brought_to_the_new_version_once_when_it_wakes_and_no_older_code_opens_it_after_that(
+    stage: Stage,
+) -> None:
+    await stage.call(Till, "put", 3)
+    await asleep(stage)
+    Till.__perdure_version__ = 2
+    assert await stage.call(Till, "kept") == {"euros": 3, "cents": 300}
+    await asleep(stage)
+    assert await stage.call(Till, "kept") == {"euros": 3, "cents": 300}
+    assert Till.calls == [1]
+    await asleep(stage)
+    Till.__perdure_version__ = 1
+    with pytest.raises(StorageTooNew, match="version 2 of its class, and this code is version 1"):
+        await stage.call(Till, "kept")
 
 
 @pytest.mark.parametrize("point", [KillPoint.BEFORE_HANDLER_COMMIT, KillPoint.AFTER_HANDLER_COMMIT])
@@ -109,44 +106,37 @@ def test_a_death_in_the_middle_migrates_it_once(point: KillPoint) -> None:
     play(story, kill_when=Death(point, of="migrate"))
 
 
-def test_an_agent_whose_migration_fails_keeps_what_it_had_and_says_so_until_other_code_comes() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Till, "put", 3)
-        await asleep(stage)
-        Till.__perdure_version__, Till.broken = 2, True
-        with pytest.raises(MigrationFailed, match="from version 1 to 2 raised ValueError: a coin is missing") as failed:
-            await stage.call(Till, "kept")
-        assert (failed.value.version, failed.value.wanted) == (1, 2)
-        Till.__perdure_version__ = 1
-        assert await stage.call(Till, "kept") == {"euros": 3}
-        await asleep(stage)
-        Till.__perdure_version__, Till.broken = 3, False
-        assert await stage.call(Till, "kept") == {"euros": 3, "cents": 300}
-
-    play(story)
-
-
-def test_an_agent_that_is_born_with_a_version_is_not_migrated() -> None:
-    async def story(stage: Stage) -> None:
-        Till.__perdure_version__ = 2
-        await stage.call(Till, "put", 3)
-        await asleep(stage)
-        assert await stage.call(Till, "kept") == {"euros": 3}
-        assert Till.calls == []
-
-    play(story)
+async def test_an_agent_whose_migration_fails_keeps_what_it_had_and_says_so_until_other_code_comes(
+    stage: Stage,
+) -> None:
+    await stage.call(Till, "put", 3)
+    await asleep(stage)
+    Till.__perdure_version__, Till.broken = 2, True
+    with pytest.raises(MigrationFailed, match="from version 1 to 2 raised ValueError: a coin is missing") as failed:
+        await stage.call(Till, "kept")
+    assert (failed.value.version, failed.value.wanted) == (1, 2)
+    Till.__perdure_version__ = 1
+    assert await stage.call(Till, "kept") == {"euros": 3}
+    await asleep(stage)
+    Till.__perdure_version__, Till.broken = 3, False
+    assert await stage.call(Till, "kept") == {"euros": 3, "cents": 300}
 
 
-def test_a_run_whose_agent_cannot_be_migrated_is_parked_and_goes_on_with_code_that_can() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.client.start(Stepped, 3, run_id="r")
-        await stage.until(lambda: Stepped.__perdure_version__ == 2)
-        Stepped.broken = True
-        stage.kill_host_of(stage.run("r").child)
-        await stage.until(lambda: bool(stage.run("r").parked))
-        assert "migrate from version 1 to 2 raised ValueError" in stage.run("r").parked
-        Stepped.broken = False
-        await stage.client.ask("retry", "r")
-        assert (await stage.client.run(Stepped, 3, run_id="r")).output == {"euros": 3, "cents": 300}
+async def test_an_agent_that_is_born_with_a_version_is_not_migrated(stage: Stage) -> None:
+    Till.__perdure_version__ = 2
+    await stage.call(Till, "put", 3)
+    await asleep(stage)
+    assert await stage.call(Till, "kept") == {"euros": 3}
+    assert Till.calls == []
 
-    play(story)
+
+async def test_a_run_whose_agent_cannot_be_migrated_is_parked_and_goes_on_with_code_that_can(stage: Stage) -> None:
+    await stage.client.start(Stepped, 3, run_id="r")
+    await stage.until(lambda: Stepped.__perdure_version__ == 2)
+    Stepped.broken = True
+    stage.kill_host_of(stage.run("r").child)
+    await stage.until(lambda: bool(stage.run("r").parked))
+    assert "migrate from version 1 to 2 raised ValueError" in stage.run("r").parked
+    Stepped.broken = False
+    await stage.client.ask("retry", "r")
+    assert (await stage.client.run(Stepped, 3, run_id="r")).output == {"euros": 3, "cents": 300}

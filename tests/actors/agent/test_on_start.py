@@ -11,7 +11,7 @@ import pytest
 from perdure.actors import Agent, Occurrence, RunContext, exposed, tell
 from perdure.actors.link.wire import RemoteError
 from perdure.ledger import StartTimedOut
-from tests.kit import ROOMY, Stage, address, play
+from tests.kit import ROOMY, Stage, address, play, staged
 
 LIMITS = replace(ROOMY, on_start_timeout_ms=20_000)
 TOLD = r"on_start of p@.* did not return within 20000 ms \(on_start_timeout_ms\)"
@@ -90,55 +90,47 @@ def test_two_that_wait_for_each_other_as_one_comes_up_are_both_told_and_the_next
     assert 20 <= play(story, limits=LIMITS) < 21
 
 
-def test_a_run_whose_child_does_not_come_up_gets_its_next_attempt() -> None:
-    async def story(stage: Stage) -> None:
-        Leader.hangs = 2
-        result = await stage.client.run(Leader, "x", run_id="p")
-        assert (result.output, Leader.lives) == (3, 3)
-        assert "StartTimedOut: on_start of p@" in stage.run("p").cause
-
-    play(story, limits=LIMITS)
+@staged(limits=LIMITS)
+async def test_a_run_whose_child_does_not_come_up_gets_its_next_attempt(stage: Stage) -> None:
+    Leader.hangs = 2
+    result = await stage.client.run(Leader, "x", run_id="p")
+    assert (result.output, Leader.lives) == (3, 3)
+    assert "StartTimedOut: on_start of p@" in stage.run("p").cause
 
 
-def test_what_was_planned_is_done_by_a_later_life() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Leader, "plan", 60)
-        await asyncio.sleep(30)
-        assert not stage.host_of(address(Leader, "p"))
-        Leader.hangs = 2
-        await asyncio.sleep(300)
-        assert await stage.call(Leader, "counted") == 1
-
-    play(story, limits=LIMITS)
+@staged(limits=LIMITS)
+async def test_what_was_planned_is_done_by_a_later_life(stage: Stage) -> None:
+    await stage.call(Leader, "plan", 60)
+    await asyncio.sleep(30)
+    assert not stage.host_of(address(Leader, "p"))
+    Leader.hangs = 2
+    await asyncio.sleep(300)
+    assert await stage.call(Leader, "counted") == 1
 
 
-def test_its_own_timeout_is_what_it_raises() -> None:
-    async def story(stage: Stage) -> None:
-        Leader.raises = TimeoutError("the printer does not answer")
-        with pytest.raises(RemoteError, match="TimeoutError: the printer does not answer"):
-            await stage.call(Leader, "counted")
-
-    play(story, limits=LIMITS)
+@staged(limits=LIMITS)
+async def test_its_own_timeout_is_what_it_raises(stage: Stage) -> None:
+    Leader.raises = TimeoutError("the printer does not answer")
+    with pytest.raises(RemoteError, match="TimeoutError: the printer does not answer"):
+        await stage.call(Leader, "counted")
 
 
 @pytest.mark.parametrize("problem", [ValueError("not today"), None])
-def test_mail_for_an_agent_that_does_not_come_up_is_tried_with_pauses_then_parked_and_never_lost(
-    problem: Exception | None,
+@staged(limits=LIMITS)
+async def test_mail_for_an_agent_that_does_not_come_up_is_tried_with_pauses_then_parked_and_never_lost(
+    stage: Stage, problem: Exception | None
 ) -> None:
-    async def story(stage: Stage) -> None:
-        leader: Any = stage.client.agent(Leader, "p")
-        await tell(leader.count)
-        await stage.until(lambda: stage.deliveries()["delivered"] == 1 and not stage.host_of(address(Leader, "p")))
-        Leader.raises, Leader.hangs, Leader.lives = problem, 0 if problem else 1_000, 0
-        await tell(leader.count)
-        await stage.until(lambda: stage.deliveries()["parked"] == 1)
-        assert Leader.lives == LIMITS.handler_attempts_max
-        (parked,) = (await stage.client.ask("audit"))["parked_mail"]
-        assert parked["error"].startswith("the agent could not come up: ")
-        assert ("not today" if problem else "did not return within") in parked["error"]
-        Leader.raises, Leader.hangs = None, 0
-        await stage.client.ask("retry", parked["mail_id"])
-        await stage.until(lambda: stage.deliveries()["delivered"] == 2)
-        assert await stage.call(Leader, "counted") == 2
-
-    play(story, limits=LIMITS)
+    leader: Any = stage.client.agent(Leader, "p")
+    await tell(leader.count)
+    await stage.until(lambda: stage.deliveries()["delivered"] == 1 and not stage.host_of(address(Leader, "p")))
+    Leader.raises, Leader.hangs, Leader.lives = problem, 0 if problem else 1_000, 0
+    await tell(leader.count)
+    await stage.until(lambda: stage.deliveries()["parked"] == 1)
+    assert Leader.lives == LIMITS.handler_attempts_max
+    (parked,) = (await stage.client.ask("audit"))["parked_mail"]
+    assert parked["error"].startswith("the agent could not come up: ")
+    assert ("not today" if problem else "did not return within") in parked["error"]
+    Leader.raises, Leader.hangs = None, 0
+    await stage.client.ask("retry", parked["mail_id"])
+    await stage.until(lambda: stage.deliveries()["delivered"] == 2)
+    assert await stage.call(Leader, "counted") == 2

@@ -273,22 +273,19 @@ class EchoingWords(Echoing[str]):
     """What they are is checked."""
 
 
-def test_a_class_with_types_in_brackets_is_refused_with_the_way_to_make_a_class_of_it() -> None:
-    async def story(stage: Stage) -> None:
-        words = r"agent_class: Echoing\[str\] is no class: .* Give it one, `class Mine\(Echoing\[str\]\): ...`"
-        for ask in (
-            lambda: stage.client.run(Echoing[str], "a"),
-            lambda: stage.client.start(Echoing[str], "a"),
-            lambda: stage.client.agent(Echoing[str], "a"),
-            lambda: agent_tool(Echoing[str], description="Echo."),
-        ):
-            with pytest.raises(BadRequest, match=words):
-                await cast("Any", ask())
-        assert (await stage.client.run(EchoingWords, "a")).output == "a"
-        with pytest.raises(BadRequest, match="1 is int, not str"):
-            await stage.client.run(cast("Any", EchoingWords), 1)
-
-    play(story)
+async def test_a_class_with_types_in_brackets_is_refused_with_the_way_to_make_a_class_of_it(stage: Stage) -> None:
+    words = r"agent_class: Echoing\[str\] is no class: .* Give it one, `class Mine\(Echoing\[str\]\): ...`"
+    for ask in (
+        lambda: stage.client.run(Echoing[str], "a"),
+        lambda: stage.client.start(Echoing[str], "a"),
+        lambda: stage.client.agent(Echoing[str], "a"),
+        lambda: agent_tool(Echoing[str], description="Echo."),
+    ):
+        with pytest.raises(BadRequest, match=words):
+            await cast("Any", ask())
+    assert (await stage.client.run(EchoingWords, "a")).output == "a"
+    with pytest.raises(BadRequest, match="1 is int, not str"):
+        await stage.client.run(cast("Any", EchoingWords), 1)
 
 
 class Keeper(Agent):
@@ -382,18 +379,12 @@ ASKED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("what", ASKED)
-def test_an_unknown_word_is_refused_by_its_field(what: str) -> None:
-    async def story(stage: Stage) -> None:
-        assert await stage.call(Chief, "field_of", what) == what.partition(":")[0]
-
-    play(story)
+async def test_an_unknown_word_is_refused_by_its_field(stage: Stage, what: str) -> None:
+    assert await stage.call(Chief, "field_of", what) == what.partition(":")[0]
 
 
-def test_one_status_may_be_given_as_a_word() -> None:
-    async def story(stage: Stage) -> None:
-        assert await stage.call(Chief, "field_of", "status:clear, one") == "status"
-
-    play(story)
+async def test_one_status_may_be_given_as_a_word(stage: Stage) -> None:
+    assert await stage.call(Chief, "field_of", "status:clear, one") == "status"
 
 
 @pytest.mark.parametrize(

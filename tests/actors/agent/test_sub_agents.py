@@ -150,88 +150,67 @@ def test_an_address_tells_the_way_and_no_name_can_fake_it() -> None:
 
 
 @pytest.mark.shows(sub_agents="G1 G2 G3 G77 R62")
-def test_sub_agents_are_apart_and_outlive_their_lives() -> None:
-    async def story(stage: Stage) -> None:
-        assert await stage.call(Root, "add", "a") == 1
-        assert await stage.call(Root, "add", "b", 5) == 5
-        for host in list(stage.view.hosts):
-            stage.simulation.kill(host)
-        await asyncio.sleep(15)
-        assert await stage.call(Root, "add", "a") == 2
-        assert await stage.call(Root, "names") == ["a", "b"]
-
-    play(story)
+async def test_sub_agents_are_apart_and_outlive_their_lives(stage: Stage) -> None:
+    assert await stage.call(Root, "add", "a") == 1
+    assert await stage.call(Root, "add", "b", 5) == 5
+    for host in list(stage.view.hosts):
+        stage.simulation.kill(host)
+    await asyncio.sleep(15)
+    assert await stage.call(Root, "add", "a") == 2
+    assert await stage.call(Root, "names") == ["a", "b"]
 
 
-def test_names_that_look_alike_are_different_agents() -> None:
-    async def story(stage: Stage) -> None:
-        for name in ("a/b", "a_b", "a%2Fb", "a>b", "ä b", "A/b"):
-            assert await stage.call(Root, "add", name) == 1
-        assert len(await stage.call(Root, "names")) == 6
-
-    play(story)
+async def test_names_that_look_alike_are_different_agents(stage: Stage) -> None:
+    for name in ("a/b", "a_b", "a%2Fb", "a>b", "ä b", "A/b"):
+        assert await stage.call(Root, "add", name) == 1
+    assert len(await stage.call(Root, "names")) == 6
 
 
 @pytest.mark.parametrize("name", ["", "  ", "a\0b", "x" * 300])
-def test_a_name_that_is_none_is_refused(name: str) -> None:
-    async def story(stage: Stage) -> None:
-        with pytest.raises(BadRequest, match="name"):
-            await stage.call(Root, "add", name)
-        assert await stage.call(Root, "names") == []
-
-    play(story)
+async def test_a_name_that_is_none_is_refused(stage: Stage, name: str) -> None:
+    with pytest.raises(BadRequest, match="name"):
+        await stage.call(Root, "add", name)
+    assert await stage.call(Root, "names") == []
 
 
 @pytest.mark.shows(sub_agents="G7 G19 G23 G59 G63 G83 G84 G85")
-def test_a_sub_agent_knows_its_way_and_reaches_its_parent_and_has_children_of_its_own() -> None:
-    async def story(stage: Stage) -> None:
-        way = await stage.call(Root, "ask", "a", "where")
-        assert [name for _, name in way] == ["p", "a"]
-        assert await stage.call(Root, "ask", "a", "ask_parent") == ["a"]
-        assert await stage.call(Root, "ask", "a", "nest", "leaf") == 1
-        assert stage.host_of(below("a", "leaf"))
-        assert await stage.call(Root, "ask", "a b>c", "own_name") == "a b>c"
-
-    play(story)
+async def test_a_sub_agent_knows_its_way_and_reaches_its_parent_and_has_children_of_its_own(stage: Stage) -> None:
+    way = await stage.call(Root, "ask", "a", "where")
+    assert [name for _, name in way] == ["p", "a"]
+    assert await stage.call(Root, "ask", "a", "ask_parent") == ["a"]
+    assert await stage.call(Root, "ask", "a", "nest", "leaf") == 1
+    assert stage.host_of(below("a", "leaf"))
+    assert await stage.call(Root, "ask", "a b>c", "own_name") == "a b>c"
 
 
-def test_what_a_sub_agent_raises_is_raised_as_what_it_is() -> None:
-    async def story(stage: Stage) -> None:
-        assert await stage.call(Root, "what_is_raised", "a") == "True: ValueError: no such thing"
-
-    play(story)
+async def test_what_a_sub_agent_raises_is_raised_as_what_it_is(stage: Stage) -> None:
+    assert await stage.call(Root, "what_is_raised", "a") == "True: ValueError: no such thing"
 
 
 @pytest.mark.shows(sub_agents="R3 R8 R9 R11 R63 R64 R66")
-def test_from_outside_a_sub_agent_is_reached_by_way_of_its_ancestors_and_what_they_allow() -> None:
-    async def story(stage: Stage) -> None:
-        root = stage.client.agent(Root, "p")
-        inner = stage.client.agent(Counter, "a", of=root)
-        with pytest.raises(BadRequest, match="cannot be reached: its parent has no such child"):
-            await inner.add()  # type: ignore[misc]
-        assert await stage.call(Root, "names") == [], "nobody was made by asking"
-        await stage.call(Root, "add", "a")
-        assert await inner.add() == 2  # type: ignore[misc]
-        assert await stage.client.agent(Counter, "open 1", of=root).add() == 1  # type: ignore[misc]
-        leaf = stage.client.agent(Counter, "leaf", of=inner)
-        with pytest.raises(BadRequest, match=r">leaf@.* its parent has no such child"):
-            await leaf.add()  # type: ignore[misc]
-        await inner.nest("leaf")  # type: ignore[misc]
-        assert await leaf.add() == 2  # type: ignore[misc]
-        with pytest.raises(BadRequest, match="no exposed method"):
-            await leaf.destroy()
-
-    play(story)
+async def test_from_outside_a_sub_agent_is_reached_by_way_of_its_ancestors_and_what_they_allow(stage: Stage) -> None:
+    root = stage.client.agent(Root, "p")
+    inner = stage.client.agent(Counter, "a", of=root)
+    with pytest.raises(BadRequest, match="cannot be reached: its parent has no such child"):
+        await inner.add()  # type: ignore[misc]
+    assert await stage.call(Root, "names") == [], "nobody was made by asking"
+    await stage.call(Root, "add", "a")
+    assert await inner.add() == 2  # type: ignore[misc]
+    assert await stage.client.agent(Counter, "open 1", of=root).add() == 1  # type: ignore[misc]
+    leaf = stage.client.agent(Counter, "leaf", of=inner)
+    with pytest.raises(BadRequest, match=r">leaf@.* its parent has no such child"):
+        await leaf.add()  # type: ignore[misc]
+    await inner.nest("leaf")  # type: ignore[misc]
+    assert await leaf.add() == 2  # type: ignore[misc]
+    with pytest.raises(BadRequest, match="no exposed method"):
+        await leaf.destroy()
 
 
 @pytest.mark.shows(sub_agents="G5")
-def test_an_abort_ends_a_life_and_not_its_storage() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Root, "add", "a", 7)
-        assert await stage.call(Root, "abort", "a") == f"{below('a')} was aborted: enough"
-        assert await stage.call(Root, "add", "a") == 8
-
-    play(story)
+async def test_an_abort_ends_a_life_and_not_its_storage(stage: Stage) -> None:
+    await stage.call(Root, "add", "a", 7)
+    assert await stage.call(Root, "abort", "a") == f"{below('a')} was aborted: enough"
+    assert await stage.call(Root, "add", "a") == 8
 
 
 def deleted(stage: Stage, agent: str) -> bool:
@@ -240,57 +219,45 @@ def deleted(stage: Stage, agent: str) -> bool:
 
 
 @pytest.mark.shows(sub_agents="G6 G88")
-def test_deleting_takes_storages_runs_and_descendants_and_frees_the_name() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Root, "add", "a", 7)
-        await stage.call(Root, "ask", "a", "nest", "leaf")
-        await stage.call(Root, "ask", "a", "start", "mine")
-        await stage.ended("mine")
-        await stage.call(Root, "drop", "a")
-        assert await stage.call(Root, "names") == []
-        await stage.until(lambda: deleted(stage, below("a")))
-        await stage.until(lambda: stage.record("mine") is None)
-        assert await stage.call(Root, "add", "a") == 1
-        assert await stage.call(Root, "ask", "a", "nest", "leaf") == 1
-
-    play(story)
+async def test_deleting_takes_storages_runs_and_descendants_and_frees_the_name(stage: Stage) -> None:
+    await stage.call(Root, "add", "a", 7)
+    await stage.call(Root, "ask", "a", "nest", "leaf")
+    await stage.call(Root, "ask", "a", "start", "mine")
+    await stage.ended("mine")
+    await stage.call(Root, "drop", "a")
+    assert await stage.call(Root, "names") == []
+    await stage.until(lambda: deleted(stage, below("a")))
+    await stage.until(lambda: stage.record("mine") is None)
+    assert await stage.call(Root, "add", "a") == 1
+    assert await stage.call(Root, "ask", "a", "nest", "leaf") == 1
 
 
-def test_a_name_that_is_being_deleted_is_waited_for() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Root, "add", "a", 7)
-        await stage.call(Root, "drop", "a")
-        assert await stage.call(Root, "add", "a") == 1
-
-    play(story)
+async def test_a_name_that_is_being_deleted_is_waited_for(stage: Stage) -> None:
+    await stage.call(Root, "add", "a", 7)
+    await stage.call(Root, "drop", "a")
+    assert await stage.call(Root, "add", "a") == 1
 
 
 @pytest.mark.shows(sub_agents="G96 G97")
-def test_deleting_what_does_not_exist_is_harmless_and_a_rollback_deletes_nothing() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Root, "drop", "nobody")
-        await stage.call(Root, "add", "a", 7)
-        with pytest.raises(Exception, match="never mind"):
-            await stage.call(Root, "drop_and_fail", "a")
-        assert await stage.call(Root, "names") == ["a"]
-        assert await stage.call(Root, "add", "a") == 8
-        for _ in range(2):
-            await stage.call(Root, "drop", "a")
-        assert await stage.call(Root, "names") == []
-        assert await stage.call(Root, "add", "a") == 1
-
-    play(story)
+async def test_deleting_what_does_not_exist_is_harmless_and_a_rollback_deletes_nothing(stage: Stage) -> None:
+    await stage.call(Root, "drop", "nobody")
+    await stage.call(Root, "add", "a", 7)
+    with pytest.raises(Exception, match="never mind"):
+        await stage.call(Root, "drop_and_fail", "a")
+    assert await stage.call(Root, "names") == ["a"]
+    assert await stage.call(Root, "add", "a") == 8
+    for _ in range(2):
+        await stage.call(Root, "drop", "a")
+    assert await stage.call(Root, "names") == []
+    assert await stage.call(Root, "add", "a") == 1
 
 
-def test_an_agent_can_end_itself_and_its_parent_forgets_it() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Root, "add", "a", 7)
-        await stage.call(Root, "ask", "a", "end_it")
-        await stage.until(lambda: deleted(stage, below("a")))
-        assert await stage.call(Root, "names") == []
-        assert await stage.call(Root, "add", "a") == 1
-
-    play(story)
+async def test_an_agent_can_end_itself_and_its_parent_forgets_it(stage: Stage) -> None:
+    await stage.call(Root, "add", "a", 7)
+    await stage.call(Root, "ask", "a", "end_it")
+    await stage.until(lambda: deleted(stage, below("a")))
+    assert await stage.call(Root, "names") == []
+    assert await stage.call(Root, "add", "a") == 1
 
 
 def test_the_next_one_of_a_deleted_name_need_not_have_what_the_last_one_reported() -> None:

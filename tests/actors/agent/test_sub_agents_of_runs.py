@@ -67,20 +67,14 @@ def test_sub_agents_of_a_run_outlive_its_child_and_are_cleared_with_the_run(inpu
     play(story)
 
 
-def test_the_child_of_a_run_cannot_end_itself() -> None:
-    async def story(stage: Stage) -> None:
-        result = await stage.client.run(Helped, "destroy", run_id="r")
-        assert result.status == "error"
-        assert BadRequest.__name__ in result.error or "goes when its run is cleared" in result.error
-
-    play(story)
+async def test_the_child_of_a_run_cannot_end_itself(stage: Stage) -> None:
+    result = await stage.client.run(Helped, "destroy", run_id="r")
+    assert result.status == "error"
+    assert BadRequest.__name__ in result.error or "goes when its run is cleared" in result.error
 
 
-def test_a_client_reaches_the_sub_agent_of_a_run_by_way_of_its_child() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.client.run(Helped, "x", run_id="r")
-        worker = stage.client.agent(Helped, "r")
-        helper: Any = stage.client.agent(Kid, "helper", of=worker)
-        assert "x" in await helper.notes()
-
-    play(story)
+async def test_a_client_reaches_the_sub_agent_of_a_run_by_way_of_its_child(stage: Stage) -> None:
+    await stage.client.run(Helped, "x", run_id="r")
+    worker = stage.client.agent(Helped, "r")
+    helper: Any = stage.client.agent(Kid, "helper", of=worker)
+    assert "x" in await helper.notes()

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from perdure.actors import Agent, ChatAgent, MessengerAgent, RunContext, TurnResult, exposed
 from perdure.actors.code.signatures import run_shapes
-from tests.kit import Stage, play
+from tests.kit import Stage
 
 AGENT = """
     name path parent state sql transaction storage destroy keep_alive prepare
@@ -78,19 +78,13 @@ class Bare(ChatAgent):
         return {name: members(type(getattr(self, name))) for name in GROUPS}
 
 
-def test_what_perdure_keeps_on_an_object_is_under_one_attribute() -> None:
-    async def story(stage: Stage) -> None:
-        assert await stage.call(Bare, "attributes") == ["_perdure"]
-
-    play(story)
+async def test_what_perdure_keeps_on_an_object_is_under_one_attribute(stage: Stage) -> None:
+    assert await stage.call(Bare, "attributes") == ["_perdure"]
 
 
-def test_the_groups_have_these_members() -> None:
-    async def story(stage: Stage) -> None:
-        found = await stage.call(Bare, "groups")
-        assert {name: set(each) for name, each in found.items()} == {n: set(each.split()) for n, each in GROUPS.items()}
-
-    play(story)
+async def test_the_groups_have_these_members(stage: Stage) -> None:
+    found = await stage.call(Bare, "groups")
+    assert {name: set(each) for name, each in found.items()} == {n: set(each.split()) for n, each in GROUPS.items()}
 
 
 class Plan(BaseModel):

@@ -73,87 +73,71 @@ async def heard(stage: Stage, name: str = "p") -> list[str]:
     return list(await stage.call(Speaker, "heard", name=name))
 
 
-def test_what_is_told_takes_effect_once_and_in_order() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Speaker, "say", ["a", "b"])
-        await stage.call(Speaker, "say_now", "c")
-        assert await heard(stage) == ["a", "b", "c"]
-        assert stage.deliveries()["delivered"] == 3
-
-    play(story)
+async def test_what_is_told_takes_effect_once_and_in_order(stage: Stage) -> None:
+    await stage.call(Speaker, "say", ["a", "b"])
+    await stage.call(Speaker, "say_now", "c")
+    assert await heard(stage) == ["a", "b", "c"]
+    assert stage.deliveries()["delivered"] == 3
 
 
-def test_a_client_tells_too_and_what_cannot_be_told_is_refused_at_once() -> None:
-    async def story(stage: Stage) -> None:
-        listener: Any = stage.client.agent(Listener, "x")
-        await tell(listener.hear, "a")
-        with pytest.raises(BadRequest, match="word"):
-            await tell(listener.hear, ["no", "string"])
-        with pytest.raises(BadRequest, match="neither an exposed method of a handle nor a run"):
-            tell(Listener.hear, "a")
-        with pytest.raises(BadRequest, match="no exposed method 'shout'"):
-            await tell(listener.shout, "a")
-        await asyncio.sleep(5)
-        assert await listener.words() == ["a"]
-
-    play(story)
+async def test_a_client_tells_too_and_what_cannot_be_told_is_refused_at_once(stage: Stage) -> None:
+    listener: Any = stage.client.agent(Listener, "x")
+    await tell(listener.hear, "a")
+    with pytest.raises(BadRequest, match="word"):
+        await tell(listener.hear, ["no", "string"])
+    with pytest.raises(BadRequest, match="neither an exposed method of a handle nor a run"):
+        tell(Listener.hear, "a")
+    with pytest.raises(BadRequest, match="no exposed method 'shout'"):
+        await tell(listener.shout, "a")
+    await asyncio.sleep(5)
+    assert await listener.words() == ["a"]
 
 
-def test_a_rollback_tells_nothing() -> None:
-    async def story(stage: Stage) -> None:
-        with pytest.raises(Exception, match="never mind"):
-            await stage.call(Speaker, "say", ["a"], fail=True)
-        assert await heard(stage) == []
-
-    play(story)
+async def test_a_rollback_tells_nothing(stage: Stage) -> None:
+    with pytest.raises(Exception, match="never mind"):
+        await stage.call(Speaker, "say", ["a"], fail=True)
+    assert await heard(stage) == []
 
 
-def test_what_a_listener_cannot_hear_is_tried_again_and_parked_and_holds_up_nothing() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Speaker, "say", ["a", "bad", "b"])
-        assert await heard(stage) == ["a", "b"]
-        await stage.until(lambda: stage.deliveries()["parked"] == 1)
-        (parked,) = (await stage.client.ask("audit"))["parked_mail"]
-        assert parked["handler"] == "hear"
-        assert "no such word" in parked["error"]
-        await stage.client.ask("retry", parked["mail_id"])
-
-    play(story)
+async def test_what_a_listener_cannot_hear_is_tried_again_and_parked_and_holds_up_nothing(stage: Stage) -> None:
+    await stage.call(Speaker, "say", ["a", "bad", "b"])
+    assert await heard(stage) == ["a", "b"]
+    await stage.until(lambda: stage.deliveries()["parked"] == 1)
+    (parked,) = (await stage.client.ask("audit"))["parked_mail"]
+    assert parked["handler"] == "hear"
+    assert "no such word" in parked["error"]
+    await stage.client.ask("retry", parked["mail_id"])
 
 
-def test_mail_that_came_again_and_still_waits_is_not_forgotten_although_it_is_settled_and_takes_effect_once() -> None:
-    async def story(stage: Stage) -> None:
-        listener: Any = stage.client.agent(Listener, "x")
-        assert await listener.words() == []
-        agent = address(Listener, "x")
-        tenant, came = stage.laboratory.hosts[stage.host_of(agent)].tenants[agent], list[Letter]()
-        tenant.mail.deliver = lambda letters, take=tenant.mail.deliver: came.extend(letters) or take(letters)
-        await tell(listener.hear, "a")
-        await tell(listener.hear, "b")
-        await stage.until(lambda: stage.deliveries()["delivered"] == 2)
-        inbox = tenant.storage.inbox
-        assert list(inbox()) == [letter.mail_id for letter in came]
-        tenant.mail.deliver(came[:1])
-        tenant.mail.settled(list(inbox()))
-        assert list(inbox()) == [came[0].mail_id]
-        await asyncio.sleep(1)
-        assert await listener.words() == ["a", "b"]
-        tenant.mail.settled(list(inbox()))
-        assert list(inbox()) == []
+async def test_mail_that_came_again_and_still_waits_is_not_forgotten_although_it_is_settled_and_takes_effect_once(
+    stage: Stage,
+) -> None:
+    listener: Any = stage.client.agent(Listener, "x")
+    assert await listener.words() == []
+    agent = address(Listener, "x")
+    tenant, came = stage.laboratory.hosts[stage.host_of(agent)].tenants[agent], list[Letter]()
+    tenant.mail.deliver = lambda letters, take=tenant.mail.deliver: came.extend(letters) or take(letters)
+    await tell(listener.hear, "a")
+    await tell(listener.hear, "b")
+    await stage.until(lambda: stage.deliveries()["delivered"] == 2)
+    inbox = tenant.storage.inbox
+    assert list(inbox()) == [letter.mail_id for letter in came]
+    tenant.mail.deliver(came[:1])
+    tenant.mail.settled(list(inbox()))
+    assert list(inbox()) == [came[0].mail_id]
+    await asyncio.sleep(1)
+    assert await listener.words() == ["a", "b"]
+    tenant.mail.settled(list(inbox()))
+    assert list(inbox()) == []
 
-    play(story)
 
-
-def test_what_was_accepted_does_not_stay_in_the_outbox() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Speaker, "say", ["a"])
-        await stage.call(Batch, "ask_under", ["r"])
-        await stage.until(lambda: stage.status("r") == "completed")
-        for kind in (Speaker, Batch):
-            agent = address(kind, "p")
-            assert stage.laboratory.hosts[stage.host_of(agent)].tenants[agent].outbox.is_empty
-
-    play(story)
+async def test_what_was_accepted_does_not_stay_in_the_outbox(stage: Stage) -> None:
+    await stage.call(Speaker, "say", ["a"])
+    await stage.call(Batch, "ask_under", ["r"])
+    await stage.until(lambda: stage.status("r") == "completed")
+    for kind in (Speaker, Batch):
+        agent = address(kind, "p")
+        assert stage.laboratory.hosts[stage.host_of(agent)].tenants[agent].outbox.is_empty
 
 
 POINTS = [
@@ -230,21 +214,18 @@ def test_a_tell_that_is_repeated_to_a_later_life_is_posted_once(by: str, victim:
     play(story, kill_when=moment)
 
 
-def test_an_agent_that_is_no_relative_is_told_and_called_too() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Neighbour, "say", ["a", "b"])
-        await stage.call(Neighbour, "say_now", "c")
-        with pytest.raises(Exception, match="never mind"):
-            await stage.call(Neighbour, "say", ["d"], fail=True)
-        await asyncio.sleep(5)
-        assert await stage.call(Neighbour, "heard") == ["a", "b", "c"]
-        listener: Any = stage.client.agent(Listener, "x")
-        assert await listener.words() == ["a", "b", "c"], "it is the agent that clients know by this name"
-        for name in ("", "\0"):
-            with pytest.raises(BadRequest, match="name"):
-                await stage.call(Neighbour, "say_now", "a", name)
-
-    play(story)
+async def test_an_agent_that_is_no_relative_is_told_and_called_too(stage: Stage) -> None:
+    await stage.call(Neighbour, "say", ["a", "b"])
+    await stage.call(Neighbour, "say_now", "c")
+    with pytest.raises(Exception, match="never mind"):
+        await stage.call(Neighbour, "say", ["d"], fail=True)
+    await asyncio.sleep(5)
+    assert await stage.call(Neighbour, "heard") == ["a", "b", "c"]
+    listener: Any = stage.client.agent(Listener, "x")
+    assert await listener.words() == ["a", "b", "c"], "it is the agent that clients know by this name"
+    for name in ("", "\0"):
+        with pytest.raises(BadRequest, match="name"):
+            await stage.call(Neighbour, "say_now", "a", name)
 
 
 @pytest.mark.parametrize("place", range(2, 48, 6))

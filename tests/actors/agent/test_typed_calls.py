@@ -73,18 +73,12 @@ class Caller(Agent):
         ]
 
 
-def test_detached_runs_are_the_same_list_inside_and_outside_of_a_transaction() -> None:
-    async def story(stage: Stage) -> None:
-        assert await stage.call(Caller, "detached") == ["RunHandles"] * 3
-
-    play(story)
+async def test_detached_runs_are_the_same_list_inside_and_outside_of_a_transaction(stage: Stage) -> None:
+    assert await stage.call(Caller, "detached") == ["RunHandles"] * 3
 
 
-def test_of_no_runs_there_is_what_there_would_be_of_some() -> None:
-    async def story(stage: Stage) -> None:
-        assert await stage.call(Caller, "none") == ["list", "RunHandles"]
-
-    play(story)
+async def test_of_no_runs_there_is_what_there_would_be_of_some(stage: Stage) -> None:
+    assert await stage.call(Caller, "none") == ["list", "RunHandles"]
 
 
 def test_a_call_blocks_in_sync_code_and_is_awaited_in_async_code() -> None:
@@ -123,28 +117,25 @@ def test_a_result_is_one_of_two_and_both_have_the_same_fields() -> None:
         assert both <= {*kind.__dataclass_fields__, *dir(kind)}
 
 
-def test_the_output_of_a_run_that_failed_raises_its_failure_with_the_traceback_of_the_child() -> None:
-    async def story(stage: Stage) -> None:
-        failed = await stage.client.run(Failing, "x", run_id="f")
-        with pytest.raises(RunFailed, match=r"run 'f' of .*:Failing ended as error: ") as raised:
-            _ = failed.output
-        assert (raised.value, raised.value.error) == (failed, failed.error)
-        kept, where = raised.value.__notes__
-        assert "`perdure retry f` tries the run again" in kept, (
-            "an id that the author chose is asked for again once the code is mended"
-        )
-        assert "Traceback" in where
-        with pytest.raises(RunFailed) as odd:
-            _ = (await stage.client.run(Failing, "x", run_id="it's a")).output
-        assert """`perdure retry 'it'"'"'s a'`""" in odd.value.__notes__[0]
-        with pytest.raises(RunFailed) as unnamed:
-            _ = (await stage.client.run(Failing, "x")).output
-        assert len(unnamed.value.__notes__) == 1
-        assert failed.__traceback__ is None, "what is kept keeps no frames"
-        assert failed.output_or(3) == 3
-        assert (await stage.client.run(Leaf, 1)).output_or(3) == 1
-
-    play(story)
+async def test_the_output_of_a_run_that_failed_raises_its_failure_with_the_traceback_of_the_child(stage: Stage) -> None:
+    failed = await stage.client.run(Failing, "x", run_id="f")
+    with pytest.raises(RunFailed, match=r"run 'f' of .*:Failing ended as error: ") as raised:
+        _ = failed.output
+    assert (raised.value, raised.value.error) == (failed, failed.error)
+    kept, where = raised.value.__notes__
+    assert "`perdure retry f` tries the run again" in kept, (
+        "an id that the author chose is asked for again once the code is mended"
+    )
+    assert "Traceback" in where
+    with pytest.raises(RunFailed) as odd:
+        _ = (await stage.client.run(Failing, "x", run_id="it's a")).output
+    assert """`perdure retry 'it'"'"'s a'`""" in odd.value.__notes__[0]
+    with pytest.raises(RunFailed) as unnamed:
+        _ = (await stage.client.run(Failing, "x")).output
+    assert len(unnamed.value.__notes__) == 1
+    assert failed.__traceback__ is None, "what is kept keeps no frames"
+    assert failed.output_or(3) == 3
+    assert (await stage.client.run(Leaf, 1)).output_or(3) == 1
 
 
 def test_a_failed_run_is_a_value_and_an_error() -> None:
@@ -160,12 +151,9 @@ def test_a_failed_run_is_a_value_and_an_error() -> None:
         raise failed
 
 
-def test_a_failed_run_is_raised_as_itself_to_whoever_called_the_parent() -> None:
-    async def story(stage: Stage) -> None:
-        with pytest.raises(RunFailed) as raised:
-            await stage.call(Caller, "takes_what_there_is_not")
-        assert (raised.value.run_id, raised.value.status) == ("bad", "error")
-        with pytest.raises(Own, match="own words"):
-            await stage.call(Caller, "raises_an_error_of_ours")
-
-    play(story)
+async def test_a_failed_run_is_raised_as_itself_to_whoever_called_the_parent(stage: Stage) -> None:
+    with pytest.raises(RunFailed) as raised:
+        await stage.call(Caller, "takes_what_there_is_not")
+    assert (raised.value.run_id, raised.value.status) == ("bad", "error")
+    with pytest.raises(Own, match="own words"):
+        await stage.call(Caller, "raises_an_error_of_ours")

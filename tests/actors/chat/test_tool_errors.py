@@ -109,22 +109,16 @@ async def told(stage: Stage, asked: str, chat: str = "bot") -> str:
 
 
 @pytest.mark.parametrize("where", ["apart", "inline", "inline_async"])
-def test_what_a_tool_raises_is_told_to_the_model_as_it_was(where: str) -> None:
-    async def story(stage: Stage) -> None:
-        for kind, (_, words) in KINDS.items():
-            said = await told(stage, f"{where} {json.dumps({'kind': kind})}", kind)
-            assert said.startswith(words)
-            assert "process was lost" not in said
-
-    play(story)
+async def test_what_a_tool_raises_is_told_to_the_model_as_it_was(stage: Stage, where: str) -> None:
+    for kind, (_, words) in KINDS.items():
+        said = await told(stage, f"{where} {json.dumps({'kind': kind})}", kind)
+        assert said.startswith(words)
+        assert "process was lost" not in said
 
 
-def test_a_tool_that_cancels_its_own_task_has_failed() -> None:
-    async def story(stage: Stage) -> None:
-        for name in ("cancels_itself", "cancels_itself_inline"):
-            assert await told(stage, f"{name} {{}}", name) == "RuntimeError: the code cancelled the task that it ran in"
-
-    play(story)
+async def test_a_tool_that_cancels_its_own_task_has_failed(stage: Stage) -> None:
+    for name in ("cancels_itself", "cancels_itself_inline"):
+        assert await told(stage, f"{name} {{}}", name) == "RuntimeError: the code cancelled the task that it ran in"
 
 
 @pytest.mark.parametrize("name", ["measure", "child"])
@@ -153,13 +147,10 @@ def test_arguments_that_are_larger_than_those_of_a_run_may_be_are_an_error_of_th
     play(story, limits=Limits(input_bytes_max=20_000))
 
 
-def test_what_a_child_does_not_take_or_should_not_have_given_is_an_error_of_its_call() -> None:
-    async def story(stage: Stage) -> None:
-        assert await told(stage, 'child {"input": "four"}', "a") == "4"
-        assert "input" in await told(stage, 'child {"input": 4}', "b")
-        assert "listing" in await told(stage, 'listing {"input": "four"}', "c")
-
-    play(story)
+async def test_what_a_child_does_not_take_or_should_not_have_given_is_an_error_of_its_call(stage: Stage) -> None:
+    assert await told(stage, 'child {"input": "four"}', "a") == "4"
+    assert "input" in await told(stage, 'child {"input": 4}', "b")
+    assert "listing" in await told(stage, 'listing {"input": "four"}', "c")
 
 
 def test_arguments_that_fit_are_taken_and_a_result_that_is_too_large_is_an_error_of_its_call() -> None:

@@ -31,7 +31,7 @@ from perdure.scenarios.cast.census import Reader
 from perdure.scenarios.cast.workers import Worker
 from tests.actors.one_process import OneProcess
 from tests.actors.one_process import play as play_here
-from tests.kit import Stage, play
+from tests.kit import Stage
 
 Author = Callable[..., type]
 
@@ -286,19 +286,16 @@ def test_hosts_that_are_kept_warm_with_code_are_of_the_pool_that_agents_with_tha
     assert pool_key(with_package(None, "abc")) == pool_key(pool_spec(Agent, "abc")) != pool_key(pool_spec(Agent, "def"))
 
 
-def test_a_host_of_a_pool_of_its_own_ends_when_nobody_needs_it_any_more() -> None:
-    async def story(stage: Stage) -> None:
-        def pools() -> list[str]:
-            return sorted(pool_key(host.spec) for host in stage.view.hosts.values() if host.up)
+async def test_a_host_of_a_pool_of_its_own_ends_when_nobody_needs_it_any_more(stage: Stage) -> None:
+    def pools() -> list[str]:
+        return sorted(pool_key(host.spec) for host in stage.view.hosts.values() if host.up)
 
-        assert (await stage.client.run(Choosy, 3)).output == 3
-        await asyncio.sleep(50)
-        assert [key for key in pools() if key], "it is kept for a while"
-        await asyncio.sleep(20)
-        assert pools() == ["", ""], "those for everybody stay"
-        assert (await stage.client.run(Choosy, 4)).output == 4
-
-    play(story)
+    assert (await stage.client.run(Choosy, 3)).output == 3
+    await asyncio.sleep(50)
+    assert [key for key in pools() if key], "it is kept for a while"
+    await asyncio.sleep(20)
+    assert pools() == ["", ""], "those for everybody stay"
+    assert (await stage.client.run(Choosy, 4)).output == 4
 
 
 @pytest.mark.parametrize(

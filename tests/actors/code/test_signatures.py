@@ -102,17 +102,16 @@ def test_a_run_is_given_what_its_parameters_ask_for(agent_class: type, input: ob
         (cast.Odd, "input", "Marker.* in Odd.run cannot be checked and sent"),
     ],
 )
-def test_an_annotation_that_cannot_be_resolved_is_refused_by_its_name(agent_class: Any, field: str, words: str) -> None:
-    async def story(stage: Stage) -> None:
-        with pytest.raises(BadRequest, match=words) as found:
-            await (
-                stage.client.agent(agent_class, "a").lost(1)
-                if agent_class is cast.Errant
-                else stage.client.run(agent_class, 1)
-            )
-        assert found.value.field == field
-
-    play(story)
+async def test_an_annotation_that_cannot_be_resolved_is_refused_by_its_name(
+    stage: Stage, agent_class: Any, field: str, words: str
+) -> None:
+    with pytest.raises(BadRequest, match=words) as found:
+        await (
+            stage.client.agent(agent_class, "a").lost(1)
+            if agent_class is cast.Errant
+            else stage.client.run(agent_class, 1)
+        )
+    assert found.value.field == field
 
 
 def test_a_result_of_a_run_is_a_class_to_ask_for_and_a_union_to_annotate_with() -> None:
@@ -227,19 +226,15 @@ def test_the_body_of_a_fiber_is_given_the_fiber_and_its_input_in_their_types() -
 
 
 @pytest.mark.parametrize("method", ["wrong", "many", "bit_by_bit"])
-def test_a_body_that_could_not_be_entered_is_refused_when_the_fiber_is_asked_for(method: str) -> None:
-    async def story(stage: Stage) -> None:
-        with pytest.raises(BadRequest) as found:
-            await stage.call(cast.Crew, "start", method, 1)
-        assert found.value.field == "fn_name"
+async def test_a_body_that_could_not_be_entered_is_refused_when_the_fiber_is_asked_for(
+    stage: Stage, method: str
+) -> None:
+    with pytest.raises(BadRequest) as found:
+        await stage.call(cast.Crew, "start", method, 1)
+    assert found.value.field == "fn_name"
 
-    play(story)
 
-
-def test_a_callback_that_is_a_generator_is_refused_when_it_is_asked_for() -> None:
-    async def story(stage: Stage) -> None:
-        with pytest.raises(BadRequest, match="is a generator") as found:
-            await stage.call(cast.Crew, "plan", "ticks")
-        assert found.value.field == "callback"
-
-    play(story)
+async def test_a_callback_that_is_a_generator_is_refused_when_it_is_asked_for(stage: Stage) -> None:
+    with pytest.raises(BadRequest, match="is a generator") as found:
+        await stage.call(cast.Crew, "plan", "ticks")
+    assert found.value.field == "callback"

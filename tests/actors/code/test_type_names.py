@@ -14,7 +14,7 @@ from perdure.actors.code.known_types import TYPES, NotedProgram, damaged_lines, 
 from perdure.actors.code.naming import load_type, place_name, type_name
 from perdure.actors.runtime.packing import files_for
 from perdure.ledger import BadRequest, UnknownAgentType, agent_id, parent_of, sub_agent_id, type_of
-from tests.kit import Stage, play, some
+from tests.kit import Stage, some
 from tests.tidy import IMPORT_PATH
 
 
@@ -39,13 +39,10 @@ def test_a_class_with_a_name_is_called_by_it_and_its_subclasses_are_not(tmp_path
     assert (type_of(of_ada), parent_of(below)) == ("name:test-counter", of_ada)
 
 
-def test_an_agent_of_such_a_class_is_called_and_wakes_again() -> None:
-    async def story(stage: Stage) -> None:
-        assert await stage.call(Counter, "count") == 1
-        await stage.until(lambda: not stage.view.agents)
-        assert await stage.call(Counter, "count") == 2
-
-    play(story)
+async def test_an_agent_of_such_a_class_is_called_and_wakes_again(stage: Stage) -> None:
+    assert await stage.call(Counter, "count") == 1
+    await stage.until(lambda: not stage.view.agents)
+    assert await stage.call(Counter, "count") == 2
 
 
 def test_two_classes_that_claim_one_name_are_refused_with_both_places() -> None:

@@ -31,19 +31,15 @@ class Keeper(Agent):
         return input
 
 
-def test_of_an_ended_child_nothing_is_left() -> None:
-
-    async def story(stage: Stage) -> None:
-        assert not gc.isenabled(), "the simulated world collects when it likes"
-        await stage.client.run(Instant, -1)  # the first of its class on a host has more to do
-        LIVES.clear()
-        for number in range(3):
-            assert (await stage.client.run(Instant, number)).output == number
-        await asyncio.sleep(1)
-        assert len(LIVES) == 6
-        assert [life() for life in LIVES] == [None] * 6
-
-    play(story)
+async def test_of_an_ended_child_nothing_is_left(stage: Stage) -> None:
+    assert not gc.isenabled(), "the simulated world collects when it likes"
+    await stage.client.run(Instant, -1)  # the first of its class on a host has more to do
+    LIVES.clear()
+    for number in range(3):
+        assert (await stage.client.run(Instant, number)).output == number
+    await asyncio.sleep(1)
+    assert len(LIVES) == 6
+    assert [life() for life in LIVES] == [None] * 6
 
 
 def test_an_agent_that_its_author_keeps_has_its_life_and_its_life_has_it() -> None:

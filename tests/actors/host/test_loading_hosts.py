@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from perdure.policies import Limits
 from tests.actors.cast import Boss, Sleeper
-from tests.kit import Stage, address, play
+from tests.kit import Stage, address, play, staged
 
 BOSS = address(Boss, "boss")
 
@@ -59,21 +59,21 @@ def test_a_new_host_loads_the_code_of_those_that_are_awake_and_tells_when_that_i
     with_an_agent_and_its_run(story)
 
 
-def test_many_runs_that_have_lost_a_host_are_spread_over_all_that_are_there_when_it_is_replaced() -> None:
-    async def story(stage: Stage) -> None:
-        runs = [f"r{n}" for n in range(50)]
-        going = [asyncio.ensure_future(stage.client.run(Sleeper, 600_000, run_id=each)) for each in runs]
+@staged(limits=Limits(hosts_max=2, hosts_warm=2))
+async def test_many_runs_that_have_lost_a_host_are_spread_over_all_that_are_there_when_it_is_replaced(
+    stage: Stage,
+) -> None:
+    runs = [f"r{n}" for n in range(50)]
+    going = [asyncio.ensure_future(stage.client.run(Sleeper, 600_000, run_id=each)) for each in runs]
 
-        def spread() -> Counter[str]:
-            return Counter(stage.host_of(stage.run(each).child) for each in runs)
+    def spread() -> Counter[str]:
+        return Counter(stage.host_of(stage.run(each).child) for each in runs)
 
-        await stage.until(lambda: all(each in stage.view.runs and stage.status(each) == "running" for each in runs))
-        for _ in range(2):
-            lost = max(spread())
-            stage.simulation.kill(lost)
-            await stage.until(lambda host=lost: not {"", host} & spread().keys(), 10_000)
-            assert max(spread().values()) <= 30
-        for each in going:
-            each.cancel()
-
-    play(story, limits=Limits(hosts_max=2, hosts_warm=2))
+    await stage.until(lambda: all(each in stage.view.runs and stage.status(each) == "running" for each in runs))
+    for _ in range(2):
+        lost = max(spread())
+        stage.simulation.kill(lost)
+        await stage.until(lambda host=lost: not {"", host} & spread().keys(), 10_000)
+        assert max(spread().values()) <= 30
+    for each in going:
+        each.cancel()

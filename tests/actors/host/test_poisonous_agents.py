@@ -11,7 +11,7 @@ import pytest
 from perdure.actors import Agent, KillPoint
 from tests.actors.cast import Sleeper
 from tests.actors.fiber_cast import Jobs
-from tests.kit import ROOMY, Stage, address, play
+from tests.kit import ROOMY, Stage, address, play, staged
 
 LIMITS = replace(ROOMY, hosts_max=2)
 
@@ -81,20 +81,18 @@ def test_it_is_alone_also_if_it_sleeps_between_its_attempts() -> None:
     play(story, limits=LIMITS, kill_when=poison)
 
 
-def test_the_death_of_a_crowded_host_isolates_nobody() -> None:
-    async def story(stage: Stage) -> None:
-        names = [f"n{number}" for number in range(30)]
-        for name in names:
-            await stage.call(Jobs, "start", "forever", None, {"fiber_id": "f", "retry": True}, name=name)
-        for _ in range(2):
-            for host in list(stage.view.hosts):
-                stage.simulation.kill(host)
-            await asyncio.sleep(5)
-        await stage.until(lambda: all(stage.host_of(address(Jobs, name)) for name in names))
-        assert len(stage.view.hosts) <= 2 * LIMITS.hosts_max
-        assert max(len(host.tenants) for host in stage.view.hosts.values()) >= 10
-
-    play(story, limits=LIMITS)
+@staged(limits=LIMITS)
+async def test_the_death_of_a_crowded_host_isolates_nobody(stage: Stage) -> None:
+    names = [f"n{number}" for number in range(30)]
+    for name in names:
+        await stage.call(Jobs, "start", "forever", None, {"fiber_id": "f", "retry": True}, name=name)
+    for _ in range(2):
+        for host in list(stage.view.hosts):
+            stage.simulation.kill(host)
+        await asyncio.sleep(5)
+    await stage.until(lambda: all(stage.host_of(address(Jobs, name)) for name in names))
+    assert len(stage.view.hosts) <= 2 * LIMITS.hosts_max
+    assert max(len(host.tenants) for host in stage.view.hosts.values()) >= 10
 
 
 def test_runs_beside_those_that_kill_their_process_all_complete() -> None:

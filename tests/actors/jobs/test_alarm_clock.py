@@ -56,80 +56,64 @@ async def until_rung(stage: Stage, due_ms: int, after_ms: int, within_ms: int) -
 
 
 @pytest.mark.parametrize("after_ms", [1, 600_000])
-def test_it_rings_in_time_awake_or_asleep(after_ms: int) -> None:
-    async def story(stage: Stage) -> None:
-        due_ms = await stage.call(Ringer, "wake_in", after_ms)
-        if after_ms > 1:
-            await stage.until(lambda: is_asleep(stage))
-        await until_rung(stage, due_ms, after_ms, 2_000)
+async def test_it_rings_in_time_awake_or_asleep(stage: Stage, after_ms: int) -> None:
+    due_ms = await stage.call(Ringer, "wake_in", after_ms)
+    if after_ms > 1:
         await stage.until(lambda: is_asleep(stage))
-        assert address(Ringer, "p") not in stage.view.agents, "an alarm that rang is no reason to be remembered"
-
-    play(story)
+    await until_rung(stage, due_ms, after_ms, 2_000)
+    await stage.until(lambda: is_asleep(stage))
+    assert address(Ringer, "p") not in stage.view.agents, "an alarm that rang is no reason to be remembered"
 
 
 @pytest.mark.parametrize("victim", ["host", "supervisor", "everything"])
 @pytest.mark.parametrize("when", ["awake", "asleep"])
-def test_it_rings_whoever_was_killed_meanwhile(victim: str, when: str) -> None:
-    async def story(stage: Stage) -> None:
-        due_ms = await stage.call(Ringer, "wake_in", 60_000)
-        if when == "asleep":
-            await stage.until(lambda: is_asleep(stage))
-        if victim == "host":
-            for host_id in list(stage.view.hosts):
-                stage.simulation.kill(host_id)
-        elif victim == "supervisor":
-            stage.simulation.kill("supervisor")
-        else:
-            stage.simulation.kill_everything()
-            stage.simulation.loop.call_later(3, stage.simulation.restart_cluster)
-        await until_rung(stage, due_ms, 60_000, 5_000)
-
-    play(story)
+async def test_it_rings_whoever_was_killed_meanwhile(stage: Stage, victim: str, when: str) -> None:
+    due_ms = await stage.call(Ringer, "wake_in", 60_000)
+    if when == "asleep":
+        await stage.until(lambda: is_asleep(stage))
+    if victim == "host":
+        for host_id in list(stage.view.hosts):
+            stage.simulation.kill(host_id)
+    elif victim == "supervisor":
+        stage.simulation.kill("supervisor")
+    else:
+        stage.simulation.kill_everything()
+        stage.simulation.loop.call_later(3, stage.simulation.restart_cluster)
+    await until_rung(stage, due_ms, 60_000, 5_000)
 
 
 @pytest.mark.parametrize("when", ["awake", "asleep"])
-def test_a_clock_that_is_set_forward_lets_it_ring_within_seconds(when: str) -> None:
+async def test_a_clock_that_is_set_forward_lets_it_ring_within_seconds(stage: Stage, when: str) -> None:
     """NTP, a person, or a laptop that slept for an hour: nothing else tells the runtime."""
-
-    async def story(stage: Stage) -> None:
-        due_ms = await stage.call(Ringer, "wake_in", 3_600_000)
-        await stage.until(lambda: is_asleep(stage)) if when == "asleep" else await asyncio.sleep(0.5)
-        stage.simulation.set_clocks(3_600_000)
-        await asyncio.sleep(5)
-        (rung_ms,) = await stage.call(Ringer, "rung")
-        assert due_ms <= rung_ms <= due_ms + 5_000
-
-    play(story)
+    due_ms = await stage.call(Ringer, "wake_in", 3_600_000)
+    await stage.until(lambda: is_asleep(stage)) if when == "asleep" else await asyncio.sleep(0.5)
+    stage.simulation.set_clocks(3_600_000)
+    await asyncio.sleep(5)
+    (rung_ms,) = await stage.call(Ringer, "rung")
+    assert due_ms <= rung_ms <= due_ms + 5_000
 
 
 @pytest.mark.parametrize("when", ["awake", "asleep"])
 @pytest.mark.parametrize("booted", [False, True])
-def test_a_clock_that_is_set_back_lets_it_wait_for_its_instant(when: str, *, booted: bool) -> None:
-    async def story(stage: Stage) -> None:
-        due_ms = await stage.call(Ringer, "wake_in", 60_000)
-        await stage.until(lambda: is_asleep(stage)) if when == "asleep" else await asyncio.sleep(0.5)
-        stage.simulation.set_clocks(-600_000)
-        if booted:
-            stage.simulation.kill("supervisor")
-        await asyncio.sleep(100)
-        activation = stage.view.agents[address(Ringer, "p")]
-        assert activation.alarm_at_ms == due_ms, "nobody was woken before"
-        assert not activation.host_id or when == "awake"
-        await asyncio.sleep(570)
-        assert [rung_ms - due_ms < 5_000 for rung_ms in await stage.call(Ringer, "rung")] == [True]
-
-    play(story)
+async def test_a_clock_that_is_set_back_lets_it_wait_for_its_instant(stage: Stage, when: str, *, booted: bool) -> None:
+    due_ms = await stage.call(Ringer, "wake_in", 60_000)
+    await stage.until(lambda: is_asleep(stage)) if when == "asleep" else await asyncio.sleep(0.5)
+    stage.simulation.set_clocks(-600_000)
+    if booted:
+        stage.simulation.kill("supervisor")
+    await asyncio.sleep(100)
+    activation = stage.view.agents[address(Ringer, "p")]
+    assert activation.alarm_at_ms == due_ms, "nobody was woken before"
+    assert not activation.host_id or when == "awake"
+    await asyncio.sleep(570)
+    assert [rung_ms - due_ms < 5_000 for rung_ms in await stage.call(Ringer, "rung")] == [True]
 
 
-def test_an_alarm_that_was_taken_back_wakes_nobody() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Ringer, "wake_in", 60_000)
-        await stage.call(Ringer, "forget_it")
-        await stage.until(lambda: is_asleep(stage))
-        assert address(Ringer, "p") not in stage.view.agents
-
-    play(story)
+async def test_an_alarm_that_was_taken_back_wakes_nobody(stage: Stage) -> None:
+    await stage.call(Ringer, "wake_in", 60_000)
+    await stage.call(Ringer, "forget_it")
+    await stage.until(lambda: is_asleep(stage))
+    assert address(Ringer, "p") not in stage.view.agents
 
 
 def test_dying_in_the_moment_of_the_ring_rings_again() -> None:

@@ -76,36 +76,30 @@ def test_a_fiber_with_retry_comes_to_its_end_whenever_it_is_killed(moment: str) 
 
 
 @pytest.mark.shows(chat_recovery="C-1363", fibers="F46")
-def test_without_hook_and_retry_it_stays_interrupted_until_somebody_resolves_it() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Jobs, "start", "forever", None, {"fiber_id": "f"})
-        waiting = asyncio.ensure_future(stage.call(Jobs, "wait", "f"))
-        await asyncio.sleep(1)
-        stage.kill_host_of(address(Jobs, "p"))
-        told = await waiting
-        assert (told["status"], told["is_recovering"], told["snapshot"]) == ("interrupted", False, "here")
-        assert "died" in told["error"]
-        assert Jobs.effects["forever"] == 1
-        assert await stage.call(Jobs, "resolve", "f", "completed", "by hand")
-        assert not await stage.call(Jobs, "resolve", "f", "error")
-        told = await stage.call(Jobs, "inspect", "f")
-        assert (told["status"], told["snapshot"], told["error"]) == ("completed", "by hand", None)
-
-    play(story)
+async def test_without_hook_and_retry_it_stays_interrupted_until_somebody_resolves_it(stage: Stage) -> None:
+    await stage.call(Jobs, "start", "forever", None, {"fiber_id": "f"})
+    waiting = asyncio.ensure_future(stage.call(Jobs, "wait", "f"))
+    await asyncio.sleep(1)
+    stage.kill_host_of(address(Jobs, "p"))
+    told = await waiting
+    assert (told["status"], told["is_recovering"], told["snapshot"]) == ("interrupted", False, "here")
+    assert "died" in told["error"]
+    assert Jobs.effects["forever"] == 1
+    assert await stage.call(Jobs, "resolve", "f", "completed", "by hand")
+    assert not await stage.call(Jobs, "resolve", "f", "error")
+    told = await stage.call(Jobs, "inspect", "f")
+    assert (told["status"], told["snapshot"], told["error"]) == ("completed", "by hand", None)
 
 
-def test_a_person_may_have_an_interrupted_fiber_entered_again() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Jobs, "start", "slow", None, {"fiber_id": "f"})
-        await asyncio.sleep(1.5)
-        stage.kill_host_of(address(Jobs, "p"))
-        assert (await stage.call(Jobs, "wait", "f"))["status"] == "interrupted"
-        assert await stage.call(Jobs, "resolve", "f", "retry")
-        told = await stage.call(Jobs, "wait", "f")
-        assert (told["status"], told["attempt"]) == ("completed", 2)
-        assert Jobs.effects["slow 0"] == 1, "finished steps are remembered"
-
-    play(story)
+async def test_a_person_may_have_an_interrupted_fiber_entered_again(stage: Stage) -> None:
+    await stage.call(Jobs, "start", "slow", None, {"fiber_id": "f"})
+    await asyncio.sleep(1.5)
+    stage.kill_host_of(address(Jobs, "p"))
+    assert (await stage.call(Jobs, "wait", "f"))["status"] == "interrupted"
+    assert await stage.call(Jobs, "resolve", "f", "retry")
+    told = await stage.call(Jobs, "wait", "f")
+    assert (told["status"], told["attempt"]) == ("completed", 2)
+    assert Jobs.effects["slow 0"] == 1, "finished steps are remembered"
 
 
 @pytest.mark.shows(chat_recovery="C-0941 C-1357 C-1359 C-1362", fibers="F40 F42 F45 F52")
@@ -200,19 +194,15 @@ def test_a_death_in_the_hook_has_it_called_again_after_a_longer_pause_each_time(
 
 
 @pytest.mark.shows(fibers="W12")
-def test_a_cancelled_fiber_is_not_recovered() -> None:
+async def test_a_cancelled_fiber_is_not_recovered(stage: Stage) -> None:
     """W12."""
-
-    async def story(stage: Stage) -> None:
-        await stage.call(Recovering, "start", "stubborn", None, {"fiber_id": "f"})
-        await asyncio.sleep(1)
-        assert await stage.call(Recovering, "cancel", "f", "no more")
-        stage.kill_host_of(address(Recovering, "p"))
-        await asyncio.sleep(60)
-        told = await stage.call(Recovering, "inspect", "f")
-        assert (told["status"], told["error"], Recovering.asked) == ("aborted", "no more", [])
-
-    play(story)
+    await stage.call(Recovering, "start", "stubborn", None, {"fiber_id": "f"})
+    await asyncio.sleep(1)
+    assert await stage.call(Recovering, "cancel", "f", "no more")
+    stage.kill_host_of(address(Recovering, "p"))
+    await asyncio.sleep(60)
+    told = await stage.call(Recovering, "inspect", "f")
+    assert (told["status"], told["error"], Recovering.asked) == ("aborted", "no more", [])
 
 
 def test_a_cancel_during_the_recovery_ends_it_and_the_hook() -> None:

@@ -37,50 +37,41 @@ async def each_kind(stage: Stage) -> None:
 
 
 @pytest.mark.shows(chat_recovery="C-1355", fibers="F38")
-def test_fibers_are_listed_by_status_and_name_the_newest_first() -> None:
-    async def story(stage: Stage) -> None:
-        await each_kind(stage)
-        assert await listed(stage) == ["e", "d", "c", "b", "a"]
-        assert await listed(stage, status="running") == ["e"]
-        assert await listed(stage, status=["error", "interrupted"]) == ["d", "b"]
-        assert await listed(stage, name="forever") == ["e"]
-        assert await listed(stage, name="forever", status="completed") == []
-        stage.kill_host_of(address(Jobs, "p"))
-        assert await listed(stage, status="completed") == ["a"]
-
-    play(story)
+async def test_fibers_are_listed_by_status_and_name_the_newest_first(stage: Stage) -> None:
+    await each_kind(stage)
+    assert await listed(stage) == ["e", "d", "c", "b", "a"]
+    assert await listed(stage, status="running") == ["e"]
+    assert await listed(stage, status=["error", "interrupted"]) == ["d", "b"]
+    assert await listed(stage, name="forever") == ["e"]
+    assert await listed(stage, name="forever", status="completed") == []
+    stage.kill_host_of(address(Jobs, "p"))
+    assert await listed(stage, status="completed") == ["a"]
 
 
-def test_pages_follow_each_other_whatever_is_added_meanwhile() -> None:
-    async def story(stage: Stage) -> None:
-        assert await stage.call(Jobs, "start_many", 7, "quick") == 7
-        assert await stage.call(Jobs, "start_many", 7, "quick") == 0, "all of them are known"
-        whole, _ = await stage.call(Jobs, "listed", {})
-        seen, cursor = await stage.call(Jobs, "listed", {"limit": 3})
-        await stage.call(Jobs, "start", "quick", 8)
-        while cursor:
-            more, cursor = await stage.call(Jobs, "listed", {"limit": 3, "cursor": cursor})
-            seen += more
-        assert seen == whole
-        assert len(seen) == 7
-
-    play(story)
+async def test_pages_follow_each_other_whatever_is_added_meanwhile(stage: Stage) -> None:
+    assert await stage.call(Jobs, "start_many", 7, "quick") == 7
+    assert await stage.call(Jobs, "start_many", 7, "quick") == 0, "all of them are known"
+    whole, _ = await stage.call(Jobs, "listed", {})
+    seen, cursor = await stage.call(Jobs, "listed", {"limit": 3})
+    await stage.call(Jobs, "start", "quick", 8)
+    while cursor:
+        more, cursor = await stage.call(Jobs, "listed", {"limit": 3, "cursor": cursor})
+        seen += more
+    assert seen == whole
+    assert len(seen) == 7
 
 
 @pytest.mark.shows(chat_recovery="C-1356", fibers="F39")
-def test_a_deletion_spares_interrupted_and_open_fibers_unless_it_is_told_otherwise() -> None:
-    async def story(stage: Stage) -> None:
-        await each_kind(stage)
-        told = await stage.call(Jobs, "inspect", "b")
-        assert await stage.call(Jobs, "delete", {"settled_before": told["settled_at_ms"]}) == 1, "strictly before"
-        assert await stage.call(Jobs, "delete", {"limit": 1}) == 1
-        assert await listed(stage) == ["e", "d", "c"], "the longest settled first"
-        assert await stage.call(Jobs, "delete", {}) == 1
-        assert await stage.call(Jobs, "delete", {"status": "interrupted"}) == 1
-        assert await listed(stage) == ["e"]
-        assert (await stage.call(Jobs, "start", "decides", "error", {"fiber_id": "a"}))["accepted"], "its id is free"
-
-    play(story)
+async def test_a_deletion_spares_interrupted_and_open_fibers_unless_it_is_told_otherwise(stage: Stage) -> None:
+    await each_kind(stage)
+    told = await stage.call(Jobs, "inspect", "b")
+    assert await stage.call(Jobs, "delete", {"settled_before": told["settled_at_ms"]}) == 1, "strictly before"
+    assert await stage.call(Jobs, "delete", {"limit": 1}) == 1
+    assert await listed(stage) == ["e", "d", "c"], "the longest settled first"
+    assert await stage.call(Jobs, "delete", {}) == 1
+    assert await stage.call(Jobs, "delete", {"status": "interrupted"}) == 1
+    assert await listed(stage) == ["e"]
+    assert (await stage.call(Jobs, "start", "decides", "error", {"fiber_id": "a"}))["accepted"], "its id is free"
 
 
 @pytest.mark.shows(fibers="weakness-12")
@@ -118,17 +109,16 @@ def test_what_was_settled_long_ago_goes_by_itself() -> None:
         ({"timeout_ms": -1}, "timeout_ms"),
     ],
 )
-def test_what_is_wrong_with_a_request_is_said_and_nothing_is_kept(options: dict[str, Any], field: str) -> None:
-    async def story(stage: Stage) -> None:
-        with pytest.raises(BadRequest) as refused:
-            await stage.call(Jobs, "start", "quick", None, options)
-        assert refused.value.field == field
-        with pytest.raises(BadRequest) as refused:
-            await stage.call(Jobs, "start", "no_such_method", None)
-        assert refused.value.field == "fn_name"
-        assert await listed(stage) == []
-
-    play(story)
+async def test_what_is_wrong_with_a_request_is_said_and_nothing_is_kept(
+    stage: Stage, options: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(BadRequest) as refused:
+        await stage.call(Jobs, "start", "quick", None, options)
+    assert refused.value.field == field
+    with pytest.raises(BadRequest) as refused:
+        await stage.call(Jobs, "start", "no_such_method", None)
+    assert refused.value.field == "fn_name"
+    assert await listed(stage) == []
 
 
 @pytest.mark.parametrize(
@@ -143,13 +133,10 @@ def test_what_is_wrong_with_a_request_is_said_and_nothing_is_kept(options: dict[
         (("inspect", ""), "fiber_id"),
     ],
 )
-def test_bad_questions_name_the_field(call: tuple[Any, ...], field: str) -> None:
-    async def story(stage: Stage) -> None:
-        with pytest.raises(BadRequest) as refused:
-            await stage.call(Jobs, *call)
-        assert refused.value.field == field
-
-    play(story)
+async def test_bad_questions_name_the_field(stage: Stage, call: tuple[Any, ...], field: str) -> None:
+    with pytest.raises(BadRequest) as refused:
+        await stage.call(Jobs, *call)
+    assert refused.value.field == field
 
 
 class Dated(Jobs):
@@ -168,18 +155,15 @@ class Dated(Jobs):
         return len(self.schedules.list(between=(datetime.fromisoformat(moment), None)))
 
 
-def test_a_time_without_a_zone_stands_for_no_instant_wherever_it_is_given() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Dated, "start", "quick", 1, {"wait_for_completion": True})
-        for method, field in (("delete_before", "settled_before"), ("plan_at", "when"), ("planned_from", "between")):
-            with pytest.raises(BadRequest, match="has no time zone, so it stands for no instant") as refused:
-                await stage.call(Dated, method, "2099-01-01T00:00:00")
-            assert refused.value.field == field
-        assert await stage.call(Dated, "planned_from", "2099-01-01T00:00:00+02:00") == 0
-        assert await stage.call(Dated, "delete_before", "1999-01-01T00:00:00+02:00") == 0
-        assert await stage.call(Dated, "delete_before", "2099-01-01T00:00:00+02:00") == 1
-
-    play(story)
+async def test_a_time_without_a_zone_stands_for_no_instant_wherever_it_is_given(stage: Stage) -> None:
+    await stage.call(Dated, "start", "quick", 1, {"wait_for_completion": True})
+    for method, field in (("delete_before", "settled_before"), ("plan_at", "when"), ("planned_from", "between")):
+        with pytest.raises(BadRequest, match="has no time zone, so it stands for no instant") as refused:
+            await stage.call(Dated, method, "2099-01-01T00:00:00")
+        assert refused.value.field == field
+    assert await stage.call(Dated, "planned_from", "2099-01-01T00:00:00+02:00") == 0
+    assert await stage.call(Dated, "delete_before", "1999-01-01T00:00:00+02:00") == 0
+    assert await stage.call(Dated, "delete_before", "2099-01-01T00:00:00+02:00") == 1
 
 
 def test_what_is_too_large_is_refused() -> None:
@@ -196,56 +180,41 @@ def test_what_is_too_large_is_refused() -> None:
     play(story, limits=limits)
 
 
-def test_a_fiber_that_a_transaction_starts_begins_with_its_commit_or_never() -> None:
-    async def story(stage: Stage) -> None:
-        assert await stage.call(Jobs, "in_transaction", "f", fails=False) == "pending"
-        assert (await stage.call(Jobs, "wait", "f"))["status"] == "completed"
-        with pytest.raises(Exception, match="rolled back"):
-            await stage.call(Jobs, "in_transaction", "g", fails=True)
-        assert await stage.call(Jobs, "inspect", "g") is None
-        assert Jobs.effects["quick"] == 1
-
-    play(story)
+async def test_a_fiber_that_a_transaction_starts_begins_with_its_commit_or_never(stage: Stage) -> None:
+    assert await stage.call(Jobs, "in_transaction", "f", fails=False) == "pending"
+    assert (await stage.call(Jobs, "wait", "f"))["status"] == "completed"
+    with pytest.raises(Exception, match="rolled back"):
+        await stage.call(Jobs, "in_transaction", "g", fails=True)
+    assert await stage.call(Jobs, "inspect", "g") is None
+    assert Jobs.effects["quick"] == 1
 
 
-def test_nobody_can_wait_inside_a_transaction() -> None:
-    async def story(stage: Stage) -> None:
-        for what in ("start", "wait", "run"):
-            with pytest.raises(BadRequest, match="transaction"):
-                await stage.call(Jobs, "waits_inside", what)
-        assert await listed(stage) == []
-
-    play(story)
+async def test_nobody_can_wait_inside_a_transaction(stage: Stage) -> None:
+    for what in ("start", "wait", "run"):
+        with pytest.raises(BadRequest, match="transaction"):
+            await stage.call(Jobs, "waits_inside", what)
+    assert await listed(stage) == []
 
 
-def test_a_handler_that_is_done_again_starts_its_fiber_once() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Jobs, "follow", 2)
-        await stage.until(lambda: Jobs.effects["quick"] > 0)
-        await asyncio.sleep(60)
-        assert Jobs.effects["handled"] == 3
-        assert Jobs.effects["quick"] == 1
-        assert len(await listed(stage)) == 1
-
-    play(story)
+async def test_a_handler_that_is_done_again_starts_its_fiber_once(stage: Stage) -> None:
+    await stage.call(Jobs, "follow", 2)
+    await stage.until(lambda: Jobs.effects["quick"] > 0)
+    await asyncio.sleep(60)
+    assert Jobs.effects["handled"] == 3
+    assert Jobs.effects["quick"] == 1
+    assert len(await listed(stage)) == 1
 
 
-def test_a_run_that_is_entered_again_starts_its_fiber_once() -> None:
-    async def story(stage: Stage) -> None:
-        running = asyncio.create_task(stage.client.run(Jobs, "begin", run_id="r"))
-        await stage.until(lambda: Jobs.effects["quick"] == 1)
-        stage.kill_host_of(address(Jobs, "r"))
-        assert (await running).output == 2
-        assert Jobs.effects["quick"] == 1
-
-    play(story)
+async def test_a_run_that_is_entered_again_starts_its_fiber_once(stage: Stage) -> None:
+    running = asyncio.create_task(stage.client.run(Jobs, "begin", run_id="r"))
+    await stage.until(lambda: Jobs.effects["quick"] == 1)
+    stage.kill_host_of(address(Jobs, "r"))
+    assert (await running).output == 2
+    assert Jobs.effects["quick"] == 1
 
 
-def test_a_copy_of_an_agent_has_none_of_its_fibers() -> None:
-    async def story(stage: Stage) -> None:
-        await each_kind(stage)
-        await stage.call(Jobs, "copy_to", "q")
-        assert await stage.call(Jobs, "listed", {}, name="q") == [[], None]
-        assert await stage.call(Jobs, "kept_state", name="q") == "mine"
-
-    play(story)
+async def test_a_copy_of_an_agent_has_none_of_its_fibers(stage: Stage) -> None:
+    await each_kind(stage)
+    await stage.call(Jobs, "copy_to", "q")
+    assert await stage.call(Jobs, "listed", {}, name="q") == [[], None]
+    assert await stage.call(Jobs, "kept_state", name="q") == "mine"

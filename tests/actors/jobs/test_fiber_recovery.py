@@ -15,7 +15,7 @@ from perdure.ledger import BadRequest
 from tests.actors.fiber_cast import Jobs, Recovering, Slowly
 from tests.actors.jobs.test_fiber_deaths import Strike
 from tests.actors.supervisor.test_deaths import at
-from tests.kit import ROOMY, Stage, address, play
+from tests.kit import ROOMY, Stage, address, play, staged
 
 
 @pytest.fixture(autouse=True)
@@ -35,59 +35,48 @@ async def killed(stage: Stage, kind: type[Jobs] = Recovering, after_s: float = 1
 
 
 @pytest.mark.shows(chat_recovery="C-1318 C-1319 C-1320 C-1343", fibers="F1 F2 F3 F26")
-def test_unmanaged_work_gives_what_it_gives_and_leaves_nothing() -> None:
-    async def story(stage: Stage) -> None:
-        assert await stage.call(Jobs, "run_one", "work") == "worked"
-        with pytest.raises(Exception, match="broken"):
-            await stage.call(Jobs, "run_one", "broken")
-        assert await stage.call(Jobs, "rows") == {}
-
-    play(story)
+async def test_unmanaged_work_gives_what_it_gives_and_leaves_nothing(stage: Stage) -> None:
+    assert await stage.call(Jobs, "run_one", "work") == "worked"
+    with pytest.raises(Exception, match="broken"):
+        await stage.call(Jobs, "run_one", "broken")
+    assert await stage.call(Jobs, "rows") == {}
 
 
 @pytest.mark.shows(chat_recovery="C-1321 C-1342", fibers="F4 F25")
-def test_unmanaged_work_that_nobody_waits_for_keeps_its_agent_awake() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Jobs, "forget_about", 3)
-        await stage.until(lambda: Jobs.effects["work"] == 9)
-        await asyncio.sleep(2)
-        assert await stage.call(Jobs, "rows") == {}
-
-    play(story, limits=replace(ROOMY, idle_ms=500))
+@staged(limits=replace(ROOMY, idle_ms=500))
+async def test_unmanaged_work_that_nobody_waits_for_keeps_its_agent_awake(stage: Stage) -> None:
+    await stage.call(Jobs, "forget_about", 3)
+    await stage.until(lambda: Jobs.effects["work"] == 9)
+    await asyncio.sleep(2)
+    assert await stage.call(Jobs, "rows") == {}
 
 
 @pytest.mark.shows(chat_recovery="C-1322 C-1323 C-1324 C-1328", fibers="F5 F6 F7 F11")
-def test_a_stash_goes_to_the_fiber_that_the_code_belongs_to() -> None:
-    async def story(stage: Stage) -> None:
-        assert await stage.call(Jobs, "stash_in_two") == ["a", "b"]
-        with pytest.raises(BadRequest, match="outside of a fiber"):
-            await stage.call(Jobs, "stash_outside")
-
-    play(story)
+async def test_a_stash_goes_to_the_fiber_that_the_code_belongs_to(stage: Stage) -> None:
+    assert await stage.call(Jobs, "stash_in_two") == ["a", "b"]
+    with pytest.raises(BadRequest, match="outside of a fiber"):
+        await stage.call(Jobs, "stash_outside")
 
 
 @pytest.mark.shows(chat_recovery="C-0940 C-1330 C-1331 C-1332 C-1334 C-1335", fibers="F13 F14 F15 F17 F18 F24 F51 W3")
-def test_unmanaged_work_that_died_is_told_to_the_hook_once_with_what_it_stashed() -> None:
-    async def story(stage: Stage) -> None:
-        begun_ms = int(EPOCH_MS + stage.laboratory.simulation.now_ms())
-        await stage.call(Recovering, "forget_about", 1, 1)
-        await killed(stage, after_s=0.5)
-        died_ms = EPOCH_MS + stage.laboratory.simulation.now_ms()
-        await stage.until(lambda: len(Recovering.asked) == 2)
-        await stage.until(lambda: not stage.host_of(address(Recovering, "p")))
-        assert not stage.view.alarmed, "nothing is left to be woken for"
-        assert await stage.call(Recovering, "rows") == {}
-        stage.kill_host_of(address(Recovering, "p"))
-        await asyncio.sleep(60)
-        assert sorted((each["managed"], repr(each["snapshot"]), each["recoveries"]) for each in Recovering.asked) == [
-            (False, "0", 1),
-            (False, "None", 1),
-        ]
-        assert [(each["name"], each["reason"]) for each in Recovering.asked] == [("unmanaged", "interrupted")] * 2
-        assert len({each["id"] for each in Recovering.asked}) == 2
-        assert all(begun_ms <= each["created_at_ms"] <= died_ms for each in Recovering.asked)
-
-    play(story)
+async def test_unmanaged_work_that_died_is_told_to_the_hook_once_with_what_it_stashed(stage: Stage) -> None:
+    begun_ms = int(EPOCH_MS + stage.laboratory.simulation.now_ms())
+    await stage.call(Recovering, "forget_about", 1, 1)
+    await killed(stage, after_s=0.5)
+    died_ms = EPOCH_MS + stage.laboratory.simulation.now_ms()
+    await stage.until(lambda: len(Recovering.asked) == 2)
+    await stage.until(lambda: not stage.host_of(address(Recovering, "p")))
+    assert not stage.view.alarmed, "nothing is left to be woken for"
+    assert await stage.call(Recovering, "rows") == {}
+    stage.kill_host_of(address(Recovering, "p"))
+    await asyncio.sleep(60)
+    assert sorted((each["managed"], repr(each["snapshot"]), each["recoveries"]) for each in Recovering.asked) == [
+        (False, "0", 1),
+        (False, "None", 1),
+    ]
+    assert [(each["name"], each["reason"]) for each in Recovering.asked] == [("unmanaged", "interrupted")] * 2
+    assert len({each["id"] for each in Recovering.asked}) == 2
+    assert all(begun_ms <= each["created_at_ms"] <= died_ms for each in Recovering.asked)
 
 
 def test_of_five_fibers_that_died_together_each_is_told_to_the_hook_once() -> None:
@@ -242,56 +231,44 @@ def test_a_fiber_that_is_started_while_the_agent_comes_up_begins_afterwards() ->
         Slowly.on_start_fiber = ""
 
 
-def test_a_fiber_may_name_its_own_hook_which_decides_by_what_was_stashed() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Recovering, "start", "slow", None, {"fiber_id": "f", "on_recovered": "own_hook"})
-        await killed(stage, after_s=1.5)
-        told = await stage.call(Recovering, "wait", "f")
-        assert (told["status"], told["snapshot"]) == ("completed", {"after": {"done": 1}})
-        assert Recovering.asked == []
-
-    play(story)
+async def test_a_fiber_may_name_its_own_hook_which_decides_by_what_was_stashed(stage: Stage) -> None:
+    await stage.call(Recovering, "start", "slow", None, {"fiber_id": "f", "on_recovered": "own_hook"})
+    await killed(stage, after_s=1.5)
+    told = await stage.call(Recovering, "wait", "f")
+    assert (told["status"], told["snapshot"]) == ("completed", {"after": {"done": 1}})
+    assert Recovering.asked == []
 
 
 @pytest.mark.shows(fibers="W11")
-def test_a_hook_may_resolve_the_fiber_itself_and_start_another() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Recovering, "start", "forever", None, {"fiber_id": "f", "on_recovered": "hands_on"})
-        await killed(stage)
-        told = await stage.call(Recovering, "wait", "f")
-        assert (told["status"], told["snapshot"]) == ("completed", "handed on")
-        assert (await stage.call(Recovering, "wait", "f, continued"))["status"] == "completed"
-        assert Jobs.effects["quick"] == 1
-
-    play(story)
+async def test_a_hook_may_resolve_the_fiber_itself_and_start_another(stage: Stage) -> None:
+    await stage.call(Recovering, "start", "forever", None, {"fiber_id": "f", "on_recovered": "hands_on"})
+    await killed(stage)
+    told = await stage.call(Recovering, "wait", "f")
+    assert (told["status"], told["snapshot"]) == ("completed", "handed on")
+    assert (await stage.call(Recovering, "wait", "f, continued"))["status"] == "completed"
+    assert Jobs.effects["quick"] == 1
 
 
 # bodies
 
 
-def test_a_body_that_raises_is_entered_again_if_it_may() -> None:
-    async def story(stage: Stage) -> None:
-        told = await stage.call(Jobs, "start", "flaky", 2, {"retry": 3, "wait_for_completion": True})
-        assert (told["status"], told["attempt"], told["error"]) == ("completed", 3, None)
-        told = await stage.call(Jobs, "start", "flaky", 3, {"retry": 3, "wait_for_completion": True})
-        assert (told["status"], told["attempt"], told["error"]) == ("error", 3, "ValueError: attempt 3")
-
-    play(story)
+async def test_a_body_that_raises_is_entered_again_if_it_may(stage: Stage) -> None:
+    told = await stage.call(Jobs, "start", "flaky", 2, {"retry": 3, "wait_for_completion": True})
+    assert (told["status"], told["attempt"], told["error"]) == ("completed", 3, None)
+    told = await stage.call(Jobs, "start", "flaky", 3, {"retry": 3, "wait_for_completion": True})
+    assert (told["status"], told["attempt"], told["error"]) == ("error", 3, "ValueError: attempt 3")
 
 
-def test_a_pause_between_attempts_keeps_nobody_awake_and_ends_in_time() -> None:
-    async def story(stage: Stage) -> None:
-        options = {"fiber_id": "f", "retry": {"attempts_max": 2, "first_ms": 600_000, "most_ms": 600_000}}
-        await stage.call(Jobs, "start", "flaky", 1, options)
-        await asyncio.sleep(1)
-        told = await stage.call(Jobs, "inspect", "f")
-        assert (told["status"], told["attempt"], told["error"]) == ("pending", 1, "ValueError: attempt 1")
-        await stage.until(lambda: not stage.host_of(address(Jobs, "p")))
-        await stage.until(lambda: Jobs.effects["flaky"] == 2, timeout_ms=700_000)
-        now_ms = stage.simulation.loop.time()
-        assert 300 <= now_ms <= 610
-
-    play(story)
+async def test_a_pause_between_attempts_keeps_nobody_awake_and_ends_in_time(stage: Stage) -> None:
+    options = {"fiber_id": "f", "retry": {"attempts_max": 2, "first_ms": 600_000, "most_ms": 600_000}}
+    await stage.call(Jobs, "start", "flaky", 1, options)
+    await asyncio.sleep(1)
+    told = await stage.call(Jobs, "inspect", "f")
+    assert (told["status"], told["attempt"], told["error"]) == ("pending", 1, "ValueError: attempt 1")
+    await stage.until(lambda: not stage.host_of(address(Jobs, "p")))
+    await stage.until(lambda: Jobs.effects["flaky"] == 2, timeout_ms=700_000)
+    now_ms = stage.simulation.loop.time()
+    assert 300 <= now_ms <= 610
 
 
 def test_a_body_that_kills_its_process_uses_up_its_attempts() -> None:
@@ -304,42 +281,33 @@ def test_a_body_that_kills_its_process_uses_up_its_attempts() -> None:
     play(story, kill_when=Strike(at(KillPoint.BEFORE_RUN, about="fiber f"), times=10))
 
 
-def test_fibers_that_wait_for_others_lend_their_places() -> None:
-    async def story(stage: Stage) -> None:
-        for number in range(3):
-            await stage.call(Jobs, "start", "waits", f"inner {number}", {"fiber_id": f"outer {number}"})
-        for number in range(3):
-            told = await stage.call(Jobs, "wait", f"outer {number}")
-            assert (told["status"], told["snapshot"]) == ("completed", "completed")
-
-    play(story, limits=replace(ROOMY, fibers_at_once_max=1))
+@staged(limits=replace(ROOMY, fibers_at_once_max=1))
+async def test_fibers_that_wait_for_others_lend_their_places(stage: Stage) -> None:
+    for number in range(3):
+        await stage.call(Jobs, "start", "waits", f"inner {number}", {"fiber_id": f"outer {number}"})
+    for number in range(3):
+        told = await stage.call(Jobs, "wait", f"outer {number}")
+        assert (told["status"], told["snapshot"]) == ("completed", "completed")
 
 
 @pytest.mark.shows(fibers="case-7")
-def test_an_agent_that_is_stopped_in_the_middle_goes_on_with_its_fibers() -> None:
+async def test_an_agent_that_is_stopped_in_the_middle_goes_on_with_its_fibers(stage: Stage) -> None:
     """A run of it is cancelled: what it does for itself is not."""
-
-    async def story(stage: Stage) -> None:
-        await stage.client.start(Jobs, None, run_id="p")
-        await stage.until(lambda: Jobs.effects["slow 1"] == 1)
-        await stage.client.ask("cancel", "p", None, "enough")
-        await stage.until(lambda: Jobs.effects["slow 2"] == 1)
-        assert (await stage.call(Jobs, "wait", "own"))["status"] == "completed"
-        assert Jobs.effects["slow 0"] == 1
-
-    play(story)
+    await stage.client.start(Jobs, None, run_id="p")
+    await stage.until(lambda: Jobs.effects["slow 1"] == 1)
+    await stage.client.ask("cancel", "p", None, "enough")
+    await stage.until(lambda: Jobs.effects["slow 2"] == 1)
+    assert (await stage.call(Jobs, "wait", "own"))["status"] == "completed"
+    assert Jobs.effects["slow 0"] == 1
 
 
-def test_an_agent_that_cannot_come_up_is_tried_again_while_its_fibers_wait() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Slowly, "start", "slow", None, {"fiber_id": "f", "retry": True})
-        Slowly.start_failures = 3
-        await killed(stage, Slowly)
-        await stage.until(lambda: "asked" in Slowly.seen)
-        assert Slowly.start_failures == 0
-        assert (await stage.call(Slowly, "wait", "f"))["status"] == "completed"
-
-    play(story)
+async def test_an_agent_that_cannot_come_up_is_tried_again_while_its_fibers_wait(stage: Stage) -> None:
+    await stage.call(Slowly, "start", "slow", None, {"fiber_id": "f", "retry": True})
+    Slowly.start_failures = 3
+    await killed(stage, Slowly)
+    await stage.until(lambda: "asked" in Slowly.seen)
+    assert Slowly.start_failures == 0
+    assert (await stage.call(Slowly, "wait", "f"))["status"] == "completed"
 
 
 @pytest.mark.shows(chat_recovery="C-1365", fibers="F48")

@@ -28,7 +28,7 @@ from tests.actors.jobs.test_fiber_deaths import Strike, storage_write
 from tests.actors.one_process import OneProcess
 from tests.actors.one_process import play as play_here
 from tests.actors.supervisor.test_deaths import at
-from tests.kit import ROOMY, Stage, address, play
+from tests.kit import ROOMY, Stage, address, play, staged
 
 LONG_S = 600
 BRIEF = replace(ROOMY, wait_in_memory_ms=1_000)
@@ -257,65 +257,57 @@ def is_asleep(stage: Stage, kind: type[Agent] = Clerk) -> Callable[[], bool]:
 # ---------------------------------------------------------------- ordinary programs
 
 
-def test_a_fiber_that_sleeps_leaves_its_host_and_goes_on_at_its_time() -> None:
-    async def story(stage: Stage) -> None:
-        began_s = asyncio.get_running_loop().time()
-        await stage.call(Clerk, "start", "sleeper", LONG_S)
-        await stage.until(is_asleep(stage))
-        assert asyncio.get_running_loop().time() - began_s < 15
-        told = await stage.call(Clerk, "inspect")
-        assert (told["status"], told["attempt"], told["is_recovering"], told["next_try_at_ms"]) == (
-            "running",
-            1,
-            False,
-            None,
-        )
-        assert told["waits"]["events"] == []
-        assert LONG_S * 1000 - 6_000 < told["waits"]["until_ms"] - told["waits"]["since_ms"] <= LONG_S * 1000
-        assert await stage.call(Clerk, "listed", "running") == ["f"]
-        assert await stage.call(Clerk, "listed", "interrupted") == []
-        told = await stage.call(Clerk, "wait")
-        slept_s = asyncio.get_running_loop().time() - began_s
-        assert LONG_S <= slept_s < LONG_S + 5
-        assert told["snapshot"] == 2
-        assert (told["status"], told["waits"]) == ("completed", None)
-        assert Clerk.seen == ["first"]
-
-    play(story, timeout_ms=3 * LONG_S * 1000)
+@staged(timeout_ms=3 * LONG_S * 1000)
+async def test_a_fiber_that_sleeps_leaves_its_host_and_goes_on_at_its_time(stage: Stage) -> None:
+    began_s = asyncio.get_running_loop().time()
+    await stage.call(Clerk, "start", "sleeper", LONG_S)
+    await stage.until(is_asleep(stage))
+    assert asyncio.get_running_loop().time() - began_s < 15
+    told = await stage.call(Clerk, "inspect")
+    assert (told["status"], told["attempt"], told["is_recovering"], told["next_try_at_ms"]) == (
+        "running",
+        1,
+        False,
+        None,
+    )
+    assert told["waits"]["events"] == []
+    assert LONG_S * 1000 - 6_000 < told["waits"]["until_ms"] - told["waits"]["since_ms"] <= LONG_S * 1000
+    assert await stage.call(Clerk, "listed", "running") == ["f"]
+    assert await stage.call(Clerk, "listed", "interrupted") == []
+    told = await stage.call(Clerk, "wait")
+    slept_s = asyncio.get_running_loop().time() - began_s
+    assert LONG_S <= slept_s < LONG_S + 5
+    assert told["snapshot"] == 2
+    assert (told["status"], told["waits"]) == ("completed", None)
+    assert Clerk.seen == ["first"]
 
 
 @pytest.mark.parametrize("seconds", [0, 0.5, 4])
-def test_a_short_sleep_stays_in_memory(seconds: float) -> None:
-    async def story(stage: Stage) -> None:
-        began_s = asyncio.get_running_loop().time()
-        await stage.call(Clerk, "start", "sleeper", seconds)
-        assert (await stage.call(Clerk, "wait"))["snapshot"] == 1
-        assert asyncio.get_running_loop().time() - began_s >= seconds
-
-    play(story)
+async def test_a_short_sleep_stays_in_memory(stage: Stage, seconds: float) -> None:
+    began_s = asyncio.get_running_loop().time()
+    await stage.call(Clerk, "start", "sleeper", seconds)
+    assert (await stage.call(Clerk, "wait"))["snapshot"] == 1
+    assert asyncio.get_running_loop().time() - began_s >= seconds
 
 
-def test_events_are_taken_in_their_order_early_late_and_sent_twice() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Clerk, "start", "waiter")
-        await stage.call(Clerk, "send", "go", {"x": 1})
-        await stage.until(is_asleep(stage))
-        assert (await stage.call(Clerk, "inspect"))["waits"]["events"] == ["go"]
-        assert (await stage.call(Clerk, "inspect"))["waits"]["until_ms"] is None
-        await stage.call(Clerk, "send", "go", 2, "mine")
-        await stage.call(Clerk, "send", "go", 3, "mine")
-        words = "event 'never' did not come in time for fiber 'f'"
-        assert (await stage.call(Clerk, "wait"))["snapshot"] == [{"x": 1}, 2, words, 3]
-        with pytest.raises(EventRefused, match="has ended as completed"):
-            await stage.call(Clerk, "send", "go", 4)
-        await stage.call(Clerk, "send", "go", 2, "mine")
-        with pytest.raises(BadRequest, match="no fiber"):
-            await stage.call(Clerk, "send", "go", 4, to="nobody")
-        assert await stage.call(Clerk, "kept") == [1, 0, 2]
-        assert await stage.call(Clerk, "forget") == 1
-        assert await stage.call(Clerk, "kept") == [0, 0, 0]
-
-    play(story)
+async def test_events_are_taken_in_their_order_early_late_and_sent_twice(stage: Stage) -> None:
+    await stage.call(Clerk, "start", "waiter")
+    await stage.call(Clerk, "send", "go", {"x": 1})
+    await stage.until(is_asleep(stage))
+    assert (await stage.call(Clerk, "inspect"))["waits"]["events"] == ["go"]
+    assert (await stage.call(Clerk, "inspect"))["waits"]["until_ms"] is None
+    await stage.call(Clerk, "send", "go", 2, "mine")
+    await stage.call(Clerk, "send", "go", 3, "mine")
+    words = "event 'never' did not come in time for fiber 'f'"
+    assert (await stage.call(Clerk, "wait"))["snapshot"] == [{"x": 1}, 2, words, 3]
+    with pytest.raises(EventRefused, match="has ended as completed"):
+        await stage.call(Clerk, "send", "go", 4)
+    await stage.call(Clerk, "send", "go", 2, "mine")
+    with pytest.raises(BadRequest, match="no fiber"):
+        await stage.call(Clerk, "send", "go", 4, to="nobody")
+    assert await stage.call(Clerk, "kept") == [1, 0, 2]
+    assert await stage.call(Clerk, "forget") == 1
+    assert await stage.call(Clerk, "kept") == [0, 0, 0]
 
 
 PROGRAMS: list[tuple[str, list[Any], Any]] = [
@@ -332,16 +324,16 @@ PROGRAMS: list[tuple[str, list[Any], Any]] = [
 
 
 @pytest.mark.parametrize(("body", "events", "snapshot"), PROGRAMS, ids=[each[0] for each in PROGRAMS])
-def test_bodies_with_waits_come_to_what_they_say(body: str, events: list[Any], snapshot: Any) -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Clerk, "start", body)
-        await asyncio.sleep(10)
-        for value in events:
-            await stage.call(Clerk, "send", "go", value)
-        told = await stage.call(Clerk, "wait")
-        assert (told["error"], told["status"], told["snapshot"]) == (None, "completed", snapshot)
-
-    play(story, limits=BRIEF)
+@staged(limits=BRIEF)
+async def test_bodies_with_waits_come_to_what_they_say(
+    stage: Stage, body: str, events: list[Any], snapshot: Any
+) -> None:
+    await stage.call(Clerk, "start", body)
+    await asyncio.sleep(10)
+    for value in events:
+        await stage.call(Clerk, "send", "go", value)
+    told = await stage.call(Clerk, "wait")
+    assert (told["error"], told["status"], told["snapshot"]) == (None, "completed", snapshot)
 
 
 BAD: list[tuple[Callable[[FiberContext], Any], str]] = [
@@ -365,114 +357,97 @@ BAD: list[tuple[Callable[[FiberContext], Any], str]] = [
 # ---------------------------------------------------------------- where it waits
 
 
-def test_a_fiber_that_waits_costs_no_attempt_and_one_that_raises_after_it_does() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Clerk, "start", "raises_after", None, 2)
-        told = await stage.call(Clerk, "wait")
-        assert (told["status"], told["error"], Clerk.seen) == ("error", "ValueError: after the wait", [2, 3])
-
-    play(story)
+async def test_a_fiber_that_waits_costs_no_attempt_and_one_that_raises_after_it_does(stage: Stage) -> None:
+    await stage.call(Clerk, "start", "raises_after", None, 2)
+    told = await stage.call(Clerk, "wait")
+    assert (told["status"], told["error"], Clerk.seen) == ("error", "ValueError: after the wait", [2, 3])
 
 
-def test_many_waits_are_not_all_the_attempts_that_a_fiber_may_have() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Clerk, "start", "often", 12, 1)
-        told = await stage.call(Clerk, "wait")
-        assert (told["status"], told["snapshot"]) == ("completed", 13)
-
-    play(story, limits=replace(BRIEF, attempts_max=2, recovery_work_max=3))
+@staged(limits=replace(BRIEF, attempts_max=2, recovery_work_max=3))
+async def test_many_waits_are_not_all_the_attempts_that_a_fiber_may_have(stage: Stage) -> None:
+    await stage.call(Clerk, "start", "often", 12, 1)
+    told = await stage.call(Clerk, "wait")
+    assert (told["status"], told["snapshot"]) == ("completed", 13)
 
 
-def test_a_fiber_that_waits_gives_its_place_to_others() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Clerk, "start", "sleeper", LONG_S, fiber_id="long")
-        await stage.call(Clerk, "start", "sleeper", 0)
-        began_s = asyncio.get_running_loop().time()
-        assert (await stage.call(Clerk, "wait"))["snapshot"] == 1
-        assert asyncio.get_running_loop().time() - began_s < 10
-        assert (await stage.call(Clerk, "inspect", "long"))["status"] == "running"
-
-    play(story, limits=replace(BRIEF, fibers_at_once_max=1))
+@staged(limits=replace(BRIEF, fibers_at_once_max=1))
+async def test_a_fiber_that_waits_gives_its_place_to_others(stage: Stage) -> None:
+    await stage.call(Clerk, "start", "sleeper", LONG_S, fiber_id="long")
+    await stage.call(Clerk, "start", "sleeper", 0)
+    began_s = asyncio.get_running_loop().time()
+    assert (await stage.call(Clerk, "wait"))["snapshot"] == 1
+    assert asyncio.get_running_loop().time() - began_s < 10
+    assert (await stage.call(Clerk, "inspect", "long"))["status"] == "running"
 
 
 @pytest.mark.parametrize("asleep", [False, True])
-def test_one_that_is_cancelled_while_it_waits_is_over_and_wakes_nobody(*, asleep: bool) -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Clerk, "start", "sleeper", LONG_S)
-        await (stage.until(is_asleep(stage)) if asleep else asyncio.sleep(1))
-        assert not await stage.call(Clerk, "resolve", "f", "completed"), "it is not interrupted"
-        assert await stage.call(Clerk, "cancel")
-        assert not await stage.call(Clerk, "cancel")
-        told = await stage.call(Clerk, "inspect")
-        assert (told["status"], told["error"], told["waits"]) == ("aborted", "enough", None)
-        with pytest.raises(EventRefused, match="has ended as aborted"):
-            await stage.call(Clerk, "send")
-        await stage.until(is_asleep(stage))
-        assert address(Clerk, "p") not in stage.view.agents, "there is no alarm any more"
-        await asyncio.sleep(2 * LONG_S)
-        assert Clerk.seen == ["first"]
-
-    play(story, timeout_ms=5 * LONG_S * 1000)
+@staged(timeout_ms=5 * LONG_S * 1000)
+async def test_one_that_is_cancelled_while_it_waits_is_over_and_wakes_nobody(stage: Stage, *, asleep: bool) -> None:
+    await stage.call(Clerk, "start", "sleeper", LONG_S)
+    await (stage.until(is_asleep(stage)) if asleep else asyncio.sleep(1))
+    assert not await stage.call(Clerk, "resolve", "f", "completed"), "it is not interrupted"
+    assert await stage.call(Clerk, "cancel")
+    assert not await stage.call(Clerk, "cancel")
+    told = await stage.call(Clerk, "inspect")
+    assert (told["status"], told["error"], told["waits"]) == ("aborted", "enough", None)
+    with pytest.raises(EventRefused, match="has ended as aborted"):
+        await stage.call(Clerk, "send")
+    await stage.until(is_asleep(stage))
+    assert address(Clerk, "p") not in stage.view.agents, "there is no alarm any more"
+    await asyncio.sleep(2 * LONG_S)
+    assert Clerk.seen == ["first"]
 
 
-def test_an_agent_is_deleted_while_its_fibers_wait() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Clerk, "start", "sleeper", LONG_S)
-        await stage.call(Clerk, "start", "waiter", fiber_id="w")
-        await stage.until(is_asleep(stage))
-        await stage.call(Clerk, "end")
-        await stage.until(lambda: address(Clerk, "p") not in stage.view.agents)
-        await asyncio.sleep(2 * LONG_S)
-        assert Clerk.seen == ["first"]
-        assert await stage.call(Clerk, "inspect") is None
-
-    play(story, timeout_ms=5 * LONG_S * 1000)
+@staged(timeout_ms=5 * LONG_S * 1000)
+async def test_an_agent_is_deleted_while_its_fibers_wait(stage: Stage) -> None:
+    await stage.call(Clerk, "start", "sleeper", LONG_S)
+    await stage.call(Clerk, "start", "waiter", fiber_id="w")
+    await stage.until(is_asleep(stage))
+    await stage.call(Clerk, "end")
+    await stage.until(lambda: address(Clerk, "p") not in stage.view.agents)
+    await asyncio.sleep(2 * LONG_S)
+    assert Clerk.seen == ["first"]
+    assert await stage.call(Clerk, "inspect") is None
 
 
 @pytest.mark.thorough
-def test_a_thousand_fibers_of_one_agent_wait_without_a_host_and_all_go_on() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Clerk, "start_many", 1_000, LONG_S)
+@staged(timeout_ms=3 * LONG_S * 1000)
+async def test_a_thousand_fibers_of_one_agent_wait_without_a_host_and_all_go_on(stage: Stage) -> None:
+    await stage.call(Clerk, "start_many", 1_000, LONG_S)
+    await stage.until(is_asleep(stage))
+    assert len(Clerk.seen) == 1_000
+    for _ in range(3):  # it is woken for something else, and leaves again
+        assert (await stage.call(Clerk, "inspect", "f999"))["status"] == "running"
         await stage.until(is_asleep(stage))
-        assert len(Clerk.seen) == 1_000
-        for _ in range(3):  # it is woken for something else, and leaves again
-            assert (await stage.call(Clerk, "inspect", "f999"))["status"] == "running"
-            await stage.until(is_asleep(stage))
-        for number in (0, 1, 998, 999):
-            told = await stage.call(Clerk, "wait", f"f{number}")
-            assert (told["status"], told["snapshot"]) == ("completed", 2)
-        await asyncio.sleep(10)
-        assert await stage.call(Clerk, "listed", "running") == []
-        assert len(Clerk.seen) == 1_000
-
-    play(story, timeout_ms=3 * LONG_S * 1000)
+    for number in (0, 1, 998, 999):
+        told = await stage.call(Clerk, "wait", f"f{number}")
+        assert (told["status"], told["snapshot"]) == ("completed", 2)
+    await asyncio.sleep(10)
+    assert await stage.call(Clerk, "listed", "running") == []
+    assert len(Clerk.seen) == 1_000
 
 
-def test_events_beyond_the_limit_are_refused_and_go_with_the_transaction() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Clerk, "start", "waiter")
-        await stage.until(is_asleep(stage))
-        assert await stage.call(Clerk, "send_in_one", 3, fails=True) == "rolled back"
-        for number in range(3):
-            await stage.call(Clerk, "send", "else", number)
-        for way in ("send", "send_in_one"):
-            with pytest.raises(EventRefused, match="events_max"):
-                await stage.call(Clerk, way, *(["go"] if way == "send" else [1]))
-        assert (await stage.call(Clerk, "kept"))[1] == 3
-
-    play(story, limits=replace(BRIEF, events_max=3))
+@staged(limits=replace(BRIEF, events_max=3))
+async def test_events_beyond_the_limit_are_refused_and_go_with_the_transaction(stage: Stage) -> None:
+    await stage.call(Clerk, "start", "waiter")
+    await stage.until(is_asleep(stage))
+    assert await stage.call(Clerk, "send_in_one", 3, fails=True) == "rolled back"
+    for number in range(3):
+        await stage.call(Clerk, "send", "else", number)
+    for way in ("send", "send_in_one"):
+        with pytest.raises(EventRefused, match="events_max"):
+            await stage.call(Clerk, way, *(["go"] if way == "send" else [1]))
+    assert (await stage.call(Clerk, "kept"))[1] == 3
 
 
-def test_the_same_call_of_code_that_is_entered_again_sends_one_event() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Clerk, "start", "waiter")
-        await stage.call(Clerk, "start", "sends", fiber_id="s")
-        told = await stage.call(Clerk, "wait")
-        assert told["snapshot"][:2] == ["a", "a"], "two calls are two events, whatever they say"
-        assert (await stage.call(Clerk, "wait", "s"))["snapshot"] == 2
-        assert await stage.call(Clerk, "kept") == [2, 0, 2]
-
-    play(story, limits=BRIEF)
+@staged(limits=BRIEF)
+async def test_the_same_call_of_code_that_is_entered_again_sends_one_event(stage: Stage) -> None:
+    await stage.call(Clerk, "start", "waiter")
+    await stage.call(Clerk, "start", "sends", fiber_id="s")
+    told = await stage.call(Clerk, "wait")
+    assert told["snapshot"][:2] == ["a", "a"], "two calls are two events, whatever they say"
+    assert (await stage.call(Clerk, "wait", "s"))["snapshot"] == 2
+    assert await stage.call(Clerk, "kept") == [2, 0, 2]
 
 
 # ---------------------------------------------------------------- clocks
@@ -480,32 +455,29 @@ def test_the_same_call_of_code_that_is_entered_again_sends_one_event() -> None:
 
 @pytest.mark.parametrize("body", ["until", "sleeper"])
 @pytest.mark.parametrize("by_s", [-300, 300])
-def test_what_is_waited_for_without_a_process_comes_by_the_clock_as_it_is_set(by_s: int, body: str) -> None:
-    async def story(stage: Stage) -> None:
-        loop = asyncio.get_running_loop()
-        at_s = stage.client.world.clock.now_ms() / 1000 + LONG_S
-        given = LONG_S if body == "sleeper" else datetime.fromtimestamp(at_s, UTC).isoformat()
-        await stage.call(Clerk, "start", body, given)
-        await stage.until(is_asleep(stage))
-        began_s = loop.time()
-        stage.simulation.set_clocks(by_s * 1000)
-        await stage.call(Clerk, "wait")
-        assert abs(loop.time() - began_s - (LONG_S - by_s)) < 30
+@staged(timeout_ms=5 * LONG_S * 1000)
+async def test_what_is_waited_for_without_a_process_comes_by_the_clock_as_it_is_set(
+    stage: Stage, by_s: int, body: str
+) -> None:
+    loop = asyncio.get_running_loop()
+    at_s = stage.client.world.clock.now_ms() / 1000 + LONG_S
+    given = LONG_S if body == "sleeper" else datetime.fromtimestamp(at_s, UTC).isoformat()
+    await stage.call(Clerk, "start", body, given)
+    await stage.until(is_asleep(stage))
+    began_s = loop.time()
+    stage.simulation.set_clocks(by_s * 1000)
+    await stage.call(Clerk, "wait")
+    assert abs(loop.time() - began_s - (LONG_S - by_s)) < 30
 
-    play(story, timeout_ms=5 * LONG_S * 1000)
 
-
-def test_a_clock_that_is_set_while_it_waits_in_memory_changes_no_sleep() -> None:
-    async def story(stage: Stage) -> None:
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
-        await stage.call(Clerk, "start", "waits_out", 60)
-        await asyncio.sleep(2)
-        stage.simulation.set_clocks(-LONG_S * 1000)  # by this clock its moment lies further ahead now
-        assert (await stage.call(Clerk, "wait"))["snapshot"] == 2
-        assert 60 <= loop.time() - began_s < 70
-
-    play(story)
+async def test_a_clock_that_is_set_while_it_waits_in_memory_changes_no_sleep(stage: Stage) -> None:
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    await stage.call(Clerk, "start", "waits_out", 60)
+    await asyncio.sleep(2)
+    stage.simulation.set_clocks(-LONG_S * 1000)  # by this clock its moment lies further ahead now
+    assert (await stage.call(Clerk, "wait"))["snapshot"] == 2
+    assert 60 <= loop.time() - began_s < 70
 
 
 # ---------------------------------------------------------------- deaths
@@ -535,25 +507,22 @@ def test_a_fiber_that_waits_comes_to_its_end_whenever_it_is_killed(moment: str) 
     assert strike.struck
 
 
-def test_a_death_while_it_waits_calls_no_hook_and_one_in_memory_does() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Guarded, "start", "sleeper", 600)
-        await asyncio.sleep(1)
-        stage.kill_host_of(address(Guarded, "p"))
-        await asyncio.sleep(30)
-        told = await stage.call(Guarded, "inspect")
-        assert (told["status"], told["is_recovering"], told["recoveries"]) == ("running", False, 0)
-        assert (await stage.call(Guarded, "wait"))["snapshot"] == 2
-        assert Clerk.seen == ["first"]
-        await stage.call(Guarded, "start", "waits_out", 600, None, "g")
-        await asyncio.sleep(1)
-        stage.kill_host_of(address(Guarded, "p"))
-        await asyncio.sleep(3)
-        await stage.call(Guarded, "send", "hook", "told", to="g")
-        assert (await stage.call(Guarded, "wait", "g"))["status"] == "completed"
-        assert Clerk.seen == ["first", "first", ["hook", "told"]]
-
-    play(story)
+async def test_a_death_while_it_waits_calls_no_hook_and_one_in_memory_does(stage: Stage) -> None:
+    await stage.call(Guarded, "start", "sleeper", 600)
+    await asyncio.sleep(1)
+    stage.kill_host_of(address(Guarded, "p"))
+    await asyncio.sleep(30)
+    told = await stage.call(Guarded, "inspect")
+    assert (told["status"], told["is_recovering"], told["recoveries"]) == ("running", False, 0)
+    assert (await stage.call(Guarded, "wait"))["snapshot"] == 2
+    assert Clerk.seen == ["first"]
+    await stage.call(Guarded, "start", "waits_out", 600, None, "g")
+    await asyncio.sleep(1)
+    stage.kill_host_of(address(Guarded, "p"))
+    await asyncio.sleep(3)
+    await stage.call(Guarded, "send", "hook", "told", to="g")
+    assert (await stage.call(Guarded, "wait", "g"))["status"] == "completed"
+    assert Clerk.seen == ["first", "first", ["hook", "told"]]
 
 
 def test_an_event_whose_taking_dies_is_taken_once() -> None:

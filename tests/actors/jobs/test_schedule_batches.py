@@ -12,7 +12,7 @@ import pytest
 from perdure.actors import KillPoint
 from tests.actors.jobs.test_schedules import COMMITS, outcomes
 from tests.actors.planners import Planner, do, notes
-from tests.kit import ROOMY, Death, Stage, play
+from tests.kit import ROOMY, Death, Stage, play, staged
 
 AWAKE = replace(ROOMY, idle_ms=60_000)  # so that it stays on a host that knows its callbacks
 
@@ -35,77 +35,65 @@ async def batch(stage: Stage, *payloads: str, callback: str = "picky") -> None:
 
 
 @pytest.mark.parametrize("callback", ["picky", "picky_too"])
-def test_a_batch_of_quick_callbacks_is_called_in_one_transaction(callback: str) -> None:
-    async def story(stage: Stage) -> None:
-        await batch(stage, "a", "b", "c", callback=callback)
-        begun = stage.simulation.visits["host", KillPoint.AFTER_HANDLER_COMMIT]
-        await asyncio.sleep(10)
-        told = await notes(stage)
-        assert [note.payload for note in told] == ["first", "a", "b", "c"]
-        assert [note.delivery_id.partition("#")[0] for note in told[1:]] == ["a", "b", "c"]
-        assert [await outcomes(stage, each) for each in "abc"] == [["completed"]] * 3
-        assert stage.simulation.visits["host", KillPoint.AFTER_HANDLER_COMMIT] == begun + 1
-
-    play(story, limits=AWAKE)
+@staged(limits=AWAKE)
+async def test_a_batch_of_quick_callbacks_is_called_in_one_transaction(stage: Stage, callback: str) -> None:
+    await batch(stage, "a", "b", "c", callback=callback)
+    begun = stage.simulation.visits["host", KillPoint.AFTER_HANDLER_COMMIT]
+    await asyncio.sleep(10)
+    told = await notes(stage)
+    assert [note.payload for note in told] == ["first", "a", "b", "c"]
+    assert [note.delivery_id.partition("#")[0] for note in told[1:]] == ["a", "b", "c"]
+    assert [await outcomes(stage, each) for each in "abc"] == [["completed"]] * 3
+    assert stage.simulation.visits["host", KillPoint.AFTER_HANDLER_COMMIT] == begun + 1
 
 
-def test_one_of_a_batch_that_raises_costs_the_others_nothing() -> None:
-    async def story(stage: Stage) -> None:
-        await batch(stage, "a", "bad", "c")
-        await asyncio.sleep(1.1)
-        assert sorted(note.payload for note in await notes(stage)) == ["a", "c", "first"]
-        assert (await do(stage, "schedules.get", "bad"))["status"] == "retrying"
-        assert Planner.calls >= 5, "the two that were called first, and each by itself"
-
-    play(story, limits=AWAKE)
+@staged(limits=AWAKE)
+async def test_one_of_a_batch_that_raises_costs_the_others_nothing(stage: Stage) -> None:
+    await batch(stage, "a", "bad", "c")
+    await asyncio.sleep(1.1)
+    assert sorted(note.payload for note in await notes(stage)) == ["a", "c", "first"]
+    assert (await do(stage, "schedules.get", "bad"))["status"] == "retrying"
+    assert Planner.calls >= 5, "the two that were called first, and each by itself"
 
 
-def test_one_of_a_batch_that_is_slow_delays_the_others_a_little() -> None:
-    async def story(stage: Stage) -> None:
-        await batch(stage, "a", "slow", "c", callback="picky_too")
-        await asyncio.sleep(2)
-        assert [note.payload for note in await notes(stage)] == ["first", "a", "c"]
-        await asyncio.sleep(60)
-        assert [note.payload for note in await notes(stage)] == ["first", "a", "c", "slow"]
-
-    play(story, limits=AWAKE)
+@staged(limits=AWAKE)
+async def test_one_of_a_batch_that_is_slow_delays_the_others_a_little(stage: Stage) -> None:
+    await batch(stage, "a", "slow", "c", callback="picky_too")
+    await asyncio.sleep(2)
+    assert [note.payload for note in await notes(stage)] == ["first", "a", "c"]
+    await asyncio.sleep(60)
+    assert [note.payload for note in await notes(stage)] == ["first", "a", "c", "slow"]
 
 
-def test_what_one_of_a_batch_cancels_is_not_called_after_it() -> None:
-    async def story(stage: Stage) -> None:
-        await batch(stage, "a", "cancel", "victim", "c")
-        await asyncio.sleep(5)
-        assert [note.payload for note in await notes(stage)] == ["first", "a", "cancel", "c"]
-
-    play(story, limits=AWAKE)
+@staged(limits=AWAKE)
+async def test_what_one_of_a_batch_cancels_is_not_called_after_it(stage: Stage) -> None:
+    await batch(stage, "a", "cancel", "victim", "c")
+    await asyncio.sleep(5)
+    assert [note.payload for note in await notes(stage)] == ["first", "a", "cancel", "c"]
 
 
 @pytest.mark.parametrize("callback", ["picky", "picky_too"])
-def test_a_line_of_quick_items_is_done_in_order_and_in_few_transactions(callback: str) -> None:
-    async def story(stage: Stage) -> None:
-        await do(stage, "queue", callback, "first")
-        await asyncio.sleep(1)
-        begun = stage.simulation.visits["host", KillPoint.AFTER_HANDLER_COMMIT]
-        asked = [["queue", [callback, f"{number:02d}"], {}] for number in range(30)]
-        await stage.call(Planner, "do_all", asked)
-        await asyncio.sleep(5)
-        assert [note.payload for note in await notes(stage)] == ["first", *(f"{number:02d}" for number in range(30))]
-        assert stage.simulation.visits["host", KillPoint.AFTER_HANDLER_COMMIT] - begun <= 2
-
-    play(story, limits=AWAKE)
+@staged(limits=AWAKE)
+async def test_a_line_of_quick_items_is_done_in_order_and_in_few_transactions(stage: Stage, callback: str) -> None:
+    await do(stage, "queue", callback, "first")
+    await asyncio.sleep(1)
+    begun = stage.simulation.visits["host", KillPoint.AFTER_HANDLER_COMMIT]
+    asked = [["queue", [callback, f"{number:02d}"], {}] for number in range(30)]
+    await stage.call(Planner, "do_all", asked)
+    await asyncio.sleep(5)
+    assert [note.payload for note in await notes(stage)] == ["first", *(f"{number:02d}" for number in range(30))]
+    assert stage.simulation.visits["host", KillPoint.AFTER_HANDLER_COMMIT] - begun <= 2
 
 
-def test_one_of_a_line_that_raises_or_is_taken_out_costs_the_others_nothing() -> None:
-    async def story(stage: Stage) -> None:
-        await do(stage, "queue", "picky", "first")
-        await do(stage, "queue", "cancels", "nobody")
-        asked = [["queue", ["picky", each], {}] for each in ("a", "bad", "b", "slow", "c")]
-        await stage.call(Planner, "do_all", asked)
-        await asyncio.sleep(0.5)
-        assert [note.payload for note in await notes(stage)] == ["first", "nobody", "a", "b", "slow", "c"]
-        assert [item["payload"] for item in await do(stage, "queued.list")] == ["bad"]
-
-    play(story, limits=AWAKE)
+@staged(limits=AWAKE)
+async def test_one_of_a_line_that_raises_or_is_taken_out_costs_the_others_nothing(stage: Stage) -> None:
+    await do(stage, "queue", "picky", "first")
+    await do(stage, "queue", "cancels", "nobody")
+    asked = [["queue", ["picky", each], {}] for each in ("a", "bad", "b", "slow", "c")]
+    await stage.call(Planner, "do_all", asked)
+    await asyncio.sleep(0.5)
+    assert [note.payload for note in await notes(stage)] == ["first", "nobody", "a", "b", "slow", "c"]
+    assert [item["payload"] for item in await do(stage, "queued.list")] == ["bad"]
 
 
 @pytest.mark.parametrize("point", COMMITS)

@@ -46,40 +46,32 @@ def test_the_end_of_an_agent_by_its_own_callback_is_seen_through_whoever_dies(po
     assert death.left == 0
 
 
-def test_an_author_is_told_of_a_callback_that_is_parked() -> None:
+async def test_an_author_is_told_of_a_callback_that_is_parked(stage: Stage) -> None:
     """Spec weakness 30: what the hook does with it changes nothing."""
-
-    async def story(stage: Stage) -> None:
-        await do(stage, "schedule", 1, "poison", "x", schedule_id="it", retry={"attempts_max": 1}, kind=Leaver)
-        await asyncio.sleep(5)
-        assert Leaver.troubles == ["the callback of 'it', which is parked: never"]
-        assert (await do(stage, "schedules.get", "it", kind=Leaver))["status"] == "parked"
-
-    play(story)
+    await do(stage, "schedule", 1, "poison", "x", schedule_id="it", retry={"attempts_max": 1}, kind=Leaver)
+    await asyncio.sleep(5)
+    assert Leaver.troubles == ["the callback of 'it', which is parked: never"]
+    assert (await do(stage, "schedules.get", "it", kind=Leaver))["status"] == "parked"
 
 
 @pytest.mark.shows(schedules="S71 S75 S76 S83")
 @pytest.mark.parametrize("regrets", [False, True])
-def test_who_is_kept_alive_twice_is_awake_until_both_have_ended_and_has_no_schedule_for_it(regrets: bool) -> None:
-    async def story(stage: Stage) -> None:
-        far = await do(stage, "schedule", 86_400, "note", "far", kind=Leaver)
-        await stage.call(Leaver, "stay", 20, 40, regrets)
-        for _ in range(2):
-            await asyncio.sleep(19)
-            assert stage.host_of(HOME)
-        assert await do(stage, "schedules.list", kind=Leaver) == [far]
-        await asyncio.sleep(20)
-        assert stage.host_of(HOME) == ""
-        assert stage.view.agents[HOME].alarm_at_ms == far["next_at_ms"], "what is planned is all it wakes for"
+async def test_who_is_kept_alive_twice_is_awake_until_both_have_ended_and_has_no_schedule_for_it(
+    stage: Stage, regrets: bool
+) -> None:
+    far = await do(stage, "schedule", 86_400, "note", "far", kind=Leaver)
+    await stage.call(Leaver, "stay", 20, 40, regrets)
+    for _ in range(2):
+        await asyncio.sleep(19)
+        assert stage.host_of(HOME)
+    assert await do(stage, "schedules.list", kind=Leaver) == [far]
+    await asyncio.sleep(20)
+    assert stage.host_of(HOME) == ""
+    assert stage.view.agents[HOME].alarm_at_ms == far["next_at_ms"], "what is planned is all it wakes for"
 
-    play(story)
 
-
-def test_a_death_ends_what_kept_an_agent_awake() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Leaver, "stay", 600, 600)
-        stage.kill_host_of(HOME)
-        await asyncio.sleep(30)
-        assert stage.host_of(HOME) == ""
-
-    play(story)
+async def test_a_death_ends_what_kept_an_agent_awake(stage: Stage) -> None:
+    await stage.call(Leaver, "stay", 600, 600)
+    stage.kill_host_of(HOME)
+    await asyncio.sleep(30)
+    assert stage.host_of(HOME) == ""

@@ -42,7 +42,7 @@ from perdure.actors import KillPoint
 from perdure.actors.events.observability import subscribe
 from perdure.actors.sim_world.simulation import Weather
 from tests.actors.planners import Blank, Eager, Note, Patient, Planner, Sluggish, do, notes, payloads
-from tests.kit import ROOMY, Death, Stage, address, play
+from tests.kit import ROOMY, Death, Stage, address, play, staged
 
 HOME = address(Planner, "p")
 COMMITS = [KillPoint.MID_HANDLER, KillPoint.BEFORE_HANDLER_COMMIT, KillPoint.AFTER_HANDLER_COMMIT]
@@ -62,149 +62,115 @@ async def outcomes(stage: Stage, schedule_id: str) -> list[str]:
 
 
 @pytest.mark.shows(schedules="S89")
-def test_a_callback_is_called_when_it_is_due_and_not_before() -> None:
-    async def story(stage: Stage) -> None:
-        told = await do(stage, "schedule", 10.5, "note", "hello")
-        assert (told["type"], told["status"]) == ("delayed", "waiting")
-        await asyncio.sleep(30)
-        (note,) = await notes(stage)
-        assert note.payload == "hello"
-        assert note.scheduled_at_ms == told["next_at_ms"] == told["created_at_ms"] + 10_500
-        assert note.scheduled_at_ms <= note.at_ms <= note.scheduled_at_ms + 100
-        assert (note.attempt, note.missed) == (1, 0)
-        assert await do(stage, "schedules.get", told["schedule_id"]) is None
-        assert await outcomes(stage, told["schedule_id"]) == ["completed"]
-
-    play(story)
+async def test_a_callback_is_called_when_it_is_due_and_not_before(stage: Stage) -> None:
+    told = await do(stage, "schedule", 10.5, "note", "hello")
+    assert (told["type"], told["status"]) == ("delayed", "waiting")
+    await asyncio.sleep(30)
+    (note,) = await notes(stage)
+    assert note.payload == "hello"
+    assert note.scheduled_at_ms == told["next_at_ms"] == told["created_at_ms"] + 10_500
+    assert note.scheduled_at_ms <= note.at_ms <= note.scheduled_at_ms + 100
+    assert (note.attempt, note.missed) == (1, 0)
+    assert await do(stage, "schedules.get", told["schedule_id"]) is None
+    assert await outcomes(stage, told["schedule_id"]) == ["completed"]
 
 
 @pytest.mark.shows(schedules="S54")
-def test_an_agent_that_sleeps_is_awake_in_time() -> None:
-    async def story(stage: Stage) -> None:
-        told = await do(stage, "schedule", 300, "named", "hello")
-        await stage.until(lambda: not stage.host_of(HOME))
-        await asyncio.sleep(320)
-        (note,) = await notes(stage)
-        assert note.payload == "p hello"
-        assert told["next_at_ms"] <= note.at_ms <= told["next_at_ms"] + 1_000
-
-    play(story)
+async def test_an_agent_that_sleeps_is_awake_in_time(stage: Stage) -> None:
+    told = await do(stage, "schedule", 300, "named", "hello")
+    await stage.until(lambda: not stage.host_of(HOME))
+    await asyncio.sleep(320)
+    (note,) = await notes(stage)
+    assert note.payload == "p hello"
+    assert told["next_at_ms"] <= note.at_ms <= told["next_at_ms"] + 1_000
 
 
 @pytest.mark.shows(chat_recovery="C-1372 C-1373", schedules="S30 S31")
-def test_an_agent_that_was_killed_before_the_time_calls_back_in_time() -> None:
+async def test_an_agent_that_was_killed_before_the_time_calls_back_in_time(stage: Stage) -> None:
     """Its alarm may not even have been told: the timer is repaired when it wakes (spec W16, 13.7 case 12)."""
-
-    async def story(stage: Stage) -> None:
-        told = await do(stage, "schedule", 20, "note", "hello")
-        stage.kill_host_of(HOME)
-        await asyncio.sleep(40)
-        (note,) = await notes(stage)
-        assert told["next_at_ms"] <= note.at_ms <= told["next_at_ms"] + 1_000
-
-    play(story)
+    told = await do(stage, "schedule", 20, "note", "hello")
+    stage.kill_host_of(HOME)
+    await asyncio.sleep(40)
+    (note,) = await notes(stage)
+    assert told["next_at_ms"] <= note.at_ms <= told["next_at_ms"] + 1_000
 
 
 @pytest.mark.shows(chat_recovery="C-0939")
-def test_an_interval_goes_on_in_its_rhythm_in_the_life_after_a_death() -> None:
-    async def story(stage: Stage) -> None:
-        told = await do(stage, "schedule_every", 20, "note", "tick")
-        await asyncio.sleep(20.5)
-        stage.kill_host_of(HOME)
-        await asyncio.sleep(50)
-        first_ms = told["next_at_ms"]
-        assert [note.scheduled_at_ms for note in await notes(stage)] == [first_ms + 20_000 * n for n in range(3)]
-        assert all(0 <= note.at_ms - note.scheduled_at_ms <= 1_000 for note in await notes(stage))
-
-    play(story)
+async def test_an_interval_goes_on_in_its_rhythm_in_the_life_after_a_death(stage: Stage) -> None:
+    told = await do(stage, "schedule_every", 20, "note", "tick")
+    await asyncio.sleep(20.5)
+    stage.kill_host_of(HOME)
+    await asyncio.sleep(50)
+    first_ms = told["next_at_ms"]
+    assert [note.scheduled_at_ms for note in await notes(stage)] == [first_ms + 20_000 * n for n in range(3)]
+    assert all(0 <= note.at_ms - note.scheduled_at_ms <= 1_000 for note in await notes(stage))
 
 
-def test_a_time_that_is_past_runs_at_once() -> None:
-    async def story(stage: Stage) -> None:
-        told = await do(stage, "schedule", "at 2001-02-03T04:05:06+00:00", "note", "late")
-        assert told["type"] == "scheduled"
-        await asyncio.sleep(1)
-        (note,) = await notes(stage)
-        assert note.scheduled_at_ms == 981_173_106_000
-
-    play(story)
+async def test_a_time_that_is_past_runs_at_once(stage: Stage) -> None:
+    told = await do(stage, "schedule", "at 2001-02-03T04:05:06+00:00", "note", "late")
+    assert told["type"] == "scheduled"
+    await asyncio.sleep(1)
+    (note,) = await notes(stage)
+    assert note.scheduled_at_ms == 981_173_106_000
 
 
 @pytest.mark.shows(schedules="S10")
-def test_an_interval_does_not_drift_however_long_its_callback_takes() -> None:
-    async def story(stage: Stage) -> None:
-        told = await do(stage, "schedule_every", 10, "slow", 3_000)
-        await asyncio.sleep(65)
-        times = [note.scheduled_at_ms - told["created_at_ms"] for note in await notes(stage)]
-        assert times == [10_000, 20_000, 30_000, 40_000, 50_000, 60_000]
-
-    play(story)
+async def test_an_interval_does_not_drift_however_long_its_callback_takes(stage: Stage) -> None:
+    told = await do(stage, "schedule_every", 10, "slow", 3_000)
+    await asyncio.sleep(65)
+    times = [note.scheduled_at_ms - told["created_at_ms"] for note in await notes(stage)]
+    assert times == [10_000, 20_000, 30_000, 40_000, 50_000, 60_000]
 
 
-def test_a_cron_schedule_goes_on_and_on_while_its_agent_sleeps_in_between() -> None:
-    async def story(stage: Stage) -> None:
-        await do(stage, "schedule", "*/10 * * * *", "note", "tick", time_zone="Asia/Kolkata")
-        await asyncio.sleep(1500)
-        told = await notes(stage)
-        assert len(told) == 3
-        assert all(
-            note.scheduled_at_ms % 600_000 == 0 and 0 <= note.at_ms - note.scheduled_at_ms < 1_000 for note in told
-        )
-
-    play(story)
+async def test_a_cron_schedule_goes_on_and_on_while_its_agent_sleeps_in_between(stage: Stage) -> None:
+    await do(stage, "schedule", "*/10 * * * *", "note", "tick", time_zone="Asia/Kolkata")
+    await asyncio.sleep(1500)
+    told = await notes(stage)
+    assert len(told) == 3
+    assert all(note.scheduled_at_ms % 600_000 == 0 and 0 <= note.at_ms - note.scheduled_at_ms < 1_000 for note in told)
 
 
-def test_jitter_makes_each_call_later_but_never_earlier() -> None:
-    async def story(stage: Stage) -> None:
-        await do(stage, "schedule_every", 10, "note", "tick", jitter_ms=5_000)
-        await asyncio.sleep(205)
-        late = [note.at_ms - note.scheduled_at_ms for note in await notes(stage)]
-        assert len(late) >= 19
-        assert 0 <= min(late) < 2_000
-        assert 3_000 < max(late) <= 5_100
-        assert len({note.scheduled_at_ms % 10_000 for note in await notes(stage)}) == 1
-
-    play(story)
+async def test_jitter_makes_each_call_later_but_never_earlier(stage: Stage) -> None:
+    await do(stage, "schedule_every", 10, "note", "tick", jitter_ms=5_000)
+    await asyncio.sleep(205)
+    late = [note.at_ms - note.scheduled_at_ms for note in await notes(stage)]
+    assert len(late) >= 19
+    assert 0 <= min(late) < 2_000
+    assert 3_000 < max(late) <= 5_100
+    assert len({note.scheduled_at_ms % 10_000 for note in await notes(stage)}) == 1
 
 
 @pytest.mark.shows(chat_recovery="C-1371", schedules="S28")
-def test_what_is_due_begins_in_the_order_of_its_time() -> None:
-    async def story(stage: Stage) -> None:
-        for after_s in (3, 1, 2, 1.5):
-            await do(stage, "schedule", after_s, "note", after_s)
-        stage.kill_host_of(HOME)
-        await asyncio.sleep(10)
-        assert await payloads(stage) == ["1", "1.5", "2", "3"]
-
-    play(story, limits=replace(ROOMY, retry_first_ms=5_000))
+@staged(limits=replace(ROOMY, retry_first_ms=5000))
+async def test_what_is_due_begins_in_the_order_of_its_time(stage: Stage) -> None:
+    for after_s in (3, 1, 2, 1.5):
+        await do(stage, "schedule", after_s, "note", after_s)
+    stage.kill_host_of(HOME)
+    await asyncio.sleep(10)
+    assert await payloads(stage) == ["1", "1.5", "2", "3"]
 
 
-def test_a_slow_callback_and_one_that_waits_to_be_tried_again_block_no_other() -> None:
-    async def story(stage: Stage) -> None:
-        Planner.failures = 3
-        await do(stage, "schedule", 1, "slow", 60_000)
-        await do(stage, "schedule", 1, "flaky", "flaky", retry={"first_ms": 20_000, "most_ms": 20_000})
-        await do(stage, "schedule", 2, "note", "quick")
-        await asyncio.sleep(3)
-        assert await payloads(stage) == ["quick"]
-        await asyncio.sleep(90)
-        assert sorted(await payloads(stage)) == ["60000", "flaky", "quick"]
-
-    play(story)
+async def test_a_slow_callback_and_one_that_waits_to_be_tried_again_block_no_other(stage: Stage) -> None:
+    Planner.failures = 3
+    await do(stage, "schedule", 1, "slow", 60_000)
+    await do(stage, "schedule", 1, "flaky", "flaky", retry={"first_ms": 20_000, "most_ms": 20_000})
+    await do(stage, "schedule", 2, "note", "quick")
+    await asyncio.sleep(3)
+    assert await payloads(stage) == ["quick"]
+    await asyncio.sleep(90)
+    assert sorted(await payloads(stage)) == ["60000", "flaky", "quick"]
 
 
-def test_more_than_may_run_at_once_wait_for_a_place() -> None:
-    async def story(stage: Stage) -> None:
-        for _ in range(5):
-            await do(stage, "schedule", 1, "slow", 10_000)
-        await asyncio.sleep(15)
-        assert len(await notes(stage)) == 2
-        await asyncio.sleep(10)
-        assert len(await notes(stage)) == 4
-        await asyncio.sleep(10)
-        assert len(await notes(stage)) == 5
-
-    play(story, limits=replace(ROOMY, schedules_at_once_max=2))
+@staged(limits=replace(ROOMY, schedules_at_once_max=2))
+async def test_more_than_may_run_at_once_wait_for_a_place(stage: Stage) -> None:
+    for _ in range(5):
+        await do(stage, "schedule", 1, "slow", 10_000)
+    await asyncio.sleep(15)
+    assert len(await notes(stage)) == 2
+    await asyncio.sleep(10)
+    assert len(await notes(stage)) == 4
+    await asyncio.sleep(10)
+    assert len(await notes(stage)) == 5
 
 
 # ---------------------------------------------------------------- once in effect
@@ -232,19 +198,16 @@ def test_an_occurrence_counts_once_wherever_its_agent_is_killed(point: KillPoint
     play(story, kill_when=death)
 
 
-def test_the_whole_cluster_may_die_between_two_ticks() -> None:
-    async def story(stage: Stage) -> None:
-        await do(stage, "schedule_every", 60, "note", "tick")
-        for _ in range(3):
-            await asyncio.sleep(45)
-            for process in [stage.host_of(HOME), "supervisor"]:
-                if process:
-                    stage.simulation.kill(process)
-        await asyncio.sleep(110)
-        told = await notes(stage)
-        assert [note.scheduled_at_ms - told[0].scheduled_at_ms for note in told] == [0, 60_000, 120_000, 180_000]
-
-    play(story)
+async def test_the_whole_cluster_may_die_between_two_ticks(stage: Stage) -> None:
+    await do(stage, "schedule_every", 60, "note", "tick")
+    for _ in range(3):
+        await asyncio.sleep(45)
+        for process in [stage.host_of(HOME), "supervisor"]:
+            if process:
+                stage.simulation.kill(process)
+    await asyncio.sleep(110)
+    told = await notes(stage)
+    assert [note.scheduled_at_ms - told[0].scheduled_at_ms for note in told] == [0, 60_000, 120_000, 180_000]
 
 
 def test_bad_weather_doubles_nothing_and_loses_nothing() -> None:
@@ -260,98 +223,76 @@ def test_bad_weather_doubles_nothing_and_loses_nothing() -> None:
         play(story, seed=seed, weather=weather)
 
 
-def test_a_transaction_that_is_rolled_back_schedules_nothing() -> None:
-    async def story(stage: Stage) -> None:
-        asked = [["schedule", [1, "note", "no"], {}], ["queue", ["note", "no"], {}]]
-        with pytest.raises(Exception, match="changed my mind"):
-            await stage.call(Planner, "do_all", asked, regret=True)
-        await stage.call(Planner, "do_all", [["schedule", [1, "note", "yes"], {}], ["queue", ["note", "yes"], {}]])
-        await asyncio.sleep(5)
-        assert await payloads(stage) == ["yes", "yes"]
-        assert await do(stage, "schedules.list") == await do(stage, "queued.list") == []
-
-    play(story)
+async def test_a_transaction_that_is_rolled_back_schedules_nothing(stage: Stage) -> None:
+    asked = [["schedule", [1, "note", "no"], {}], ["queue", ["note", "no"], {}]]
+    with pytest.raises(Exception, match="changed my mind"):
+        await stage.call(Planner, "do_all", asked, regret=True)
+    await stage.call(Planner, "do_all", [["schedule", [1, "note", "yes"], {}], ["queue", ["note", "yes"], {}]])
+    await asyncio.sleep(5)
+    assert await payloads(stage) == ["yes", "yes"]
+    assert await do(stage, "schedules.list") == await do(stage, "queued.list") == []
 
 
-def test_callbacks_that_meet_each_other_lose_no_update() -> None:
-    async def story(stage: Stage) -> None:
-        for number in range(30):
-            await do(stage, "schedule", 5, "counts", 10 + number)
-        await asyncio.sleep(60)
-        assert await stage.call(Planner, "kept", "count") == 30
-        assert {note.attempt for note in await notes(stage)} == {1}
-
-    play(story)
+async def test_callbacks_that_meet_each_other_lose_no_update(stage: Stage) -> None:
+    for number in range(30):
+        await do(stage, "schedule", 5, "counts", 10 + number)
+    await asyncio.sleep(60)
+    assert await stage.call(Planner, "kept", "count") == 30
+    assert {note.attempt for note in await notes(stage)} == {1}
 
 
 # ---------------------------------------------------------------- changes meanwhile
 
 
-def test_what_an_earlier_callback_cancels_is_not_run_in_the_same_round() -> None:
+@staged(limits=replace(ROOMY, retry_first_ms=5000))
+async def test_what_an_earlier_callback_cancels_is_not_run_in_the_same_round(stage: Stage) -> None:
     """Spec weakness 21, 13.7 case 9."""
-
-    async def story(stage: Stage) -> None:
-        await do(stage, "schedule", 2, "note", "later", schedule_id="later")
-        await do(stage, "schedule", 1, "cancels", "later")
-        stage.kill_host_of(HOME)
-        await asyncio.sleep(20)
-        assert await payloads(stage) == ["later"]  # the note of the one who cancelled
-        assert (await notes(stage))[0].delivery_id.startswith("later") is False
-
-    play(story, limits=replace(ROOMY, retry_first_ms=5_000))
+    await do(stage, "schedule", 2, "note", "later", schedule_id="later")
+    await do(stage, "schedule", 1, "cancels", "later")
+    stage.kill_host_of(HOME)
+    await asyncio.sleep(20)
+    assert await payloads(stage) == ["later"]  # the note of the one who cancelled
+    assert (await notes(stage))[0].delivery_id.startswith("later") is False
 
 
 @pytest.mark.parametrize("method", ["schedules.cancel", "schedules.pause"])
-def test_what_is_cancelled_or_paused_while_it_is_at_work_has_no_effect(method: str) -> None:
-    async def story(stage: Stage) -> None:
-        await do(stage, "schedule", 1, "slow", 10_000, schedule_id="it")
-        await asyncio.sleep(5)
-        assert await do(stage, method, "it")
-        await asyncio.sleep(20)
-        assert await payloads(stage) == []
-
-    play(story)
+async def test_what_is_cancelled_or_paused_while_it_is_at_work_has_no_effect(stage: Stage, method: str) -> None:
+    await do(stage, "schedule", 1, "slow", 10_000, schedule_id="it")
+    await asyncio.sleep(5)
+    assert await do(stage, method, "it")
+    await asyncio.sleep(20)
+    assert await payloads(stage) == []
 
 
-def test_a_callback_may_schedule_itself_again_under_its_own_key() -> None:
+async def test_a_callback_may_schedule_itself_again_under_its_own_key(stage: Stage) -> None:
     """Spec weakness 19, 13.7 case 8."""
-
-    async def story(stage: Stage) -> None:
-        told = await do(stage, "schedule", 1, "again", 3, key="chain")
-        await asyncio.sleep(20)
-        assert await payloads(stage) == ["3", "2", "1", "0"]
-        assert len({note.delivery_id for note in await notes(stage)}) == 4
-        assert await outcomes(stage, told["schedule_id"]) == ["completed"] * 4
-
-    play(story)
+    told = await do(stage, "schedule", 1, "again", 3, key="chain")
+    await asyncio.sleep(20)
+    assert await payloads(stage) == ["3", "2", "1", "0"]
+    assert len({note.delivery_id for note in await notes(stage)}) == 4
+    assert await outcomes(stage, told["schedule_id"]) == ["completed"] * 4
 
 
-def test_a_recurring_schedule_may_cancel_itself() -> None:
-    async def story(stage: Stage) -> None:
-        await do(stage, "schedule_every", 1, "cancels", "it", schedule_id="it")
-        await asyncio.sleep(10)
-        assert await payloads(stage) == ["it"]
-        assert await outcomes(stage, "it") == ["completed"]
-
-    play(story)
+async def test_a_recurring_schedule_may_cancel_itself(stage: Stage) -> None:
+    await do(stage, "schedule_every", 1, "cancels", "it", schedule_id="it")
+    await asyncio.sleep(10)
+    assert await payloads(stage) == ["it"]
+    assert await outcomes(stage, "it") == ["completed"]
 
 
-def test_a_pause_passes_over_its_ticks_and_delays_a_single_time() -> None:
-    async def story(stage: Stage) -> None:
-        await do(stage, "schedule_every", 10, "note", "tick", schedule_id="tick")
-        await do(stage, "schedule", 15, "note", "once", schedule_id="once")
-        for each in ("tick", "once"):
-            assert await do(stage, "schedules.pause", each)
-            assert (await do(stage, "schedules.get", each))["status"] == "paused"
-        await asyncio.sleep(34)
-        assert await payloads(stage) == []
-        for each in ("tick", "once"):
-            assert await do(stage, "schedules.resume", each)
-            assert not await do(stage, "schedules.resume", each)
-        await asyncio.sleep(10)
-        assert sorted(await payloads(stage)) == ["once", "tick"]
-
-    play(story)
+async def test_a_pause_passes_over_its_ticks_and_delays_a_single_time(stage: Stage) -> None:
+    await do(stage, "schedule_every", 10, "note", "tick", schedule_id="tick")
+    await do(stage, "schedule", 15, "note", "once", schedule_id="once")
+    for each in ("tick", "once"):
+        assert await do(stage, "schedules.pause", each)
+        assert (await do(stage, "schedules.get", each))["status"] == "paused"
+    await asyncio.sleep(34)
+    assert await payloads(stage) == []
+    for each in ("tick", "once"):
+        assert await do(stage, "schedules.resume", each)
+        assert not await do(stage, "schedules.resume", each)
+    await asyncio.sleep(10)
+    assert sorted(await payloads(stage)) == ["once", "tick"]
 
 
 # ---------------------------------------------------------------- missed and overlapping ticks
@@ -367,170 +308,140 @@ async def missed(stage: Stage, catch_up: str) -> list[Note]:
     return await notes(stage, Sluggish)
 
 
-def test_ticks_that_were_missed_run_as_one_that_says_how_many_they_were() -> None:
-    async def story(stage: Stage) -> None:
-        first, *rest = await missed(stage, "once")
-        assert first.missed > 5
-        assert {note.missed for note in rest} == {0}
-        assert rest[0].scheduled_at_ms == first.scheduled_at_ms + (first.missed + 1) * 1_000
-
-    play(story)
+async def test_ticks_that_were_missed_run_as_one_that_says_how_many_they_were(stage: Stage) -> None:
+    first, *rest = await missed(stage, "once")
+    assert first.missed > 5
+    assert {note.missed for note in rest} == {0}
+    assert rest[0].scheduled_at_ms == first.scheduled_at_ms + (first.missed + 1) * 1_000
 
 
-def test_ticks_that_were_missed_run_one_by_one() -> None:
-    async def story(stage: Stage) -> None:
-        told = await missed(stage, "all")
-        times = [note.scheduled_at_ms for note in told]
-        assert times == list(range(times[0], times[0] + len(told) * 1_000, 1_000))
-        assert len(told) == 12
-
-    play(story)
+async def test_ticks_that_were_missed_run_one_by_one(stage: Stage) -> None:
+    told = await missed(stage, "all")
+    times = [note.scheduled_at_ms for note in told]
+    assert times == list(range(times[0], times[0] + len(told) * 1_000, 1_000))
+    assert len(told) == 12
 
 
-def test_of_too_many_missed_ticks_the_oldest_are_folded() -> None:
-    async def story(stage: Stage) -> None:
-        told = await missed(stage, "all")
-        assert told[0].missed > 3
-        assert sum(note.missed + 1 for note in told) == 12
-
-    play(story, limits=replace(ROOMY, schedule_catch_up_max=3))
+@staged(limits=replace(ROOMY, schedule_catch_up_max=3))
+async def test_of_too_many_missed_ticks_the_oldest_are_folded(stage: Stage) -> None:
+    told = await missed(stage, "all")
+    assert told[0].missed > 3
+    assert sum(note.missed + 1 for note in told) == 12
 
 
-def test_ticks_that_were_missed_are_dropped_and_the_history_says_so() -> None:
-    async def story(stage: Stage) -> None:
-        told = await missed(stage, "skip")
-        history = await do(stage, "schedules.history", "it", kind=Sluggish)
-        assert (history[0]["outcome"], history[0]["missed"] > 5) == ("skipped", True)
-        assert all(note.at_ms - note.scheduled_at_ms < 100 for note in told)
-
-    play(story, limits=replace(ROOMY, schedule_grace_ms=0))
+@staged(limits=replace(ROOMY, schedule_grace_ms=0))
+async def test_ticks_that_were_missed_are_dropped_and_the_history_says_so(stage: Stage) -> None:
+    told = await missed(stage, "skip")
+    history = await do(stage, "schedules.history", "it", kind=Sluggish)
+    assert (history[0]["outcome"], history[0]["missed"] > 5) == ("skipped", True)
+    assert all(note.at_ms - note.scheduled_at_ms < 100 for note in told)
 
 
 @pytest.mark.shows(schedules="S11")
 @pytest.mark.parametrize(("overlap", "times"), [("skip", [10, 40, 70]), ("queue", [10, 20, 40, 70])])
-def test_ticks_that_come_while_the_callback_is_at_work(overlap: str, times: list[int]) -> None:
-    async def story(stage: Stage) -> None:
-        told = await do(stage, "schedule_every", 10, "slow", 25_000, overlap=overlap)
-        await asyncio.sleep(130)
-        assert [(note.scheduled_at_ms - told["created_at_ms"]) // 1_000 for note in await notes(stage)][
-            : len(times)
-        ] == times
-
-    play(story)
+async def test_ticks_that_come_while_the_callback_is_at_work(stage: Stage, overlap: str, times: list[int]) -> None:
+    told = await do(stage, "schedule_every", 10, "slow", 25_000, overlap=overlap)
+    await asyncio.sleep(130)
+    assert [(note.scheduled_at_ms - told["created_at_ms"]) // 1_000 for note in await notes(stage)][
+        : len(times)
+    ] == times
 
 
 # ---------------------------------------------------------------- failures
 
 
 @pytest.mark.shows(chat_recovery="C-1386 C-1387", schedules="S48 S49 S90 S94 S149")
-def test_a_callback_that_raises_is_tried_again_and_leaves_nothing_of_what_failed() -> None:
-    async def story(stage: Stage) -> None:
-        Planner.failures = 2
-        await do(stage, "schedule", 1, "flaky", "x", schedule_id="it")
-        await asyncio.sleep(30)
-        (note,) = await notes(stage)
-        assert note.attempt == 3
-        assert await outcomes(stage, "it") == ["failed", "failed", "completed"]
-
-    play(story)
+async def test_a_callback_that_raises_is_tried_again_and_leaves_nothing_of_what_failed(stage: Stage) -> None:
+    Planner.failures = 2
+    await do(stage, "schedule", 1, "flaky", "x", schedule_id="it")
+    await asyncio.sleep(30)
+    (note,) = await notes(stage)
+    assert note.attempt == 3
+    assert await outcomes(stage, "it") == ["failed", "failed", "completed"]
 
 
 @pytest.mark.shows(chat_recovery="C-1384", schedules="S46")
-def test_the_tries_and_the_pause_outlive_the_agent() -> None:
-    async def story(stage: Stage) -> None:
-        await do(
-            stage,
-            "schedule",
-            1,
-            "poison",
-            "x",
-            schedule_id="it",
-            retry={"attempts_max": 3, "first_ms": 30_000, "most_ms": 60_000},
-        )
-        await asyncio.sleep(2)
-        before = await do(stage, "schedules.get", "it")
-        assert (before["status"], before["attempt"], before["error"]) == ("retrying", 1, "RuntimeError: never")
-        stage.kill_host_of(HOME)
-        await asyncio.sleep(5)
-        after = await do(stage, "schedules.get", "it")
-        assert after["attempt"] > 1 or after == before
-        await asyncio.sleep(120)
-        assert (await do(stage, "schedules.get", "it"))["attempt"] == 3
-
-    play(story)
+async def test_the_tries_and_the_pause_outlive_the_agent(stage: Stage) -> None:
+    await do(
+        stage,
+        "schedule",
+        1,
+        "poison",
+        "x",
+        schedule_id="it",
+        retry={"attempts_max": 3, "first_ms": 30_000, "most_ms": 60_000},
+    )
+    await asyncio.sleep(2)
+    before = await do(stage, "schedules.get", "it")
+    assert (before["status"], before["attempt"], before["error"]) == ("retrying", 1, "RuntimeError: never")
+    stage.kill_host_of(HOME)
+    await asyncio.sleep(5)
+    after = await do(stage, "schedules.get", "it")
+    assert after["attempt"] > 1 or after == before
+    await asyncio.sleep(120)
+    assert (await do(stage, "schedules.get", "it"))["attempt"] == 3
 
 
 @pytest.mark.shows(chat_recovery="C-1377 C-1385 C-1388 C-1389", schedules="S39 S47 S50 S51 S91")
-def test_a_single_time_whose_callback_always_raises_is_parked_and_can_be_tried_again() -> None:
-    async def story(stage: Stage) -> None:
-        Planner.failures = 3
-        await do(
-            stage,
-            "schedule",
-            1,
-            "flaky",
-            "x",
-            schedule_id="it",
-            retry={"attempts_max": 3, "first_ms": 10, "most_ms": 10},
-        )
-        await asyncio.sleep(10)
-        (parked,) = await do(stage, "schedules.list", status="parked")
-        assert (parked["attempt"], parked["error"], parked["next_at_ms"]) == (3, "RuntimeError: not yet", None)
-        assert await do(stage, "schedules.pause", "it") is False
-        assert await do(stage, "schedules.retry", "it") is True
-        await asyncio.sleep(2)
-        assert await payloads(stage) == ["x"]
-        assert await outcomes(stage, "it") == ["failed", "failed", "parked", "completed"]
-
-    play(story)
+async def test_a_single_time_whose_callback_always_raises_is_parked_and_can_be_tried_again(stage: Stage) -> None:
+    Planner.failures = 3
+    await do(
+        stage,
+        "schedule",
+        1,
+        "flaky",
+        "x",
+        schedule_id="it",
+        retry={"attempts_max": 3, "first_ms": 10, "most_ms": 10},
+    )
+    await asyncio.sleep(10)
+    (parked,) = await do(stage, "schedules.list", status="parked")
+    assert (parked["attempt"], parked["error"], parked["next_at_ms"]) == (3, "RuntimeError: not yet", None)
+    assert await do(stage, "schedules.pause", "it") is False
+    assert await do(stage, "schedules.retry", "it") is True
+    await asyncio.sleep(2)
+    assert await payloads(stage) == ["x"]
+    assert await outcomes(stage, "it") == ["failed", "failed", "parked", "completed"]
 
 
 @pytest.mark.shows(schedules="S9")
-def test_a_recurring_schedule_goes_on_after_a_failure_and_keeps_it_in_its_history() -> None:
-    async def story(stage: Stage) -> None:
-        Planner.failures = 2
-        await do(
-            stage,
-            "schedule_every",
-            10,
-            "flaky",
-            "x",
-            schedule_id="it",
-            retry={"attempts_max": 2, "first_ms": 10, "most_ms": 10},
-        )
-        await asyncio.sleep(25)
-        assert [note.attempt for note in await notes(stage)] == [1]
-        assert await outcomes(stage, "it") == ["failed", "failed", "completed"]
-        assert (await do(stage, "schedules.history", "it"))[1]["error"] == "RuntimeError: not yet"
-
-    play(story)
+async def test_a_recurring_schedule_goes_on_after_a_failure_and_keeps_it_in_its_history(stage: Stage) -> None:
+    Planner.failures = 2
+    await do(
+        stage,
+        "schedule_every",
+        10,
+        "flaky",
+        "x",
+        schedule_id="it",
+        retry={"attempts_max": 2, "first_ms": 10, "most_ms": 10},
+    )
+    await asyncio.sleep(25)
+    assert [note.attempt for note in await notes(stage)] == [1]
+    assert await outcomes(stage, "it") == ["failed", "failed", "completed"]
+    assert (await do(stage, "schedules.history", "it"))[1]["error"] == "RuntimeError: not yet"
 
 
-def test_a_callback_that_was_taken_away_parks_its_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(stage: Stage) -> None:
-        await do(stage, "schedule_every", 5, "note", "x", schedule_id="it")
-        monkeypatch.delattr(Planner, "note")
-        await asyncio.sleep(20)
-        parked = await do(stage, "schedules.get", "it")
-        words = "BadRequest: callback: Planner has no method 'note' any more; give it back and retry 'it', or cancel it"
-        assert (parked["status"], parked["error"].startswith(words)) == ("parked", True), parked["error"]
-        monkeypatch.undo()
-        assert await do(stage, "schedules.retry", "it")
-        await asyncio.sleep(7)
-        assert len(await notes(stage)) >= 1
-
-    play(story)
+async def test_a_callback_that_was_taken_away_parks_its_schedule(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    await do(stage, "schedule_every", 5, "note", "x", schedule_id="it")
+    monkeypatch.delattr(Planner, "note")
+    await asyncio.sleep(20)
+    parked = await do(stage, "schedules.get", "it")
+    words = "BadRequest: callback: Planner has no method 'note' any more; give it back and retry 'it', or cancel it"
+    assert (parked["status"], parked["error"].startswith(words)) == ("parked", True), parked["error"]
+    monkeypatch.undo()
+    assert await do(stage, "schedules.retry", "it")
+    await asyncio.sleep(7)
+    assert len(await notes(stage)) >= 1
 
 
 @pytest.mark.shows(schedules="S12")
-def test_a_callback_that_hangs_is_cut_off_and_tried_again() -> None:
-    async def story(stage: Stage) -> None:
-        await do(stage, "schedule", 1, "slow", 60_000, schedule_id="it", retry={"attempts_max": 2})
-        await asyncio.sleep(60)
-        parked = await do(stage, "schedules.get", "it")
-        assert (parked["status"], parked["error"]) == ("parked", "the callback did not return within 5000 ms")
-
-    play(story, limits=replace(ROOMY, handler_timeout_ms=5_000))
+@staged(limits=replace(ROOMY, handler_timeout_ms=5000))
+async def test_a_callback_that_hangs_is_cut_off_and_tried_again(stage: Stage) -> None:
+    await do(stage, "schedule", 1, "slow", 60_000, schedule_id="it", retry={"attempts_max": 2})
+    await asyncio.sleep(60)
+    parked = await do(stage, "schedules.get", "it")
+    assert (parked["status"], parked["error"]) == ("parked", "the callback did not return within 5000 ms")
 
 
 @pytest.mark.shows(chat_recovery="C-1379 C-1380 C-1381", schedules="S41 S42 S43")
@@ -564,27 +475,21 @@ def test_slow_neighbours_of_a_callback_that_kills_its_agent_are_called_apart_fro
 
 
 @pytest.mark.shows(schedules="S155 S156 S157")
-def test_the_class_says_how_often_a_callback_is_tried_unless_the_schedule_does() -> None:
-    async def story(stage: Stage) -> None:
-        await do(stage, "schedule", 1, "poison", "a", schedule_id="a", kind=Patient)
-        await do(stage, "schedule", 1, "poison", "b", schedule_id="b", kind=Patient, retry={"attempts_max": 2})
-        await asyncio.sleep(10)
-        assert [(await do(stage, "schedules.get", each, kind=Patient))["attempt"] for each in "ab"] == [5, 2]
-
-    play(story)
+async def test_the_class_says_how_often_a_callback_is_tried_unless_the_schedule_does(stage: Stage) -> None:
+    await do(stage, "schedule", 1, "poison", "a", schedule_id="a", kind=Patient)
+    await do(stage, "schedule", 1, "poison", "b", schedule_id="b", kind=Patient, retry={"attempts_max": 2})
+    await asyncio.sleep(10)
+    assert [(await do(stage, "schedules.get", each, kind=Patient))["attempt"] for each in "ab"] == [5, 2]
 
 
 @pytest.mark.shows(chat_recovery="C-1374 C-1421", schedules="S14 S16 S55")
-def test_what_is_planned_on_start_is_planned_once_however_often_the_agent_starts() -> None:
-    async def story(stage: Stage) -> None:
-        for _ in range(3):
-            assert len(await do(stage, "schedules.list", kind=Eager)) == 2
-            stage.kill_host_of(address(Eager, "p"))
-            await asyncio.sleep(3)
-        await asyncio.sleep(120)
-        assert [note.payload for note in await notes(stage, Eager)].count("interval") == 2
-
-    play(story)
+async def test_what_is_planned_on_start_is_planned_once_however_often_the_agent_starts(stage: Stage) -> None:
+    for _ in range(3):
+        assert len(await do(stage, "schedules.list", kind=Eager)) == 2
+        stage.kill_host_of(address(Eager, "p"))
+        await asyncio.sleep(3)
+    await asyncio.sleep(120)
+    assert [note.payload for note in await notes(stage, Eager)].count("interval") == 2
 
 
 @pytest.mark.shows(sub_agents="B167")

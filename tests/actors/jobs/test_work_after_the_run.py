@@ -13,7 +13,7 @@ from perdure.actors import Agent, Detached, FiberContext, KillPoint, Occurrence,
 from tests.actors.cast import Doubler
 from tests.actors.jobs.test_fiber_deaths import Strike
 from tests.actors.supervisor.test_deaths import at
-from tests.kit import ROOMY, Stage, address, play
+from tests.kit import ROOMY, Stage, address, play, staged
 
 OPEN = {"fiber": 1, "tick": 1, "item": 1}
 
@@ -90,24 +90,18 @@ async def comes_to_its_end(stage: Stage, kind: type[Leaving]) -> None:
     assert Leaving.done == OPEN
 
 
-def test_a_child_whose_host_dies_after_its_run_has_ended_goes_on_with_what_it_left_open() -> None:
-    async def story(stage: Stage) -> None:
-        assert (await stage.client.run(Leaving, 0.0, run_id="c")).output == "done"
-        await asyncio.sleep(1)
-        stage.kill_host_of(address(Leaving, "c"))
-        await comes_to_its_end(stage, Leaving)
-        assert stage.run("c").attempt == 1
-
-    play(story)
+async def test_a_child_whose_host_dies_after_its_run_has_ended_goes_on_with_what_it_left_open(stage: Stage) -> None:
+    assert (await stage.client.run(Leaving, 0.0, run_id="c")).output == "done"
+    await asyncio.sleep(1)
+    stage.kill_host_of(address(Leaving, "c"))
+    await comes_to_its_end(stage, Leaving)
+    assert stage.run("c").attempt == 1
 
 
 @pytest.mark.parametrize("pause_s", [0.0, 1.0])
-def test_a_fiber_that_a_run_begins_with_its_last_line_comes_to_its_end(pause_s: float) -> None:
-    async def story(stage: Stage) -> None:
-        assert (await stage.client.run(Last, pause_s, run_id="c")).output == "done"
-        await stage.until(lambda: Leaving.done["fiber"] == 1)
-
-    play(story)
+async def test_a_fiber_that_a_run_begins_with_its_last_line_comes_to_its_end(stage: Stage, pause_s: float) -> None:
+    assert (await stage.client.run(Last, pause_s, run_id="c")).output == "done"
+    await stage.until(lambda: Leaving.done["fiber"] == 1)
 
 
 @pytest.mark.parametrize("moment", [KillPoint.AFTER_RESULT_COMMIT, KillPoint.BEFORE_REPORT])
@@ -123,30 +117,24 @@ def test_a_child_that_dies_between_its_result_and_its_report_hands_it_over_and_g
     assert strike.struck
 
 
-def test_a_child_that_has_used_up_its_attempts_goes_on_with_its_other_work_all_the_same() -> None:
-    async def story(stage: Stage) -> None:
-        running = asyncio.ensure_future(stage.client.run(Once, 3_600.0, run_id="c"))
-        await asyncio.sleep(2)
-        stage.kill_host_of(address(Once, "c"))
-        assert (await running).status == "error"
-        await stage.until(lambda: Leaving.done["fiber"] == 1)
-        assert await stage.call(Once, "kept", name="c") == [None, None, "completed"]
-
-    play(story)
+async def test_a_child_that_has_used_up_its_attempts_goes_on_with_its_other_work_all_the_same(stage: Stage) -> None:
+    running = asyncio.ensure_future(stage.client.run(Once, 3_600.0, run_id="c"))
+    await asyncio.sleep(2)
+    stage.kill_host_of(address(Once, "c"))
+    assert (await running).status == "error"
+    await stage.until(lambda: Leaving.done["fiber"] == 1)
+    assert await stage.call(Once, "kept", name="c") == [None, None, "completed"]
 
 
-def test_a_child_that_dies_while_it_is_stopped_goes_on_with_its_other_work() -> None:
-    async def story(stage: Stage) -> None:
-        running = asyncio.ensure_future(stage.client.run(Leaving, 3_600.0, run_id="c"))
-        await asyncio.sleep(2)
-        host = stage.host_of(address(Leaving, "c"))
-        await stage.client.ask("cancel", "c", None, "enough")
-        if stage.host_of(address(Leaving, "c")) == host:
-            stage.kill_host_of(address(Leaving, "c"))
-        assert (await running).status == "aborted"
-        await comes_to_its_end(stage, Leaving)
-
-    play(story)
+async def test_a_child_that_dies_while_it_is_stopped_goes_on_with_its_other_work(stage: Stage) -> None:
+    running = asyncio.ensure_future(stage.client.run(Leaving, 3_600.0, run_id="c"))
+    await asyncio.sleep(2)
+    host = stage.host_of(address(Leaving, "c"))
+    await stage.client.ask("cancel", "c", None, "enough")
+    if stage.host_of(address(Leaving, "c")) == host:
+        stage.kill_host_of(address(Leaving, "c"))
+    assert (await running).status == "aborted"
+    await comes_to_its_end(stage, Leaving)
 
 
 def test_what_a_child_asked_for_in_its_last_transaction_is_asked_for_by_whoever_hands_its_result_over() -> None:
@@ -161,16 +149,14 @@ def test_what_a_child_asked_for_in_its_last_transaction_is_asked_for_by_whoever_
     assert strike.struck
 
 
-def test_children_that_ended_and_owe_nothing_are_not_woken_when_their_hosts_die() -> None:
-    async def story(stage: Stage) -> None:
-        runs = [stage.client.run(Doubler, {"n": number}, run_id=f"d{number}") for number in range(40)]
-        ended = await asyncio.gather(*runs)
-        assert [result.output for result in ended] == [2 * number for number in range(40)]
-        lives = stage.view.incarnation
-        for host in list(stage.view.hosts):
-            stage.simulation.kill(host)
-        await asyncio.sleep(60)
-        assert stage.view.incarnation == lives
-        assert not stage.view.agents
-
-    play(story, limits=replace(ROOMY, hosts_max=2))
+@staged(limits=replace(ROOMY, hosts_max=2))
+async def test_children_that_ended_and_owe_nothing_are_not_woken_when_their_hosts_die(stage: Stage) -> None:
+    runs = [stage.client.run(Doubler, {"n": number}, run_id=f"d{number}") for number in range(40)]
+    ended = await asyncio.gather(*runs)
+    assert [result.output for result in ended] == [2 * number for number in range(40)]
+    lives = stage.view.incarnation
+    for host in list(stage.view.hosts):
+        stage.simulation.kill(host)
+    await asyncio.sleep(60)
+    assert stage.view.incarnation == lives
+    assert not stage.view.agents

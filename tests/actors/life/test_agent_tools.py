@@ -18,7 +18,7 @@ from perdure.ledger.status import InterruptedReason
 from perdure.policies import Limits
 from tests.actors.cast import Boss, Doubler, Failing, Hooked, Liar, Number, Sleeper, Talker, Worker
 from tests.actors.crew import CrewFanOut, Middle, Mixed, Narrow, Starter, Summariser, Wordy
-from tests.kit import ROOMY, Stage, address, play
+from tests.kit import ROOMY, Stage, address, play, staged
 
 
 async def frames_of(stage: Stage, run_id: str) -> list[dict[str, Any]]:
@@ -37,94 +37,70 @@ def kinds(frames: list[dict[str, Any]]) -> list[str]:
 
 
 @pytest.mark.shows(agent_tools="81", chat_recovery="C-0874")
-def test_a_child_returns_its_typed_output_to_the_parent_that_waits() -> None:
-    async def story(stage: Stage) -> None:
-        assert (await stage.client.run(Doubler, Number(n=4))).output == 8
-        told = await stage.call(Boss, "wait_for", "Doubler", {"n": 21}, "d")
-        assert told == {
-            "status": "completed",
-            "output": 42,
-            "summary": "42",
-            "error": "",
-            "reason": None,
-            "still": None,
-        }
-
-    play(story)
+async def test_a_child_returns_its_typed_output_to_the_parent_that_waits(stage: Stage) -> None:
+    assert (await stage.client.run(Doubler, Number(n=4))).output == 8
+    told = await stage.call(Boss, "wait_for", "Doubler", {"n": 21}, "d")
+    assert told == {
+        "status": "completed",
+        "output": 42,
+        "summary": "42",
+        "error": "",
+        "reason": None,
+        "still": None,
+    }
 
 
-def test_runs_of_a_batch_are_of_their_own_classes() -> None:
-    async def story(stage: Stage) -> None:
-        told = await stage.call(Mixed, "ask")
-        assert told == [
-            ["Doubler", 8],
-            ["Wordy", "four"],
-            ["Doubler", 8],
-            ["Wordy", "x" * 2_000],
-            ["Summariser", [0, 1]],
-        ]
-        assert len(await listed(stage)) == 5, "the same twice are two runs"
-
-    play(story)
+async def test_runs_of_a_batch_are_of_their_own_classes(stage: Stage) -> None:
+    told = await stage.call(Mixed, "ask")
+    assert told == [
+        ["Doubler", 8],
+        ["Wordy", "four"],
+        ["Doubler", 8],
+        ["Wordy", "x" * 2_000],
+        ["Summariser", [0, 1]],
+    ]
+    assert len(await listed(stage)) == 5, "the same twice are two runs"
 
 
-def test_none_of_a_batch_begins_if_one_is_wrong() -> None:
-    async def story(stage: Stage) -> None:
-        assert await stage.call(Mixed, "ask_wrongly") == "requests[1].input: Input should be a valid string"
-        assert await listed(stage) == []
-
-    play(story)
+async def test_none_of_a_batch_begins_if_one_is_wrong(stage: Stage) -> None:
+    assert await stage.call(Mixed, "ask_wrongly") == "requests[1].input: Input should be a valid string"
+    assert await listed(stage) == []
 
 
 @pytest.mark.shows(agent_tools="66 75", chat_recovery="C-0868")
-def test_text_that_a_child_returns_is_its_summary_and_a_class_may_make_another() -> None:
-    async def story(stage: Stage) -> None:
-        wordy = await stage.client.run(Wordy, "hello")
-        assert (wordy.output, wordy.summary) == ("hello", "hello")
-        other = await stage.client.run(Summariser, 3)
-        assert (other.output, other.summary) == ([0, 1, 2], "3 numbers")
-
-    play(story)
+async def test_text_that_a_child_returns_is_its_summary_and_a_class_may_make_another(stage: Stage) -> None:
+    wordy = await stage.client.run(Wordy, "hello")
+    assert (wordy.output, wordy.summary) == ("hello", "hello")
+    other = await stage.client.run(Summariser, 3)
+    assert (other.output, other.summary) == ([0, 1, 2], "3 numbers")
 
 
 @pytest.mark.shows(agent_tools="76", chat_recovery="C-0869")
-def test_a_child_that_returns_nothing_has_completed_with_an_empty_summary() -> None:
-    async def story(stage: Stage) -> None:
-        result = await stage.client.run(Wordy, None)
-        assert (result.status, result.output, result.summary) == ("completed", None, "")
-
-    play(story)
+async def test_a_child_that_returns_nothing_has_completed_with_an_empty_summary(stage: Stage) -> None:
+    result = await stage.client.run(Wordy, None)
+    assert (result.status, result.output, result.summary) == ("completed", None, "")
 
 
 @pytest.mark.shows(agent_tools="40 85 147 151", chat_recovery="C-0465 C-0878 C-0919 C-0923")
-def test_what_a_child_raises_is_the_words_of_an_error() -> None:
-    async def story(stage: Stage) -> None:
-        result = await stage.client.run(Failing, "no such file", run_id="f")
-        assert (result.status, result.error) == ("error", "ValueError: no such file")
-        frames = await frames_of(stage, "f")
-        assert frames[-1]["event"] | {"at_ms": 0} == {"kind": "error", "error": "ValueError: no such file", "at_ms": 0}
-
-    play(story)
+async def test_what_a_child_raises_is_the_words_of_an_error(stage: Stage) -> None:
+    result = await stage.client.run(Failing, "no such file", run_id="f")
+    assert (result.status, result.error) == ("error", "ValueError: no such file")
+    frames = await frames_of(stage, "f")
+    assert frames[-1]["event"] | {"at_ms": 0} == {"kind": "error", "error": "ValueError: no such file", "at_ms": 0}
 
 
 @pytest.mark.shows(agent_tools="68")
-def test_a_child_that_returns_what_it_did_not_promise_fails_with_words_about_it() -> None:
-    async def story(stage: Stage) -> None:
-        result = await stage.client.run(Liar, "not a number")
-        assert result.status == "error"
-        assert "return" in result.error or "output" in result.error
-        assert "int" in result.error
-
-    play(story)
+async def test_a_child_that_returns_what_it_did_not_promise_fails_with_words_about_it(stage: Stage) -> None:
+    result = await stage.client.run(Liar, "not a number")
+    assert result.status == "error"
+    assert "return" in result.error or "output" in result.error
+    assert "int" in result.error
 
 
 @pytest.mark.shows(agent_tools="84 86 148 152", chat_recovery="C-0877 C-0879 C-0920 C-0924")
-def test_children_at_the_same_time_keep_their_ends_apart() -> None:
-    async def story(stage: Stage) -> None:
-        good, bad = await asyncio.gather(stage.client.run(Doubler, {"n": 1}), stage.client.run(Failing, "x"))
-        assert (good.status, bad.status) == ("completed", "error")
-
-    play(story)
+async def test_children_at_the_same_time_keep_their_ends_apart(stage: Stage) -> None:
+    good, bad = await asyncio.gather(stage.client.run(Doubler, {"n": 1}), stage.client.run(Failing, "x"))
+    assert (good.status, bad.status) == ("completed", "error")
 
 
 RESULT = {"run_id": "r", "agent_type": "T"}
@@ -171,66 +147,53 @@ def test_reason_and_child_still_running_are_told_apart_from_absent() -> None:
 
 
 @pytest.mark.shows(agent_tools="77 146", chat_recovery="C-0870 C-0917 C-0918")
-def test_the_same_id_with_the_same_content_gives_the_same_result_and_runs_nothing_again() -> None:
-    async def story(stage: Stage) -> None:
-        first = await stage.client.run(Worker, {"steps": 2}, run_id="w")
-        assert first.output == json.loads(first.summary) == {"steps": [0, 1], "attempt": 1}
-        assert await stage.client.run(Worker, {"steps": 2}, run_id="w") == first
-        assert kinds(await frames_of(stage, "w")).count("started") == 1
-
-    play(story)
+async def test_the_same_id_with_the_same_content_gives_the_same_result_and_runs_nothing_again(stage: Stage) -> None:
+    first = await stage.client.run(Worker, {"steps": 2}, run_id="w")
+    assert first.output == json.loads(first.summary) == {"steps": [0, 1], "attempt": 1}
+    assert await stage.client.run(Worker, {"steps": 2}, run_id="w") == first
+    assert kinds(await frames_of(stage, "w")).count("started") == 1
 
 
 @pytest.mark.shows(agent_tools="101 140", chat_recovery="C-0894 C-0912")
-def test_the_same_id_asked_for_at_the_same_time_is_one_run_with_one_end_for_everybody() -> None:
-    async def story(stage: Stage) -> None:
-        asked = [stage.client.run(Worker, {"steps": 2, "pause_ms": 1_000}, run_id="w") for _ in range(5)]
-        waiting = asyncio.gather(*asked)
-        await stage.until(lambda: stage.status("w") == "running")
-        stage.kill_host_of(address(Worker, "w"))
-        results = await waiting
-        assert len({str(result) for result in results}) == 1
-        assert results[0].output == {"steps": [0, 1], "attempt": 2}, "it is recovered once, for all of them"
-        assert kinds(await frames_of(stage, "w")).count("finished") == 1
-
-    play(story)
+async def test_the_same_id_asked_for_at_the_same_time_is_one_run_with_one_end_for_everybody(stage: Stage) -> None:
+    asked = [stage.client.run(Worker, {"steps": 2, "pause_ms": 1_000}, run_id="w") for _ in range(5)]
+    waiting = asyncio.gather(*asked)
+    await stage.until(lambda: stage.status("w") == "running")
+    stage.kill_host_of(address(Worker, "w"))
+    results = await waiting
+    assert len({str(result) for result in results}) == 1
+    assert results[0].output == {"steps": [0, 1], "attempt": 2}, "it is recovered once, for all of them"
+    assert kinds(await frames_of(stage, "w")).count("finished") == 1
 
 
 @pytest.mark.shows(agent_tools="145 W-19")
-def test_the_same_id_with_other_content_is_a_conflict_that_names_the_field() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.client.run(Doubler, {"n": 1}, run_id="d")
-        for field, again in (
-            ("input", stage.client.run(Doubler, {"n": 2}, run_id="d")),
-            ("agent_type", stage.client.run(Worker, {"steps": 1}, run_id="d")),
-        ):
-            with pytest.raises(ConflictingRequest) as refused:
-                await again
-            assert refused.value.field == field
-
-    play(story)
+async def test_the_same_id_with_other_content_is_a_conflict_that_names_the_field(stage: Stage) -> None:
+    await stage.client.run(Doubler, {"n": 1}, run_id="d")
+    for field, again in (
+        ("input", stage.client.run(Doubler, {"n": 2}, run_id="d")),
+        ("agent_type", stage.client.run(Worker, {"steps": 1}, run_id="d")),
+    ):
+        with pytest.raises(ConflictingRequest) as refused:
+            await again
+        assert refused.value.field == field
 
 
 @pytest.mark.shows(agent_tools="69")
-def test_an_id_that_was_not_given_follows_from_where_and_what_is_asked_so_a_killed_parent_finds_its_children() -> None:
-    async def story(stage: Stage) -> None:
-        task = asyncio.create_task(stage.client.run(CrewFanOut, 3, run_id="p"))
-        await stage.until(lambda: len(stage.view.runs) == 4)
-        children = set(stage.view.runs)
-        stage.kill_host_of(address(CrewFanOut, "p"))
-        assert (await task).output == [0, 2, 4]
-        assert set(stage.view.runs) == children
+async def test_an_id_that_was_not_given_follows_from_where_and_what_is_asked_so_a_killed_parent_finds_its_children(
+    stage: Stage,
+) -> None:
+    task = asyncio.create_task(stage.client.run(CrewFanOut, 3, run_id="p"))
+    await stage.until(lambda: len(stage.view.runs) == 4)
+    children = set(stage.view.runs)
+    stage.kill_host_of(address(CrewFanOut, "p"))
+    assert (await task).output == [0, 2, 4]
+    assert set(stage.view.runs) == children
 
-    play(story)
 
-
-def test_equal_requests_without_an_id_are_different_runs() -> None:
-    async def story(stage: Stage) -> None:
-        assert (await stage.client.run(CrewFanOut, 0, run_id="p")).output == []
-        assert sorted(await stage.call(Starter, "twice")) == [2, 2]
-        assert len([run for run in stage.view.runs.values() if run.agent_type.endswith("Doubler")]) == 2
-
-    play(story)
+async def test_equal_requests_without_an_id_are_different_runs(stage: Stage) -> None:
+    assert (await stage.client.run(CrewFanOut, 0, run_id="p")).output == []
+    assert sorted(await stage.call(Starter, "twice")) == [2, 2]
+    assert len([run for run in stage.view.runs.values() if run.agent_type.endswith("Doubler")]) == 2
 
 
 # ---------------------------------------------------------------- limits and nesting
@@ -270,60 +233,44 @@ def test_over_the_limit_runs_wait_for_their_turn() -> None:
 
 
 @pytest.mark.shows(agent_tools="113 114 W-18")
-def test_over_the_limit_a_run_is_refused_at_once_if_asked_for_and_its_id_can_be_used_later() -> None:
-    async def story(stage: Stage) -> None:
-        tasks = [asyncio.create_task(stage.call(Narrow, "sleep", 5_000, f"s{n}")) for n in range(2)]
-        await stage.until(lambda: stage.status("s0") == stage.status("s1") == "running")
-        with pytest.raises(AdmissionRefused) as refused:
-            await stage.call(Narrow, "sleep", 10, "s2", "reject")
-        assert refused.value.field == "max_concurrent_agent_tools"
-        assert "limit is 2" in refused.value.problem
-        assert await asyncio.gather(*tasks) == ["completed"] * 2
-        assert await stage.call(Narrow, "sleep", 10, "s2", "reject") == "completed"
-
-    play(story)
+async def test_over_the_limit_a_run_is_refused_at_once_if_asked_for_and_its_id_can_be_used_later(stage: Stage) -> None:
+    tasks = [asyncio.create_task(stage.call(Narrow, "sleep", 5_000, f"s{n}")) for n in range(2)]
+    await stage.until(lambda: stage.status("s0") == stage.status("s1") == "running")
+    with pytest.raises(AdmissionRefused) as refused:
+        await stage.call(Narrow, "sleep", 10, "s2", "reject")
+    assert refused.value.field == "max_concurrent_agent_tools"
+    assert "limit is 2" in refused.value.problem
+    assert await asyncio.gather(*tasks) == ["completed"] * 2
+    assert await stage.call(Narrow, "sleep", 10, "s2", "reject") == "completed"
 
 
 @pytest.mark.shows(agent_tools="115")
-def test_without_a_limit_everything_is_at_work_at_once() -> None:
-    async def story(stage: Stage) -> None:
-        runs = [asyncio.create_task(stage.client.run(Sleeper, 60_000, run_id=f"s{n}")) for n in range(30)]
-        await stage.until(lambda: sum(run.status == "running" for run in stage.view.runs.values()) == 30)
-        assert {result.status for result in await asyncio.gather(*runs)} == {"completed"}
-
-    play(story)
+async def test_without_a_limit_everything_is_at_work_at_once(stage: Stage) -> None:
+    runs = [asyncio.create_task(stage.client.run(Sleeper, 60_000, run_id=f"s{n}")) for n in range(30)]
+    await stage.until(lambda: sum(run.status == "running" for run in stage.view.runs.values()) == 30)
+    assert {result.status for result in await asyncio.gather(*runs)} == {"completed"}
 
 
 @pytest.mark.shows(agent_tools="118 120", chat_recovery="C-0942")
-def test_each_level_of_a_chain_completes_and_has_its_own_limit() -> None:
-    async def story(stage: Stage) -> None:
-        assert (await stage.client.run(Middle, 3, run_id="m")).output == ["completed"] * 3
-        below = [run for run in stage.view.runs.values() if run.parent == address(Middle, "m")]
-        assert {run.status for run in below} == {"completed"}
-
-    play(story)
+async def test_each_level_of_a_chain_completes_and_has_its_own_limit(stage: Stage) -> None:
+    assert (await stage.client.run(Middle, 3, run_id="m")).output == ["completed"] * 3
+    below = [run for run in stage.view.runs.values() if run.parent == address(Middle, "m")]
+    assert {run.status for run in below} == {"completed"}
 
 
-def test_nested_waiting_never_deadlocks_on_one_crowded_host() -> None:
-    async def story(stage: Stage) -> None:
-        results = await asyncio.gather(*(stage.client.run(Middle, 2, run_id=f"m{n}") for n in range(8)))
-        assert {str(result.output) for result in results} == {"['completed', 'completed']"}
-
-    play(story, limits=Limits(hosts_max=1, hosts_warm=1, pack_max=2))
+@staged(limits=Limits(hosts_max=1, hosts_warm=1, pack_max=2))
+async def test_nested_waiting_never_deadlocks_on_one_crowded_host(stage: Stage) -> None:
+    results = await asyncio.gather(*(stage.client.run(Middle, 2, run_id=f"m{n}") for n in range(8)))
+    assert {str(result.output) for result in results} == {"['completed', 'completed']"}
 
 
 @pytest.mark.shows(agent_tools="119")
-def test_a_follower_of_the_top_hears_of_the_middle_only() -> None:
-    async def story(stage: Stage) -> None:
-        heard: list[str] = []
-        stage.client._frames.setdefault(address(Boss, "p"), []).append(lambda frame: heard.append(frame["run_id"]))  # noqa: SLF001
-        await stage.client.peer.durable(Follow(address(Boss, "p"), wanted=True))
-        assert (await stage.call(Boss, "wait_for", "Boss", {"wait": ["Doubler", {"n": 1}, "below"]}, "middle"))[
-            "output"
-        ]
-        assert set(heard) == {"middle"}
-
-    play(story)
+async def test_a_follower_of_the_top_hears_of_the_middle_only(stage: Stage) -> None:
+    heard: list[str] = []
+    stage.client._frames.setdefault(address(Boss, "p"), []).append(lambda frame: heard.append(frame["run_id"]))  # noqa: SLF001
+    await stage.client.peer.durable(Follow(address(Boss, "p"), wanted=True))
+    assert (await stage.call(Boss, "wait_for", "Boss", {"wait": ["Doubler", {"n": 1}, "below"]}, "middle"))["output"]
+    assert set(heard) == {"middle"}
 
 
 # ---------------------------------------------------------------- events
@@ -382,79 +329,61 @@ async def collect(stage: Stage, run_id: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.shows(agent_tools="179 182")
-def test_a_page_that_is_opened_later_shows_the_same_runs_in_their_order_under_one_tool_call() -> None:
-    async def story(stage: Stage) -> None:
-        assert await stage.call(Starter, "compare", "call-1") == ["completed", "completed"]
-        events = AgentToolEvents()
-        for run_id in ("second", "first"):
-            for frame in await frames_of(stage, run_id):
-                events.apply(frame)
-        assert [run.run_id for run in events.runs_for_tool_call("call-1")] == ["first", "second"]
-        assert {run.status for run in events.runs_for_tool_call("call-1")} == {"completed"}
-
-    play(story)
+async def test_a_page_that_is_opened_later_shows_the_same_runs_in_their_order_under_one_tool_call(stage: Stage) -> None:
+    assert await stage.call(Starter, "compare", "call-1") == ["completed", "completed"]
+    events = AgentToolEvents()
+    for run_id in ("second", "first"):
+        for frame in await frames_of(stage, run_id):
+            events.apply(frame)
+    assert [run.run_id for run in events.runs_for_tool_call("call-1")] == ["first", "second"]
+    assert {run.status for run in events.runs_for_tool_call("call-1")} == {"completed"}
 
 
 # ---------------------------------------------------------------- hooks and questions
 
 
 @pytest.mark.shows(agent_tools="134", chat_recovery="C-0906")
-def test_the_start_hook_is_called_before_the_run_and_not_again_for_the_same_id() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Hooked, "wait_for", "Doubler", {"n": 1}, "d")
-        told = await stage.call(Hooked, "told")
-        assert told[0] == ["start", "d", "starting", None]
-
-    play(story)
+async def test_the_start_hook_is_called_before_the_run_and_not_again_for_the_same_id(stage: Stage) -> None:
+    await stage.call(Hooked, "wait_for", "Doubler", {"n": 1}, "d")
+    told = await stage.call(Hooked, "told")
+    assert told[0] == ["start", "d", "starting", None]
 
 
 @pytest.mark.shows(agent_tools="W-03")
-def test_a_start_hook_that_raises_refuses_the_run_and_nothing_has_happened() -> None:
-    async def story(stage: Stage) -> None:
-        with pytest.raises(Exception, match="not today"):
-            await stage.call(Starter, "refused")
-        assert stage.record("never") is None
-
-    play(story)
+async def test_a_start_hook_that_raises_refuses_the_run_and_nothing_has_happened(stage: Stage) -> None:
+    with pytest.raises(Exception, match="not today"):
+        await stage.call(Starter, "refused")
+    assert stage.record("never") is None
 
 
 @pytest.mark.shows(agent_tools="175")
-def test_a_run_can_be_listed_inspected_and_is_not_known_to_others() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Boss, "wait_for", "Doubler", {"n": 1}, "d")
-        told = await stage.call(Boss, "inspect", "d")
-        assert (told["status"], told["output"]) == ("completed", 2)
-        assert await stage.call(Boss, "inspect", "nobody") is None
-        assert await stage.call(Boss, "inspect", "d", name="somebody else") is None
-        assert [run["run_id"] for run in await stage.client.ask("list", address(Boss, "p"), None, None, 10)] == ["d"]
-
-    play(story)
+async def test_a_run_can_be_listed_inspected_and_is_not_known_to_others(stage: Stage) -> None:
+    await stage.call(Boss, "wait_for", "Doubler", {"n": 1}, "d")
+    told = await stage.call(Boss, "inspect", "d")
+    assert (told["status"], told["output"]) == ("completed", 2)
+    assert await stage.call(Boss, "inspect", "nobody") is None
+    assert await stage.call(Boss, "inspect", "d", name="somebody else") is None
+    assert [run["run_id"] for run in await stage.client.ask("list", address(Boss, "p"), None, None, 10)] == ["d"]
 
 
 @pytest.mark.shows(agent_tools="W-50")
-def test_the_gate_lets_in_to_runs_that_began_and_by_their_own_class() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Boss, "wait_for", "Doubler", {"n": 1}, "d")
-        assert await stage.call(Boss, "has", "Doubler", "d")
-        assert not await stage.call(Boss, "has", "Worker", "d")
-        assert not await stage.call(Boss, "has", "Doubler", "nobody")
-        doubler = address(Doubler, "d").partition("@")[2]
-        assert await stage.call(Boss, "gate", doubler, "d")
-        assert not await stage.call(Boss, "gate", doubler, "nobody")
-        assert not await stage.call(Boss, "gate", address(Worker, "d").partition("@")[2], "d")
-
-    play(story)
+async def test_the_gate_lets_in_to_runs_that_began_and_by_their_own_class(stage: Stage) -> None:
+    await stage.call(Boss, "wait_for", "Doubler", {"n": 1}, "d")
+    assert await stage.call(Boss, "has", "Doubler", "d")
+    assert not await stage.call(Boss, "has", "Worker", "d")
+    assert not await stage.call(Boss, "has", "Doubler", "nobody")
+    doubler = address(Doubler, "d").partition("@")[2]
+    assert await stage.call(Boss, "gate", doubler, "d")
+    assert not await stage.call(Boss, "gate", doubler, "nobody")
+    assert not await stage.call(Boss, "gate", address(Worker, "d").partition("@")[2], "d")
 
 
 @pytest.mark.shows(agent_tools="80", chat_recovery="C-0873")
-def test_nothing_is_left_on_the_hosts_when_all_is_done() -> None:
-    async def story(stage: Stage) -> None:
-        await asyncio.gather(*(stage.client.run(Worker, {"steps": 1}, run_id=f"w{n}") for n in range(5)))
-        await stage.until(lambda: not any(host.tenants for host in stage.view.hosts.values()))
-        assert not stage.view.agents
-        assert not stage.view.placed
-
-    play(story)
+async def test_nothing_is_left_on_the_hosts_when_all_is_done(stage: Stage) -> None:
+    await asyncio.gather(*(stage.client.run(Worker, {"steps": 1}, run_id=f"w{n}") for n in range(5)))
+    await stage.until(lambda: not any(host.tenants for host in stage.view.hosts.values()))
+    assert not stage.view.agents
+    assert not stage.view.placed
 
 
 @pytest.mark.shows(agent_tools="72")

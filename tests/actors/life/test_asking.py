@@ -295,175 +295,141 @@ def test_a_question_ends_with_the_code_that_waits_for_it_and_expires() -> None:
 
 
 @pytest.mark.parametrize("when", ["open", "answered", "both"])
-def test_a_fiber_that_is_entered_again_finds_its_question_open_or_answered(when: str) -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Desk, "begin", "in_fiber")
-        (ask,) = await opened(stage.client)
-        if when != "answered":
-            stage.kill_host_of(address(Desk, "p"))
-            await asyncio.sleep(60)
-            assert [each["ask_id"] for each in await opened(stage.client)] == [ask["ask_id"]]
-        await answered(stage.client, True, "Ship")
-        await answered(stage.client, 2, "How many")
-        while not (again := (await opened(stage.client))[0])["note"]:
-            await asyncio.sleep(1)
-        if when != "open":
-            stage.kill_host_of(address(Desk, "p"))
-            await asyncio.sleep(60)
-            assert [each["ask_id"] for each in await opened(stage.client)] == [again["ask_id"]]
-        await answered(stage.client, 5, "How many")
-        assert await notes(stage) == [[True, 5]]
-        assert await stage.client.ask("asks") == []
-
-    play(story)
-
-
-def test_a_fiber_that_time_stands_still_for_long_is_in_no_process() -> None:
-    """It needs no `retry` for that: neither the wait nor a death meanwhile costs an attempt."""
-
-    async def story(stage: Stage) -> None:
-        await stage.call(Desk, "begin_once", "in_words")
-        (ask,) = await opened(stage.client)
-        await asyncio.sleep(30)
-        activation = stage.view.agents.get(address(Desk, "p"))
-        assert activation is None or not activation.host_id
-        stage.laboratory.simulation.kill("supervisor")
-        assert [each["ask_id"] for each in await opened(stage.client)] == [ask["ask_id"]]
-        await answered(stage.client, True)
-        assert (await notes(stage))[0][:2] == [True, "ada"]
-
-    play(story)
-
-
-def test_a_question_ends_with_its_fiber_that_is_cancelled_in_no_process() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Desk, "begin_once", "in_words")
-        (ask,) = await opened(stage.client)
-        await asyncio.sleep(30)
-        assert await stage.call(Desk, "stop") is True
-        await asyncio.sleep(5)
-        assert await stage.client.ask("asks") == []
-        with pytest.raises(AskClosed):
-            await stage.client.answer(ask["ask_id"], True, ADA, "cli")
-        assert await stage.call(Desk, "told") == []
-        await asyncio.sleep(100)
-        assert (await stage.client.ask("audit"))["parked_mail"] == [], "the end of the question is nobody's mistake"
-
-    play(story)
-
-
-def test_a_question_in_other_words_at_the_same_place_takes_the_place_of_the_former() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Desk, "begin", "in_words")
-        for words in ("Ship it?", "Ship it to all?"):
-            (ask,) = await opened(stage.client)
-            Desk.words = words
-            stage.kill_host_of(address(Desk, "p"))
-            while [each["question"] for each in await stage.client.ask("asks")] != [words]:
-                await asyncio.sleep(1)
-            with pytest.raises(AskClosed):
-                await stage.client.answer(ask["ask_id"], True, ADA, "cli")
+async def test_a_fiber_that_is_entered_again_finds_its_question_open_or_answered(stage: Stage, when: str) -> None:
+    await stage.call(Desk, "begin", "in_fiber")
+    (ask,) = await opened(stage.client)
+    if when != "answered":
         stage.kill_host_of(address(Desk, "p"))
         await asyncio.sleep(60)
-        await answered(stage.client, False)
-        assert await notes(stage) == [[False, "ada"]]
-
-    play(story)
-
-
-def test_a_question_that_was_given_up_is_asked_anew_when_its_fiber_is_entered_again() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Desk, "begin", "stopped")
-        (first,) = await opened(stage.client)
-        await asyncio.sleep(30)
-        (second,) = await opened(stage.client)
-        assert first["ask_id"] != second["ask_id"]
-        assert await notes(stage) == [["over"]]
-
-    play(story)
+        assert [each["ask_id"] for each in await opened(stage.client)] == [ask["ask_id"]]
+    await answered(stage.client, True, "Ship")
+    await answered(stage.client, 2, "How many")
+    while not (again := (await opened(stage.client))[0])["note"]:
+        await asyncio.sleep(1)
+    if when != "open":
+        stage.kill_host_of(address(Desk, "p"))
+        await asyncio.sleep(60)
+        assert [each["ask_id"] for each in await opened(stage.client)] == [again["ask_id"]]
+    await answered(stage.client, 5, "How many")
+    assert await notes(stage) == [[True, 5]]
+    assert await stage.client.ask("asks") == []
 
 
-def test_a_fiber_that_is_cancelled_takes_its_question_along() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Desk, "begin", "in_fiber")
+async def test_a_fiber_that_time_stands_still_for_long_is_in_no_process(stage: Stage) -> None:
+    """It needs no `retry` for that: neither the wait nor a death meanwhile costs an attempt."""
+    await stage.call(Desk, "begin_once", "in_words")
+    (ask,) = await opened(stage.client)
+    await asyncio.sleep(30)
+    activation = stage.view.agents.get(address(Desk, "p"))
+    assert activation is None or not activation.host_id
+    stage.laboratory.simulation.kill("supervisor")
+    assert [each["ask_id"] for each in await opened(stage.client)] == [ask["ask_id"]]
+    await answered(stage.client, True)
+    assert (await notes(stage))[0][:2] == [True, "ada"]
+
+
+async def test_a_question_ends_with_its_fiber_that_is_cancelled_in_no_process(stage: Stage) -> None:
+    await stage.call(Desk, "begin_once", "in_words")
+    (ask,) = await opened(stage.client)
+    await asyncio.sleep(30)
+    assert await stage.call(Desk, "stop") is True
+    await asyncio.sleep(5)
+    assert await stage.client.ask("asks") == []
+    with pytest.raises(AskClosed):
+        await stage.client.answer(ask["ask_id"], True, ADA, "cli")
+    assert await stage.call(Desk, "told") == []
+    await asyncio.sleep(100)
+    assert (await stage.client.ask("audit"))["parked_mail"] == [], "the end of the question is nobody's mistake"
+
+
+async def test_a_question_in_other_words_at_the_same_place_takes_the_place_of_the_former(stage: Stage) -> None:
+    await stage.call(Desk, "begin", "in_words")
+    for words in ("Ship it?", "Ship it to all?"):
         (ask,) = await opened(stage.client)
-        assert await stage.call(Desk, "stop")
-        await stage.ended(ask["run_id"], "aborted")
-        assert await stage.client.ask("asks") == []
+        Desk.words = words
+        stage.kill_host_of(address(Desk, "p"))
+        while [each["question"] for each in await stage.client.ask("asks")] != [words]:
+            await asyncio.sleep(1)
+        with pytest.raises(AskClosed):
+            await stage.client.answer(ask["ask_id"], True, ADA, "cli")
+    stage.kill_host_of(address(Desk, "p"))
+    await asyncio.sleep(60)
+    await answered(stage.client, False)
+    assert await notes(stage) == [[False, "ada"]]
 
-    play(story)
+
+async def test_a_question_that_was_given_up_is_asked_anew_when_its_fiber_is_entered_again(stage: Stage) -> None:
+    await stage.call(Desk, "begin", "stopped")
+    (first,) = await opened(stage.client)
+    await asyncio.sleep(30)
+    (second,) = await opened(stage.client)
+    assert first["ask_id"] != second["ask_id"]
+    assert await notes(stage) == [["over"]]
+
+
+async def test_a_fiber_that_is_cancelled_takes_its_question_along(stage: Stage) -> None:
+    await stage.call(Desk, "begin", "in_fiber")
+    (ask,) = await opened(stage.client)
+    assert await stage.call(Desk, "stop")
+    await stage.ended(ask["run_id"], "aborted")
+    assert await stage.client.ask("asks") == []
 
 
 # ---------------------------------------------------------------- then
 
 
-def test_a_question_with_then_is_told_to_a_method_once_with_an_object_of_its_class() -> None:
-    async def story(stage: Stage) -> None:
-        run_id = await stage.call(Desk, "ask_then")
-        ask = await answered(stage.client, {"city": "Rome", "days": 2}, args={"order": 8})
-        while not (await opened(stage.client))[0]["note"]:
-            await asyncio.sleep(1)
-        stage.kill_host_of(address(Desk, "p"))
-        await answered(stage.client, {"city": "Rome", "days": 3}, args={"order": 8})
-        with pytest.raises(AlreadyAnswered):
-            await stage.client.answer(ask["ask_id"], {"city": "Rome", "days": 5}, ADA, "cli")
-        assert await notes(stage) == [["Stay", "city='Rome' days=3", "ada", {"order": 8}, run_id]]
-
-    play(story)
+async def test_a_question_with_then_is_told_to_a_method_once_with_an_object_of_its_class(stage: Stage) -> None:
+    run_id = await stage.call(Desk, "ask_then")
+    ask = await answered(stage.client, {"city": "Rome", "days": 2}, args={"order": 8})
+    while not (await opened(stage.client))[0]["note"]:
+        await asyncio.sleep(1)
+    stage.kill_host_of(address(Desk, "p"))
+    await answered(stage.client, {"city": "Rome", "days": 3}, args={"order": 8})
+    with pytest.raises(AlreadyAnswered):
+        await stage.client.answer(ask["ask_id"], {"city": "Rome", "days": 5}, ADA, "cli")
+    assert await notes(stage) == [["Stay", "city='Rome' days=3", "ada", {"order": 8}, run_id]]
 
 
-def test_in_a_transaction_a_question_is_asked_with_the_commit_and_its_handler_may_ask_on() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Desk, "ask_in_transaction", True)
-        await asyncio.sleep(30)
-        assert await stage.client.ask("asks") == []
-        await stage.call(Desk, "ask_in_transaction")
-        first = await answered(stage.client, "yes", "Ship")
-        second = await answered(stage.client, False, "Really")
-        told = [["str", "yes", "ada", None, first["run_id"]], ["bool", "False", "ada", None, second["run_id"]]]
-        assert await notes(stage, 2) == told
-
-    play(story)
+async def test_in_a_transaction_a_question_is_asked_with_the_commit_and_its_handler_may_ask_on(stage: Stage) -> None:
+    await stage.call(Desk, "ask_in_transaction", True)
+    await asyncio.sleep(30)
+    assert await stage.client.ask("asks") == []
+    await stage.call(Desk, "ask_in_transaction")
+    first = await answered(stage.client, "yes", "Ship")
+    second = await answered(stage.client, False, "Really")
+    told = [["str", "yes", "ada", None, first["run_id"]], ["bool", "False", "ada", None, second["run_id"]]]
+    assert await notes(stage, 2) == told
 
 
 @pytest.mark.parametrize("how", ["expires", "is dropped"])
-def test_then_is_told_that_there_is_no_answer(how: str) -> None:
-    async def story(stage: Stage) -> None:
-        run_id = await stage.call(Desk, "ask_for_long")
-        await opened(stage.client)
-        if how == "is dropped":
-            await stage.call(Desk, "drop", run_id)
-        problem = "AskExpired" if how == "expires" else "RunFailed"
-        assert await notes(stage) == [[False, problem, run_id]]
-
-    play(story)
+async def test_then_is_told_that_there_is_no_answer(stage: Stage, how: str) -> None:
+    run_id = await stage.call(Desk, "ask_for_long")
+    await opened(stage.client)
+    if how == "is dropped":
+        await stage.call(Desk, "drop", run_id)
+    problem = "AskExpired" if how == "expires" else "RunFailed"
+    assert await notes(stage) == [[False, problem, run_id]]
 
 
-def test_a_handler_cannot_wait_and_is_told_what_to_do() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Desk, "ask_in_handler", True)
-        ((said,),) = await notes(stage)
-        assert "then: a transaction or a handler cannot wait for people" in said
-        assert "self.ask(…, then=self.method)" in said
-        await stage.call(Desk, "ask_in_handler", False)
-        await answered(stage.client, True)
-        assert len(await notes(stage, 2)) == 2
-
-    play(story)
+async def test_a_handler_cannot_wait_and_is_told_what_to_do(stage: Stage) -> None:
+    await stage.call(Desk, "ask_in_handler", True)
+    ((said,),) = await notes(stage)
+    assert "then: a transaction or a handler cannot wait for people" in said
+    assert "self.ask(…, then=self.method)" in said
+    await stage.call(Desk, "ask_in_handler", False)
+    await answered(stage.client, True)
+    assert len(await notes(stage, 2)) == 2
 
 
-def test_a_question_with_then_lasts_although_the_class_bounds_its_detached_runs() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Bounded, "ask_in_transaction")
-        (ask,) = await opened(stage.client)
-        await asyncio.sleep(2_000)
-        assert "No time limit applies to it" in " ".join(await stage.client.ask("explain", ask["run_id"]))
-        await answered(stage.client, "no")
-        while not (told := await stage.call(Bounded, "told")):
-            await asyncio.sleep(1)
-        assert told == [["str", "no", "ada", None, ask["run_id"]]]
-
-    play(story)
+async def test_a_question_with_then_lasts_although_the_class_bounds_its_detached_runs(stage: Stage) -> None:
+    await stage.call(Bounded, "ask_in_transaction")
+    (ask,) = await opened(stage.client)
+    await asyncio.sleep(2_000)
+    assert "No time limit applies to it" in " ".join(await stage.client.ask("explain", ask["run_id"]))
+    await answered(stage.client, "no")
+    while not (told := await stage.call(Bounded, "told")):
+        await asyncio.sleep(1)
+    assert told == [["str", "no", "ada", None, ask["run_id"]]]
 
 
 # ---------------------------------------------------------------- in a run, and beside one
@@ -521,14 +487,11 @@ class Own(Agent):
         return [await self.ask("a"), (await super().ask("Ship?")).value]
 
 
-def test_an_agent_that_has_an_ask_of_its_own_keeps_it() -> None:
-    async def story(stage: Stage) -> None:
-        assert await stage.call(Own, "ask", "b") == "B"
-        call = asyncio.ensure_future(stage.call(Own, "both"))
-        await answered(stage.client, True)
-        assert await call == ["A", True]
-
-    play(story)
+async def test_an_agent_that_has_an_ask_of_its_own_keeps_it(stage: Stage) -> None:
+    assert await stage.call(Own, "ask", "b") == "B"
+    call = asyncio.ensure_future(stage.call(Own, "both"))
+    await answered(stage.client, True)
+    assert await call == ["A", True]
 
 
 class Starter(Agent):
@@ -696,14 +659,11 @@ class Wrong(Agent):
         yield answer
 
 
-def test_what_cannot_be_asked_is_refused_where_it_is_asked_and_asks_nothing() -> None:
-    async def story(stage: Stage) -> None:
-        assert await stage.call(Wrong, "fields") == [field for _, field in WRONG for _ in range(2)]
-        assert "expire" in await stage.call(Wrong, "typo")
-        await asyncio.sleep(30)
-        assert await stage.client.ask("asks", None, True, 100) == []
-
-    play(story)
+async def test_what_cannot_be_asked_is_refused_where_it_is_asked_and_asks_nothing(stage: Stage) -> None:
+    assert await stage.call(Wrong, "fields") == [field for _, field in WRONG for _ in range(2)]
+    assert "expire" in await stage.call(Wrong, "typo")
+    await asyncio.sleep(30)
+    assert await stage.client.ask("asks", None, True, 100) == []
 
 
 @pytest.mark.parametrize(

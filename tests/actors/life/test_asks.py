@@ -304,16 +304,13 @@ def test_a_question_is_listed_and_expires_although_the_supervisor_died_after_it_
     assert one_run("patient", story)[0] is False
 
 
-def test_a_run_that_is_cleared_takes_its_questions_along() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.client.start(Asker, "once", run_id="r")
-        await opened(stage.client)
-        await stage.client.ask("clear", ["r"])
-        assert await stage.client.ask("asks", None, True, 10) == []
-        with pytest.raises(UnknownAsk):
-            await stage.client.answer("r:1", True, ADA, "cli")
-
-    play(story)
+async def test_a_run_that_is_cleared_takes_its_questions_along(stage: Stage) -> None:
+    await stage.client.start(Asker, "once", run_id="r")
+    await opened(stage.client)
+    await stage.client.ask("clear", ["r"])
+    assert await stage.client.ask("asks", None, True, 10) == []
+    with pytest.raises(UnknownAsk):
+        await stage.client.answer("r:1", True, ADA, "cli")
 
 
 async def answering(client: Client) -> None:
@@ -418,10 +415,9 @@ def test_what_cannot_be_asked_is_refused_where_it_is_asked_and_opens_nothing() -
         (("r:1", True, Answerer("x" * 300)), "who"),
     ],
 )
-def test_an_answer_that_cannot_be_given_is_refused_where_it_is_given(call: tuple[Any, ...], field: str) -> None:
-    async def story(stage: Stage) -> None:
-        with pytest.raises(BadRequest) as refused:
-            await stage.client.answer(*call, "cli")
-        assert refused.value.field == field
-
-    play(story)
+async def test_an_answer_that_cannot_be_given_is_refused_where_it_is_given(
+    stage: Stage, call: tuple[Any, ...], field: str
+) -> None:
+    with pytest.raises(BadRequest) as refused:
+        await stage.client.answer(*call, "cli")
+    assert refused.value.field == field

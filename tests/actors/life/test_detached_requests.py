@@ -11,7 +11,7 @@ import pytest
 from perdure.actors import Agent, Detached, MilestoneInfo, RunContext, RunInfo, RunResult, exposed
 from perdure.ledger import BadRequest
 from tests.actors.cast import Sleeper
-from tests.kit import Stage, play
+from tests.kit import Stage
 
 
 class Dispatcher(Agent):
@@ -62,30 +62,26 @@ class Measured(Agent):
 
 @pytest.mark.parametrize("how", ["named", "method", "give up"])
 @pytest.mark.parametrize("dies", [False, True])
-def test_the_handler_hears_of_a_request_whose_id_is_taken_by_other_content(how: str, dies: bool) -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Dispatcher, "take", "taken")
-        await stage.call(Dispatcher, "order", "taken", how)
-        if dies:
-            stage.kill_host_of(next(each for each in stage.view.agents if each.startswith("p@")))
-        await asyncio.sleep(5)
-        ((run_id, detached, status, reason, error, delivery_id),) = await stage.call(Dispatcher, "told")
-        assert (run_id, detached, status, reason) == ("taken", True, "error", "conflicting-request")
-        assert "exists with another input" in error
-        assert delivery_id
-        assert stage.status("taken") == "completed", "the run that has the id is another one"
+async def test_the_handler_hears_of_a_request_whose_id_is_taken_by_other_content(
+    stage: Stage, how: str, dies: bool
+) -> None:
+    await stage.call(Dispatcher, "take", "taken")
+    await stage.call(Dispatcher, "order", "taken", how)
+    if dies:
+        stage.kill_host_of(next(each for each in stage.view.agents if each.startswith("p@")))
+    await asyncio.sleep(5)
+    ((run_id, detached, status, reason, error, delivery_id),) = await stage.call(Dispatcher, "told")
+    assert (run_id, detached, status, reason) == ("taken", True, "error", "conflicting-request")
+    assert "exists with another input" in error
+    assert delivery_id
+    assert stage.status("taken") == "completed", "the run that has the id is another one"
 
-    play(story)
 
-
-def test_without_a_handler_a_refused_request_is_told_to_on_error() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Dispatcher, "take", "taken")
-        await stage.call(Dispatcher, "order", "taken", "nobody")
-        await asyncio.sleep(5)
-        assert await stage.call(Dispatcher, "told") == [["asking for run 'taken'"]]
-
-    play(story)
+async def test_without_a_handler_a_refused_request_is_told_to_on_error(stage: Stage) -> None:
+    await stage.call(Dispatcher, "take", "taken")
+    await stage.call(Dispatcher, "order", "taken", "nobody")
+    await asyncio.sleep(5)
+    assert await stage.call(Dispatcher, "told") == [["asking for run 'taken'"]]
 
 
 @pytest.mark.parametrize(
@@ -97,20 +93,16 @@ def test_without_a_handler_a_refused_request_is_told_to_on_error() -> None:
         ("no handler", "on_milestones", "name the method that is told"),
     ],
 )
-def test_a_handler_that_could_not_be_found_again_is_refused_and_nothing_happens(how: str, field: str, why: str) -> None:
-    async def story(stage: Stage) -> None:
-        with pytest.raises(BadRequest, match=why) as refused:
-            await stage.call(Dispatcher, "order", "r", how)
-        assert refused.value.field == field
-        assert stage.record("r") is None
-
-    play(story)
+async def test_a_handler_that_could_not_be_found_again_is_refused_and_nothing_happens(
+    stage: Stage, how: str, field: str, why: str
+) -> None:
+    with pytest.raises(BadRequest, match=why) as refused:
+        await stage.call(Dispatcher, "order", "r", how)
+    assert refused.value.field == field
+    assert stage.record("r") is None
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.5, math.nan, math.inf])
-def test_a_fraction_is_between_0_and_1(fraction: float) -> None:
-    async def story(stage: Stage) -> None:
-        result = await stage.client.run(Measured, fraction)
-        assert result.error == f"BadRequest: fraction: {fraction} is not a number from 0 to 1"
-
-    play(story)
+async def test_a_fraction_is_between_0_and_1(stage: Stage, fraction: float) -> None:
+    result = await stage.client.run(Measured, fraction)
+    assert result.error == f"BadRequest: fraction: {fraction} is not a number from 0 to 1"

@@ -12,7 +12,7 @@ import pytest
 from perdure.actors import Agent, RunContext, exposed
 from perdure.ledger import AgentUnreachable, BadRequest, path_of, sub_agent_id, type_of
 from tests.actors.family_cast import Kid
-from tests.kit import ROOMY, Stage, address, play
+from tests.kit import ROOMY, Stage, address, staged
 
 
 class Digger(Agent):
@@ -109,143 +109,123 @@ def addresses(stage: Stage, name: str) -> set[str]:
 
 @pytest.mark.shows(agent_tools="180")
 @WAYS
-def test_the_child_of_a_run_is_reached_while_it_runs_after_it_and_after_a_death(way: Way) -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Owner, "dig", "r", 5.0)
-        child = address(Digger, "r")
-        await stage.until(lambda: stage.laboratory.disk.has(child))
-        assert await way(stage, "r") == ["attempt 1"]
-        stage.kill_host_of(child)
-        await stage.until(lambda: stage.run("r").attempt == 2)
-        await asyncio.sleep(1)
-        assert await way(stage, "r") == ["attempt 1", "attempt 2"]
-        assert (await stage.ended("r")).status == "completed"
-        assert await way(stage, "r") == ["attempt 1", "attempt 2"]
-        await asyncio.sleep(20)
-        assert child not in stage.view.agents, "it sleeps"
-        assert await way(stage, "r") == ["attempt 1", "attempt 2"]
-        assert await stage.call(Owner, "family") == []
-        assert {each for each in addresses(stage, "r") if type_of(each) == type_of(child)} == {child}
-
-    play(story)
+async def test_the_child_of_a_run_is_reached_while_it_runs_after_it_and_after_a_death(stage: Stage, way: Way) -> None:
+    await stage.call(Owner, "dig", "r", 5.0)
+    child = address(Digger, "r")
+    await stage.until(lambda: stage.laboratory.disk.has(child))
+    assert await way(stage, "r") == ["attempt 1"]
+    stage.kill_host_of(child)
+    await stage.until(lambda: stage.run("r").attempt == 2)
+    await asyncio.sleep(1)
+    assert await way(stage, "r") == ["attempt 1", "attempt 2"]
+    assert (await stage.ended("r")).status == "completed"
+    assert await way(stage, "r") == ["attempt 1", "attempt 2"]
+    await asyncio.sleep(20)
+    assert child not in stage.view.agents, "it sleeps"
+    assert await way(stage, "r") == ["attempt 1", "attempt 2"]
+    assert await stage.call(Owner, "family") == []
+    assert {each for each in addresses(stage, "r") if type_of(each) == type_of(child)} == {child}
 
 
 @WAYS
-def test_a_child_is_reached_whose_run_memory_has_let_go_of(way: Way) -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Owner, "dig", "r", 0.0)
-        await stage.ended("r")
-        await stage.until(lambda: stage.record("r") is None)
-        assert await way(stage, "r") == ["attempt 1"]
-        with pytest.raises(AgentUnreachable):
-            await _by_own_address(stage, "guess")
-
-    play(story, limits=replace(ROOMY, retained_in_memory=0, checkpoint_idle_ms=100))
+@staged(limits=replace(ROOMY, retained_in_memory=0, checkpoint_idle_ms=100))
+async def test_a_child_is_reached_whose_run_memory_has_let_go_of(stage: Stage, way: Way) -> None:
+    await stage.call(Owner, "dig", "r", 0.0)
+    await stage.ended("r")
+    await stage.until(lambda: stage.record("r") is None)
+    assert await way(stage, "r") == ["attempt 1"]
+    with pytest.raises(AgentUnreachable):
+        await _by_own_address(stage, "guess")
 
 
-def test_what_belongs_to_a_child_is_reached_through_it_and_through_all_above_it() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Owner, "dig", "r", 11.0)
-        await stage.ended("r")
-        owner = stage.client.agent(Owner, "p")
-        for of in (owner, None):
-            digger = stage.client.agent(Digger, "r", of=of)
-            assert await stage.client.agent(Kid, "helper", of=digger).notes() == ["dug"]  # type: ignore[misc]
-            below: Any = stage.client.agent(Digger, "below r", of=digger)
-            assert await below.rows() == ["attempt 1"]
-        assert await _by_own_address(stage, "below r") == ["attempt 1"]
-        await stage.call(Owner, "close")
-        for closed in (digger.rows(), below.rows(), _by_own_address(stage, "below r"), _by_own_address(stage, "r")):
-            with pytest.raises(AgentUnreachable, match="its parent has no such child, or lets no call pass"):
-                await closed
-
-    play(story)
+async def test_what_belongs_to_a_child_is_reached_through_it_and_through_all_above_it(stage: Stage) -> None:
+    await stage.call(Owner, "dig", "r", 11.0)
+    await stage.ended("r")
+    owner = stage.client.agent(Owner, "p")
+    for of in (owner, None):
+        digger = stage.client.agent(Digger, "r", of=of)
+        assert await stage.client.agent(Kid, "helper", of=digger).notes() == ["dug"]  # type: ignore[misc]
+        below: Any = stage.client.agent(Digger, "below r", of=digger)
+        assert await below.rows() == ["attempt 1"]
+    assert await _by_own_address(stage, "below r") == ["attempt 1"]
+    await stage.call(Owner, "close")
+    for closed in (digger.rows(), below.rows(), _by_own_address(stage, "below r"), _by_own_address(stage, "r")):
+        with pytest.raises(AgentUnreachable, match="its parent has no such child, or lets no call pass"):
+            await closed
 
 
 @pytest.mark.shows(agent_tools="176 181")
-def test_a_guessed_id_is_refused_at_every_door_and_leaves_nothing_on_record() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Owner, "dig", "r", 0.0)
-        await stage.ended("r")
-        owner, guess = stage.client.agent(Owner, "p"), stage.client.agent(Digger, "guess")
-        inner: Any = stage.client.agent(Digger, "guess", of=owner)
-        doors = [
-            guess.rows,
-            inner.rows,
-            lambda: guess.add.tell("x"),  # type: ignore[attr-defined]
-            lambda: inner.add.tell("x"),
-            lambda: stage.client.agent(Kid, "helper", of=guess).notes(),
-            lambda: stage.client.agent(Kid, "helper", of=inner).notes(),
-            lambda: stage.client.agent(Digger, "r", of=stage.client.agent(Owner, "q")).rows(),
-            lambda: stage.client.agent(Kid, "r", of=owner).notes(),  # another class than that of the run
-            lambda: stage.client.agent(Digger, "r").add.tell("only relatives tell it"),  # type: ignore[attr-defined]
-        ]
-        for door in doors:
-            with pytest.raises(AgentUnreachable) as refused:
-                await door()  # type: ignore[no-untyped-call]
-            assert isinstance(refused.value, BadRequest)
-            assert refused.value.field == "agent"
-        assert addresses(stage, "guess") == set()
-        assert await stage.call(Owner, "family") == []
-
-    play(story)
+async def test_a_guessed_id_is_refused_at_every_door_and_leaves_nothing_on_record(stage: Stage) -> None:
+    await stage.call(Owner, "dig", "r", 0.0)
+    await stage.ended("r")
+    owner, guess = stage.client.agent(Owner, "p"), stage.client.agent(Digger, "guess")
+    inner: Any = stage.client.agent(Digger, "guess", of=owner)
+    doors = [
+        guess.rows,
+        inner.rows,
+        lambda: guess.add.tell("x"),  # type: ignore[attr-defined]
+        lambda: inner.add.tell("x"),
+        lambda: stage.client.agent(Kid, "helper", of=guess).notes(),
+        lambda: stage.client.agent(Kid, "helper", of=inner).notes(),
+        lambda: stage.client.agent(Digger, "r", of=stage.client.agent(Owner, "q")).rows(),
+        lambda: stage.client.agent(Kid, "r", of=owner).notes(),  # another class than that of the run
+        lambda: stage.client.agent(Digger, "r").add.tell("only relatives tell it"),  # type: ignore[attr-defined]
+    ]
+    for door in doors:
+        with pytest.raises(AgentUnreachable) as refused:
+            await door()  # type: ignore[no-untyped-call]
+        assert isinstance(refused.value, BadRequest)
+        assert refused.value.field == "agent"
+    assert addresses(stage, "guess") == set()
+    assert await stage.call(Owner, "family") == []
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_a_parent_tells_the_child_of_its_run_something(together: bool) -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Owner, "dig", "r", 0.0)
-        await stage.ended("r")
-        await stage.call(Owner, "tell_it", "r", "later", together=together)
-        await asyncio.sleep(1)
-        assert await _through_parent(stage, "r") == ["attempt 1", "later"]
-
-    play(story)
+async def test_a_parent_tells_the_child_of_its_run_something(stage: Stage, together: bool) -> None:
+    await stage.call(Owner, "dig", "r", 0.0)
+    await stage.ended("r")
+    await stage.call(Owner, "tell_it", "r", "later", together=together)
+    await asyncio.sleep(1)
+    assert await _through_parent(stage, "r") == ["attempt 1", "later"]
 
 
 @WAYS
-def test_the_child_of_a_cleared_run_is_gone_and_its_name_brings_nobody_to_life(way: Way) -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Owner, "dig", "r", 0.0)
-        await stage.ended("r")
-        await stage.call(Owner, "clear")
-        if way is not _from_inside:  # a parent that asks for a sub-agent gets one
-            for _ in range(2):
-                with pytest.raises(AgentUnreachable):
-                    await way(stage, "r")
-                await stage.until(lambda: stage.record("r") is None)
-            assert addresses(stage, "r") == set()
-
-    play(story)
+async def test_the_child_of_a_cleared_run_is_gone_and_its_name_brings_nobody_to_life(stage: Stage, way: Way) -> None:
+    await stage.call(Owner, "dig", "r", 0.0)
+    await stage.ended("r")
+    await stage.call(Owner, "clear")
+    if way is not _from_inside:  # a parent that asks for a sub-agent gets one
+        for _ in range(2):
+            with pytest.raises(AgentUnreachable):
+                await way(stage, "r")
+            await stage.until(lambda: stage.record("r") is None)
+        assert addresses(stage, "r") == set()
 
 
 @pytest.mark.parametrize("from_inside", [False, True])
-def test_a_call_of_a_child_whose_run_is_cleared_meanwhile_is_refused_and_not_repeated(from_inside: bool) -> None:
+async def test_a_call_of_a_child_whose_run_is_cleared_meanwhile_is_refused_and_not_repeated(
+    stage: Stage, from_inside: bool
+) -> None:
     """A repetition would bring the child back, to be ended again, for ever."""
-
-    async def story(stage: Stage) -> None:
-        await stage.call(Owner, "dig", "r", 0.0)
-        await stage.ended("r")
-        child: Any = stage.client.agent(Digger, "r", of=stage.client.agent(Owner, "p"))
-        asked = stage.call(Owner, "linger_with", "r", 10.0) if from_inside else child.linger(10.0)
-        lingering = asyncio.ensure_future(asked)
-        await asyncio.sleep(1)
-        await stage.call(Owner, "clear")
-        with pytest.raises(AgentUnreachable, match="its run was cleared"):
-            async with asyncio.timeout(60):
-                await lingering
-        await stage.until(lambda: stage.record("r") is None)
-        assert addresses(stage, "r") == set()
-
-    play(story)
+    await stage.call(Owner, "dig", "r", 0.0)
+    await stage.ended("r")
+    child: Any = stage.client.agent(Digger, "r", of=stage.client.agent(Owner, "p"))
+    asked = stage.call(Owner, "linger_with", "r", 10.0) if from_inside else child.linger(10.0)
+    lingering = asyncio.ensure_future(asked)
+    await asyncio.sleep(1)
+    await stage.call(Owner, "clear")
+    with pytest.raises(AgentUnreachable, match="its run was cleared"):
+        async with asyncio.timeout(60):
+            await lingering
+    await stage.until(lambda: stage.record("r") is None)
+    assert addresses(stage, "r") == set()
 
 
-def test_a_child_that_an_earlier_version_let_stand_alone_is_still_reached(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(stage: Stage) -> None:
-        monkeypatch.setattr(Digger, "stands_alone", True)
-        await stage.client.agent(Digger, "old").add("long ago")  # type: ignore[func-returns-value]
-        monkeypatch.setattr(Digger, "stands_alone", False)
-        await asyncio.sleep(20)
-        assert await _by_own_address(stage, "old") == ["long ago"]
-
-    play(story)
+async def test_a_child_that_an_earlier_version_let_stand_alone_is_still_reached(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Digger, "stands_alone", True)
+    await stage.client.agent(Digger, "old").add("long ago")  # type: ignore[func-returns-value]
+    monkeypatch.setattr(Digger, "stands_alone", False)
+    await asyncio.sleep(20)
+    assert await _by_own_address(stage, "old") == ["long ago"]

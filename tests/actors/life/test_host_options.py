@@ -15,7 +15,7 @@ from perdure.actors.sim_world.simulation import NOTHING_LACKS, NodeGrowth
 from perdure.actors.supervisor.pool import plain_spec, spec_of
 from perdure.ledger import NoSuchNode, pool_key, with_package
 from perdure.policies import NodeOffer, node_lack
-from tests.kit import ROOMY, Stage, play
+from tests.kit import ROOMY, Stage, play, staged
 
 
 class Trainer(Agent):
@@ -96,21 +96,18 @@ def test_the_plain_form_of_a_pool_and_what_is_asked_of_ray_are_the_same(kind: ty
     assert spec == PoolSpec.of(*[list(map(list, each)) if isinstance(each, tuple) else each for each in spec])
 
 
-def test_hosts_of_these_pools_come_and_serve_and_are_the_same_pools_to_the_next_supervisor() -> None:
-    async def story(stage: Stage) -> None:
-        for kind in (Trainer, Labelled):
-            await stage.client.run(kind, 1)
-        asked = Counter(spec_of(host.spec) for host in stage.view.hosts.values())
-        assert asked[spec_of(TRAINER)] == 1
-        assert asked[PoolSpec(labels=(("zone", "a"),))] == 1
-        before = {host_id: pool_key(host.spec) for host_id, host in stage.view.hosts.items()}
-        stage.simulation.kill("supervisor")
-        assert (await stage.client.run(Trainer, 2)).output == 3
-        after = {host_id: pool_key(host.spec) for host_id, host in stage.view.hosts.items()}
-        assert before.items() <= after.items()
-        assert len(after) == len(before), "no pool got another host"
-
-    play(story)
+async def test_hosts_of_these_pools_come_and_serve_and_are_the_same_pools_to_the_next_supervisor(stage: Stage) -> None:
+    for kind in (Trainer, Labelled):
+        await stage.client.run(kind, 1)
+    asked = Counter(spec_of(host.spec) for host in stage.view.hosts.values())
+    assert asked[spec_of(TRAINER)] == 1
+    assert asked[PoolSpec(labels=(("zone", "a"),))] == 1
+    before = {host_id: pool_key(host.spec) for host_id, host in stage.view.hosts.items()}
+    stage.simulation.kill("supervisor")
+    assert (await stage.client.run(Trainer, 2)).output == 3
+    after = {host_id: pool_key(host.spec) for host_id, host in stage.view.hosts.items()}
+    assert before.items() <= after.items()
+    assert len(after) == len(before), "no pool got another host"
 
 
 def test_what_no_node_has_is_refused_with_what_there_is_and_the_run_goes_on_when_a_node_has_it() -> None:
@@ -181,16 +178,14 @@ def test_hosts_that_wait_end_when_nothing_waits_for_them_any_more_so_that_no_nod
     play(story, limits=replace(ROOMY, hosts_max=6))
 
 
-def test_a_queue_on_few_gpus_goes_on_on_the_hosts_that_are_there_while_others_wait() -> None:
-    async def story(stage: Stage) -> None:
-        first = await stage.client.start(Rendering, 0)
-        await asyncio.sleep(10)
-        stage.simulation.grow_nodes(
-            lambda spec: NodeGrowth("no node has 1 GPU left", 3_000_000) if spec.resources else NOTHING_LACKS
-        )
-        asked = [asyncio.ensure_future(stage.client.run(Rendering, number)) for number in range(1, 4)]
-        assert (await first.result()).output == 0
-        async with asyncio.timeout(300):
-            assert [(await each).output for each in asked] == [1, 2, 3]
-
-    play(story, limits=replace(ROOMY, hosts_max=4))
+@staged(limits=replace(ROOMY, hosts_max=4))
+async def test_a_queue_on_few_gpus_goes_on_on_the_hosts_that_are_there_while_others_wait(stage: Stage) -> None:
+    first = await stage.client.start(Rendering, 0)
+    await asyncio.sleep(10)
+    stage.simulation.grow_nodes(
+        lambda spec: NodeGrowth("no node has 1 GPU left", 3_000_000) if spec.resources else NOTHING_LACKS
+    )
+    asked = [asyncio.ensure_future(stage.client.run(Rendering, number)) for number in range(1, 4)]
+    assert (await first.result()).output == 0
+    async with asyncio.timeout(300):
+        assert [(await each).output for each in asked] == [1, 2, 3]

@@ -27,7 +27,7 @@ from perdure.ledger import AwaitedInsideHandler, BadRequest, ConflictingRequest,
 from perdure.policies import DEPTH_MAX, LEAVES_MAX, Of
 from perdure.scenarios.swarm.explorer import explore
 from perdure.scenarios.swarm.runner import swarm
-from tests.kit import ROOMY, Stage, address, play
+from tests.kit import ROOMY, Stage, address, staged
 
 
 class Source(Agent):
@@ -203,126 +203,97 @@ class Desk(Agent):
 
 
 @pytest.mark.parametrize("padding", [0, 3_000])
-def test_a_run_begins_when_what_it_waits_for_is_there_and_is_given_that_in_the_order_of_the_leaves(
-    padding: int,
+async def test_a_run_begins_when_what_it_waits_for_is_there_and_is_given_that_in_the_order_of_the_leaves(
+    stage: Stage, padding: int
 ) -> None:
-    async def story(stage: Stage) -> None:
-        assert await stage.call(Editor, "write", padding=padding) == [1, 2, 1]
-
-    play(story)
+    assert await stage.call(Editor, "write", padding=padding) == [1, 2, 1]
 
 
-def test_the_ids_of_runs_stand_for_their_ends() -> None:
-    async def story(stage: Stage) -> None:
-        never, *ends = await stage.call(Editor, "write_by_ids")
-        assert never is None
-        assert {None, 1, 2} >= set(ends) != {None}
-
-    play(story)
+async def test_the_ids_of_runs_stand_for_their_ends(stage: Stage) -> None:
+    never, *ends = await stage.call(Editor, "write_by_ids")
+    assert never is None
+    assert {None, 1, 2} >= set(ends) != {None}
 
 
-def test_while_it_waits_no_parent_is_awake_and_no_host_is_used_and_its_end_is_told_by_mail() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Editor, "write_later", s=60)
-        await asyncio.sleep(30)
-        assert stage.host_of(address(Editor, "p")) == stage.host_of(address(Writer, "w")) == ""
-        assert stage.run("w").waits_for_others
-        await stage.ended("w", "completed")
-        await asyncio.sleep(1)
-        told = await stage.call(Editor, "told")
-        assert [(run_id, status) for run_id, status, _ in told] == [("never", "error"), ("w", "completed")]
-        assert "run s1 has completed without milestone 'never'" in told[0][2]
-
-    play(story)
+async def test_while_it_waits_no_parent_is_awake_and_no_host_is_used_and_its_end_is_told_by_mail(stage: Stage) -> None:
+    await stage.call(Editor, "write_later", s=60)
+    await asyncio.sleep(30)
+    assert stage.host_of(address(Editor, "p")) == stage.host_of(address(Writer, "w")) == ""
+    assert stage.run("w").waits_for_others
+    await stage.ended("w", "completed")
+    await asyncio.sleep(1)
+    told = await stage.call(Editor, "told")
+    assert [(run_id, status) for run_id, status, _ in told] == [("never", "error"), ("w", "completed")]
+    assert "run s1 has completed without milestone 'never'" in told[0][2]
 
 
-def test_runs_of_the_same_content_that_wait_for_different_things_are_two() -> None:
-    async def story(stage: Stage) -> None:
-        assert await stage.call(Editor, "write_twice") == [[1], [2], [1], [1], 2]
-
-    play(story)
+async def test_runs_of_the_same_content_that_wait_for_different_things_are_two(stage: Stage) -> None:
+    assert await stage.call(Editor, "write_twice") == [[1], [2], [1], [1], 2]
 
 
 @pytest.mark.parametrize("detached", [True, False])
-def test_a_batch_may_hold_sources_and_what_waits_for_them(detached: bool) -> None:
-    async def story(stage: Stage) -> None:
-        assert await stage.call(Editor, "write_all", detached=detached) == [[2, 1], [[2, 1]]]
-
-    play(story)
+async def test_a_batch_may_hold_sources_and_what_waits_for_them(stage: Stage, detached: bool) -> None:
+    assert await stage.call(Editor, "write_all", detached=detached) == [[2, 1], [[2, 1]]]
 
 
-def test_a_transaction_asks_for_sources_and_what_waits_for_them_with_its_commit() -> None:
-    async def story(stage: Stage) -> None:
-        assert await stage.call(Editor, "write_in_one_transaction") == "w"
-        await stage.ended("w", "completed")
-
-    play(story)
+async def test_a_transaction_asks_for_sources_and_what_waits_for_them_with_its_commit(stage: Stage) -> None:
+    assert await stage.call(Editor, "write_in_one_transaction") == "w"
+    await stage.ended("w", "completed")
 
 
-def test_a_run_whose_source_is_put_off_is_asked_for_again_behind_it() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Editor, "post_sources")  # with two in one turn, the second is refused for a second
-        assert stage.record("s2") is None
-        await stage.call(Editor, "post_writer")
-        await stage.ended("w", "completed")
-
-    play(story, limits=replace(ROOMY, waiting_max=1))
+@staged(limits=replace(ROOMY, waiting_max=1))
+async def test_a_run_whose_source_is_put_off_is_asked_for_again_behind_it(stage: Stage) -> None:
+    await stage.call(Editor, "post_sources")  # with two in one turn, the second is refused for a second
+    assert stage.record("s2") is None
+    await stage.call(Editor, "post_writer")
+    await stage.ended("w", "completed")
 
 
-def test_a_client_waits_for_runs_of_clients_alone() -> None:
-    async def story(stage: Stage) -> None:
-        handle = await stage.client.start(Source, {"n": 4}, run_id="mine")
-        result = await stage.client.run(Writer, "x", run_id="w", after=n_of(2, handle.end, handle.milestone("sources")))
-        assert result.output == [4, 4]
-        await stage.call(Editor, "write")
-        with pytest.raises(UnknownRun, match=r"no run 's1' of a client is known; .* There is one of .*Editor"):
-            await stage.client.run(Writer, "x", after="s1")
-        with pytest.raises(BadRequest, match="would wait for itself"):
-            await stage.client.start(Writer, "x", run_id="me", after="me")
-        with pytest.raises(ConflictingRequest, match="waits for something else"):
-            await stage.client.run(Writer, "x", run_id="w", after=handle.end)
-
-    play(story)
+async def test_a_client_waits_for_runs_of_clients_alone(stage: Stage) -> None:
+    handle = await stage.client.start(Source, {"n": 4}, run_id="mine")
+    result = await stage.client.run(Writer, "x", run_id="w", after=n_of(2, handle.end, handle.milestone("sources")))
+    assert result.output == [4, 4]
+    await stage.call(Editor, "write")
+    with pytest.raises(UnknownRun, match=r"no run 's1' of a client is known; .* There is one of .*Editor"):
+        await stage.client.run(Writer, "x", after="s1")
+    with pytest.raises(BadRequest, match="would wait for itself"):
+        await stage.client.start(Writer, "x", run_id="me", after="me")
+    with pytest.raises(ConflictingRequest, match="waits for something else"):
+        await stage.client.run(Writer, "x", run_id="w", after=handle.end)
 
 
-def test_a_source_that_only_the_snapshot_has_is_found() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.client.run(Source, {"n": 4}, run_id="old")
-        await asyncio.sleep(20)  # a checkpoint is taken
-        assert stage.record("old") is None
-        assert (await stage.client.run(Writer, "x", run_id="w", after="old")).output == [4]
-        handle = await stage.client.start(Source, {"n": 6, "s": 30}, run_id="new")
-        await stage.client.start(Writer, "x", run_id="v", after=all_of("old", handle.end))
-        await asyncio.sleep(20)
-        assert stage.record("old") is not None  # somebody waits for it
-        stage.simulation.kill("supervisor")
-        await stage.ended("v", "completed")
-        assert (await stage.client.run(Writer, "x", run_id="v", after=all_of("old", handle.end))).output == [4, 6]
-
-    play(story, limits=replace(ROOMY, retained_in_memory=0))
+@staged(limits=replace(ROOMY, retained_in_memory=0))
+async def test_a_source_that_only_the_snapshot_has_is_found(stage: Stage) -> None:
+    await stage.client.run(Source, {"n": 4}, run_id="old")
+    await asyncio.sleep(20)  # a checkpoint is taken
+    assert stage.record("old") is None
+    assert (await stage.client.run(Writer, "x", run_id="w", after="old")).output == [4]
+    handle = await stage.client.start(Source, {"n": 6, "s": 30}, run_id="new")
+    await stage.client.start(Writer, "x", run_id="v", after=all_of("old", handle.end))
+    await asyncio.sleep(20)
+    assert stage.record("old") is not None  # somebody waits for it
+    stage.simulation.kill("supervisor")
+    await stage.ended("v", "completed")
+    assert (await stage.client.run(Writer, "x", run_id="v", after=all_of("old", handle.end))).output == [4, 6]
 
 
 # ---------------------------------------------------------------- the first good answers
 
 
-def test_the_first_that_complete_are_given_in_the_order_of_their_ends_and_the_others_are_cancelled() -> None:
-    async def story(stage: Stage) -> None:
-        assert await stage.call(Editor, "race", 2, 9, 3, 1, 2, fail=1) == [2, 3]
-        (nine,) = [run for run in stage.view.runs.values() if run.status == "aborted"]
-        assert "has enough without it" in nine.error
-        assert await stage.call(Editor, "race", 2, 1, 2) == [1, 2]
-        assert await stage.call(Editor, "race", 1, 1) == [1]
+async def test_the_first_that_complete_are_given_in_the_order_of_their_ends_and_the_others_are_cancelled(
+    stage: Stage,
+) -> None:
+    assert await stage.call(Editor, "race", 2, 9, 3, 1, 2, fail=1) == [2, 3]
+    (nine,) = [run for run in stage.view.runs.values() if run.status == "aborted"]
+    assert "has enough without it" in nine.error
+    assert await stage.call(Editor, "race", 2, 1, 2) == [1, 2]
+    assert await stage.call(Editor, "race", 1, 1) == [1]
 
-    play(story)
 
-
-def test_a_race_that_too_few_can_finish_fails_at_once_and_says_why() -> None:
-    async def story(stage: Stage) -> None:
-        with pytest.raises(RunFailed, match=r"can never complete.*run \w+ has failed \(ValueError: no sources\)"):
-            await stage.call(Editor, "race", 2, 1, 2, 900, fail=2)
-        assert [str(run.status) for run in stage.view.runs.values()].count("aborted") == 1
-
-    play(story)
+async def test_a_race_that_too_few_can_finish_fails_at_once_and_says_why(stage: Stage) -> None:
+    with pytest.raises(RunFailed, match=r"can never complete.*run \w+ has failed \(ValueError: no sources\)"):
+        await stage.call(Editor, "race", 2, 1, 2, 900, fail=2)
+    assert [str(run.status) for run in stage.view.runs.values()].count("aborted") == 1
 
 
 @pytest.mark.thorough
@@ -377,13 +348,10 @@ def test_storms_change_neither_winners_nor_what_is_given() -> None:
         ("conflict", "input", "run 's1' exists with another input"),
     ],
 )
-def test_what_cannot_be_waited_for_is_refused_by_name(case: str, field: str, words: str) -> None:
-    async def story(stage: Stage) -> None:
-        with pytest.raises(BadRequest, match=words) as refused:
-            await stage.call(Editor, "wrong", case)
-        assert refused.value.field == field
-
-    play(story)
+async def test_what_cannot_be_waited_for_is_refused_by_name(stage: Stage, case: str, field: str, words: str) -> None:
+    with pytest.raises(BadRequest, match=words) as refused:
+        await stage.call(Editor, "wrong", case)
+    assert refused.value.field == field
 
 
 A, B = EndOf("a"), EndOf("b")
@@ -427,9 +395,6 @@ def test_a_handle_says_its_end_and_its_milestones_as_conditions() -> None:
     assert n_of(1, handle.milestone("m"), any_of(B)) == Of(1, (MilestoneOf("a", "m"), Of(1, (B,))))
 
 
-def test_nobody_can_wait_for_the_first_ones_in_a_transaction() -> None:
-    async def story(stage: Stage) -> None:
-        with pytest.raises(AwaitedInsideHandler):
-            await stage.call(Editor, "wait_in_a_transaction")
-
-    play(story)
+async def test_nobody_can_wait_for_the_first_ones_in_a_transaction(stage: Stage) -> None:
+    with pytest.raises(AwaitedInsideHandler):
+        await stage.call(Editor, "wait_in_a_transaction")

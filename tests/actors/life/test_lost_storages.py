@@ -18,7 +18,7 @@ from perdure.ledger.storage.agent_storages import AgentStorages, FileDisk
 from perdure.ledger.storage.log_format import COMMIT, read_log
 from tests.actors.cast import Boss, Worker
 from tests.actors.one_process import SMALL, OneProcess
-from tests.kit import ROOMY, Stage, address, play
+from tests.kit import ROOMY, Stage, address, play, staged
 
 LIMITS = replace(ROOMY, idle_ms=200, checkpoint_idle_ms=1_000)
 
@@ -89,51 +89,45 @@ async def written(stage: Stage, *lines: str) -> None:
 
 @pytest.mark.parametrize("harm", [emptied, cut, cut_as_database])
 @pytest.mark.parametrize("later_ms", [0, 60_000])
-def test_an_agent_that_has_forgotten_something_refuses_calls_until_a_copy_is_put_back(
-    harm: type[emptied], later_ms: int
+@staged(limits=LIMITS)
+async def test_an_agent_that_has_forgotten_something_refuses_calls_until_a_copy_is_put_back(
+    stage: Stage, harm: type[emptied], later_ms: int
 ) -> None:
-    async def story(stage: Stage) -> None:
-        await written(stage, "a", "b")
-        await asyncio.sleep(later_ms / 1000)  # so that only the snapshot knows
-        if later_ms:
-            stage.simulation.kill("supervisor")
-        whole = harm(stage)
-        for _ in range(2):
-            with pytest.raises(StorageLost, match=r"had reported that it came to \d+, and .*perdure forget"):
-                await stage.call(Diary, "write", "c")
-            await asleep(stage)
-        stage.laboratory.disk.exchange(DIARY, whole)
-        await stage.call(Diary, "write", "d")
-        assert await stage.call(Diary, "lines") == ["a", "b", "d"]
-
-    play(story, limits=LIMITS)
+    await written(stage, "a", "b")
+    await asyncio.sleep(later_ms / 1000)  # so that only the snapshot knows
+    if later_ms:
+        stage.simulation.kill("supervisor")
+    whole = harm(stage)
+    for _ in range(2):
+        with pytest.raises(StorageLost, match=r"had reported that it came to \d+, and .*perdure forget"):
+            await stage.call(Diary, "write", "c")
+        await asleep(stage)
+    stage.laboratory.disk.exchange(DIARY, whole)
+    await stage.call(Diary, "write", "d")
+    assert await stage.call(Diary, "lines") == ["a", "b", "d"]
 
 
 @pytest.mark.parametrize("later_ms", [0, 60_000])
-def test_an_agent_that_is_deleted_begins_anew(later_ms: int) -> None:
-    async def story(stage: Stage) -> None:
-        await written(stage, "a")
-        await asyncio.sleep(later_ms / 1000)
-        emptied(stage)
-        with pytest.raises(StorageLost):
-            await stage.call(Diary, "lines")
-        await stage.client.ask("forget", DIARY)
+@staged(limits=LIMITS)
+async def test_an_agent_that_is_deleted_begins_anew(stage: Stage, later_ms: int) -> None:
+    await written(stage, "a")
+    await asyncio.sleep(later_ms / 1000)
+    emptied(stage)
+    with pytest.raises(StorageLost):
+        await stage.call(Diary, "lines")
+    await stage.client.ask("forget", DIARY)
+    assert await stage.call(Diary, "lines") == []
+    await written(stage, "b")
+    await asyncio.sleep(later_ms / 1000)
+    assert await stage.call(Diary, "lines") == ["b"]
+
+
+@staged(limits=LIMITS)
+async def test_an_agent_that_never_wrote_has_nothing_to_lose(stage: Stage) -> None:
+    for _ in range(3):
         assert await stage.call(Diary, "lines") == []
-        await written(stage, "b")
-        await asyncio.sleep(later_ms / 1000)
-        assert await stage.call(Diary, "lines") == ["b"]
-
-    play(story, limits=LIMITS)
-
-
-def test_an_agent_that_never_wrote_has_nothing_to_lose() -> None:
-    async def story(stage: Stage) -> None:
-        for _ in range(3):
-            assert await stage.call(Diary, "lines") == []
-            await asleep(stage)
-            await asyncio.sleep(10)
-
-    play(story, limits=LIMITS)
+        await asleep(stage)
+        await asyncio.sleep(10)
 
 
 def test_a_run_whose_child_has_forgotten_its_steps_is_interrupted_with_the_cause_and_goes_on_with_a_copy() -> None:
@@ -176,17 +170,15 @@ def test_mail_for_an_agent_that_has_forgotten_something_is_parked_and_delivered_
     play(story, limits=LIMITS)
 
 
-def test_what_was_planned_is_done_when_a_copy_is_put_back() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Diary, "plan", 20)
-        await asleep(stage)
-        whole = emptied(stage)
-        await asyncio.sleep(60)
-        stage.laboratory.disk.exchange(DIARY, whole)
-        await asyncio.sleep(60)
-        assert await stage.call(Diary, "lines") == ["planned"]
-
-    play(story, limits=LIMITS)
+@staged(limits=LIMITS)
+async def test_what_was_planned_is_done_when_a_copy_is_put_back(stage: Stage) -> None:
+    await stage.call(Diary, "plan", 20)
+    await asleep(stage)
+    whole = emptied(stage)
+    await asyncio.sleep(60)
+    stage.laboratory.disk.exchange(DIARY, whole)
+    await asyncio.sleep(60)
+    assert await stage.call(Diary, "lines") == ["planned"]
 
 
 class Archive(Agent):

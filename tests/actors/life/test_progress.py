@@ -29,25 +29,19 @@ def fractions(events: list[dict[str, Any]]) -> list[float]:
 
 
 @pytest.mark.shows(agent_tools="48")
-def test_outside_of_a_run_progress_is_a_no_op_with_a_warning() -> None:
-    async def story(stage: Stage) -> None:
-        with pytest.warns(RuntimeWarning, match="outside of a run"):
-            await stage.call(Mute, "report")
-
-    play(story)
+async def test_outside_of_a_run_progress_is_a_no_op_with_a_warning(stage: Stage) -> None:
+    with pytest.warns(RuntimeWarning, match="outside of a run"):
+        await stage.call(Mute, "report")
 
 
 @pytest.mark.shows(agent_tools="49")
-def test_a_signal_is_an_event_and_the_latest_one_can_be_inspected() -> None:
-    async def story(stage: Stage) -> None:
-        events = await talk(stage, {"fraction": 0.25, "message": "a quarter", "phase": "reading"})
-        (event,) = [event for event in events if event["kind"] == "progress"]
-        assert (event["fraction"], event["message"], event["phase"]) == (0.25, "a quarter", "reading")
-        told = await stage.client.ask("inspect", "t")
-        assert told["progress"]["fraction"] == 0.25
-        assert told["progress"]["at_ms"] == event["at_ms"]
-
-    play(story)
+async def test_a_signal_is_an_event_and_the_latest_one_can_be_inspected(stage: Stage) -> None:
+    events = await talk(stage, {"fraction": 0.25, "message": "a quarter", "phase": "reading"})
+    (event,) = [event for event in events if event["kind"] == "progress"]
+    assert (event["fraction"], event["message"], event["phase"]) == (0.25, "a quarter", "reading")
+    told = await stage.client.ask("inspect", "t")
+    assert told["progress"]["fraction"] == 0.25
+    assert told["progress"]["at_ms"] == event["at_ms"]
 
 
 @pytest.mark.shows(agent_tools="W-28")
@@ -61,22 +55,16 @@ def test_a_burst_is_coalesced_and_its_last_value_goes_out_at_the_end_of_the_wind
 
 
 @pytest.mark.shows(agent_tools="51")
-def test_done_goes_out_at_once_and_in_no_window() -> None:
-    async def story(stage: Stage) -> None:
-        events = await talk(stage, {"fraction": 0.1}, {"fraction": 0.2}, {"fraction": 1.0}, {"fraction": 1.0})
-        assert fractions(events)[-2:] == [1.0, 1.0]
-        assert fractions(events)[0] == 0.1
-
-    play(story)
+async def test_done_goes_out_at_once_and_in_no_window(stage: Stage) -> None:
+    events = await talk(stage, {"fraction": 0.1}, {"fraction": 0.2}, {"fraction": 1.0}, {"fraction": 1.0})
+    assert fractions(events)[-2:] == [1.0, 1.0]
+    assert fractions(events)[0] == 0.1
 
 
-def test_what_was_coalesced_goes_out_before_the_run_ends() -> None:
-    async def story(stage: Stage) -> None:
-        events = await talk(stage, {"fraction": 0.1}, {"fraction": 0.9})
-        assert fractions(events) == [0.1, 0.9]
-        assert events[-1]["kind"] == "finished"
-
-    play(story)
+async def test_what_was_coalesced_goes_out_before_the_run_ends(stage: Stage) -> None:
+    events = await talk(stage, {"fraction": 0.1}, {"fraction": 0.9})
+    assert fractions(events) == [0.1, 0.9]
+    assert events[-1]["kind"] == "finished"
 
 
 @pytest.mark.shows(agent_tools="50")
@@ -96,17 +84,14 @@ def test_data_is_live_only_unless_it_shall_be_kept() -> None:
 
 
 @pytest.mark.shows(agent_tools="83 131", chat_recovery="C-0876 C-0903")
-def test_live_data_reaches_whoever_follows_and_is_neither_replayed_nor_inspected() -> None:
-    async def story(stage: Stage) -> None:
-        follower = asyncio.create_task(first_progress(stage))
-        events = await talk(stage, {"after_ms": 1_000, "fraction": 0.1, "data": {"n": 1}})
-        assert (await follower)["data"] == {"n": 1}
-        assert not [event for event in events if {"data", "live_data"} & set(event)]
-        progress = (await stage.client.ask("inspect", "t"))["progress"]
-        assert "data" not in progress
-        assert "live_data" not in progress
-
-    play(story)
+async def test_live_data_reaches_whoever_follows_and_is_neither_replayed_nor_inspected(stage: Stage) -> None:
+    follower = asyncio.create_task(first_progress(stage))
+    events = await talk(stage, {"after_ms": 1_000, "fraction": 0.1, "data": {"n": 1}})
+    assert (await follower)["data"] == {"n": 1}
+    assert not [event for event in events if {"data", "live_data"} & set(event)]
+    progress = (await stage.client.ask("inspect", "t"))["progress"]
+    assert "data" not in progress
+    assert "live_data" not in progress
 
 
 async def first_progress(stage: Stage) -> dict[str, Any]:
@@ -118,35 +103,29 @@ async def first_progress(stage: Stage) -> dict[str, Any]:
 
 
 @pytest.mark.shows(agent_tools="52 W-29")
-def test_a_milestone_is_never_coalesced_is_numbered_and_keeps_its_data() -> None:
-    async def story(stage: Stage) -> None:
-        signals = [
-            {"fraction": 0.1},
-            {"milestone": "half", "data": {"n": 5}},
-            {"milestone": "most"},
-            {"milestone": "half"},
-        ]
-        events = await talk(stage, *signals)
-        stones = [event for event in events if event["kind"] == "milestone"]
-        assert [(stone["name"], stone["milestone_sequence"]) for stone in stones] == [
-            ("half", 0),
-            ("most", 1),
-            ("half", 2),
-        ]
-        assert stones[0]["data"] == {"n": 5}
-        told = await stage.client.ask("inspect", "t")
-        assert [stone["name"] for stone in told["milestones"]] == ["half", "most", "half"]
-
-    play(story)
+async def test_a_milestone_is_never_coalesced_is_numbered_and_keeps_its_data(stage: Stage) -> None:
+    signals = [
+        {"fraction": 0.1},
+        {"milestone": "half", "data": {"n": 5}},
+        {"milestone": "most"},
+        {"milestone": "half"},
+    ]
+    events = await talk(stage, *signals)
+    stones = [event for event in events if event["kind"] == "milestone"]
+    assert [(stone["name"], stone["milestone_sequence"]) for stone in stones] == [
+        ("half", 0),
+        ("most", 1),
+        ("half", 2),
+    ]
+    assert stones[0]["data"] == {"n": 5}
+    told = await stage.client.ask("inspect", "t")
+    assert [stone["name"] for stone in told["milestones"]] == ["half", "most", "half"]
 
 
-def test_progress_that_waits_goes_out_before_the_milestone_after_it() -> None:
-    async def story(stage: Stage) -> None:
-        events = await talk(stage, {"fraction": 0.1}, {"fraction": 0.4}, {"milestone": "half"})
-        kinds = [event["kind"] for event in events]
-        assert kinds == ["started", "progress", "progress", "milestone", "finished"]
-
-    play(story)
+async def test_progress_that_waits_goes_out_before_the_milestone_after_it(stage: Stage) -> None:
+    events = await talk(stage, {"fraction": 0.1}, {"fraction": 0.4}, {"milestone": "half"})
+    kinds = [event["kind"] for event in events]
+    assert kinds == ["started", "progress", "progress", "milestone", "finished"]
 
 
 def test_a_milestone_is_durable_when_it_returns() -> None:
@@ -185,37 +164,28 @@ def test_a_listed_milestone_is_told_once_per_name_and_others_are_not() -> None:
     play(story)
 
 
-def test_a_listed_milestone_is_told_while_the_child_goes_on() -> None:
-    async def story(stage: Stage) -> None:
-        signals = [{"milestone": "half"}, {"after_ms": 60_000}]
-        await stage.call(Boss, "detach", "Talker", signals, "t", STONES)
-        await stage.until(lambda: stage.deliveries()["delivered"] == 1)
-        assert await told_by(stage, Boss) == [Told("stone", "t", "half")]
-        assert stage.status("t") == "running"
-
-    play(story)
+async def test_a_listed_milestone_is_told_while_the_child_goes_on(stage: Stage) -> None:
+    signals = [{"milestone": "half"}, {"after_ms": 60_000}]
+    await stage.call(Boss, "detach", "Talker", signals, "t", STONES)
+    await stage.until(lambda: stage.deliveries()["delivered"] == 1)
+    assert await told_by(stage, Boss) == [Told("stone", "t", "half")]
+    assert stage.status("t") == "running"
 
 
 @pytest.mark.shows(agent_tools="W-02")
-def test_a_milestone_of_a_run_that_is_over_in_no_time_is_told_nevertheless() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Boss, "detach", "Talker", [{"milestone": "half"}], "t", STONES)
-        assert (await settled(stage, Boss, 2))[0] == Told("stone", "t", "half")
-
-    play(story)
+async def test_a_milestone_of_a_run_that_is_over_in_no_time_is_told_nevertheless(stage: Stage) -> None:
+    await stage.call(Boss, "detach", "Talker", [{"milestone": "half"}], "t", STONES)
+    assert (await settled(stage, Boss, 2))[0] == Told("stone", "t", "half")
 
 
 @pytest.mark.parametrize("mode", ["narrate", "react"])
-def test_milestones_may_be_given_with_their_mode(mode: str) -> None:
-    async def story(stage: Stage) -> None:
-        stones = {"on_milestones": {"names": ["half"], "mode": mode}, "on_milestone": "on_stone"}
-        await stage.call(Boss, "detach", "Talker", [{"milestone": "half"}], "t", stones)
-        assert (await settled(stage, Boss, 2))[0] == Told("stone", "t", "half")
-        run = stage.record("t")
-        assert run is not None
-        assert run.options["milestones"]["mode"] == mode
-
-    play(story)
+async def test_milestones_may_be_given_with_their_mode(stage: Stage, mode: str) -> None:
+    stones = {"on_milestones": {"names": ["half"], "mode": mode}, "on_milestone": "on_stone"}
+    await stage.call(Boss, "detach", "Talker", [{"milestone": "half"}], "t", stones)
+    assert (await settled(stage, Boss, 2))[0] == Told("stone", "t", "half")
+    run = stage.record("t")
+    assert run is not None
+    assert run.options["milestones"]["mode"] == mode
 
 
 def test_on_progress_hears_signals_and_milestones_of_awaited_and_of_detached_runs() -> None:
@@ -232,23 +202,17 @@ def test_on_progress_hears_signals_and_milestones_of_awaited_and_of_detached_run
 
 
 @pytest.mark.shows(agent_tools="W-54")
-def test_an_on_progress_that_raises_stops_nothing() -> None:
-    async def story(stage: Stage) -> None:
-        signals = [{"fraction": 0.1 * n, "after_ms": 300} for n in range(4)]
-        assert (await stage.call(BadHook, "wait_for", "Talker", signals, "t"))["status"] == "completed"
-
-    play(story)
+async def test_an_on_progress_that_raises_stops_nothing(stage: Stage) -> None:
+    signals = [{"fraction": 0.1 * n, "after_ms": 300} for n in range(4)]
+    assert (await stage.call(BadHook, "wait_for", "Talker", signals, "t"))["status"] == "completed"
 
 
-def test_signals_after_the_end_are_dropped() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.client.run(Mute, None, run_id="m")
-        await asyncio.sleep(5)
-        kinds = [frame["event"]["kind"] for frame in await stage.client.ask("frames", "m", -1)]
-        assert kinds == ["started", "finished"]
-        assert not stage.host_of(address(Mute, "m"))
-
-    play(story)
+async def test_signals_after_the_end_are_dropped(stage: Stage) -> None:
+    await stage.client.run(Mute, None, run_id="m")
+    await asyncio.sleep(5)
+    kinds = [frame["event"]["kind"] for frame in await stage.client.ask("frames", "m", -1)]
+    assert kinds == ["started", "finished"]
+    assert not stage.host_of(address(Mute, "m"))
 
 
 @pytest.mark.parametrize(
@@ -262,15 +226,12 @@ def test_signals_after_the_end_are_dropped() -> None:
         ({"fraction": 0.1, "data": "x" * 70_000}, "data"),
     ],
 )
-def test_a_signal_that_is_none_fails_the_child_with_words_that_name_the_field(
-    signal: dict[str, Any], field: str
+async def test_a_signal_that_is_none_fails_the_child_with_words_that_name_the_field(
+    stage: Stage, signal: dict[str, Any], field: str
 ) -> None:
-    async def story(stage: Stage) -> None:
-        result = await stage.client.run(Talker, [signal])
-        assert result.status == "error"
-        assert f"{field}: " in result.error
-
-    play(story)
+    result = await stage.client.run(Talker, [signal])
+    assert result.status == "error"
+    assert f"{field}: " in result.error
 
 
 class Pair(Agent):

@@ -17,7 +17,7 @@ from perdure.ledger import BadRequest, StepError, StepFailed, StepOutcomeUnknown
 from perdure.policies import Retries
 from tests.actors.one_process import OneProcess
 from tests.actors.one_process import play as in_one_process
-from tests.kit import Death, Stage, address, play
+from tests.kit import Death, Stage, address, play, staged
 
 QUICK = Retries(attempts_max=3, first_ms=1_000, most_ms=1_000)
 BRIEF = Retries(attempts_max=3, first_ms=10, most_ms=10)
@@ -264,30 +264,25 @@ def test_tries_that_are_used_up_stay_so_in_a_later_attempt() -> None:
     assert len(Errand.done_s) == 3
 
 
-def test_between_its_tries_a_run_gives_up_its_place() -> None:
-    async def story(stage: Stage) -> None:
-        Errand.done_s.clear()
-        Errand.answers[:] = [OSError(1), "done"]
-        running = asyncio.create_task(stage.client.run(Errand, "after_an_hour", run_id="r"))
-        await stage.until(lambda: "r" in stage.view.waiting)
-        assert stage.host_of(address(Errand, "r")) == ""
-        assert (await running).output == "done"
-        assert len(Errand.done_s) == 2
-        assert stage.run("r").losses == 0
-
-    play(story, timeout_ms=20_000_000)
+@staged(timeout_ms=20000000)
+async def test_between_its_tries_a_run_gives_up_its_place(stage: Stage) -> None:
+    Errand.done_s.clear()
+    Errand.answers[:] = [OSError(1), "done"]
+    running = asyncio.create_task(stage.client.run(Errand, "after_an_hour", run_id="r"))
+    await stage.until(lambda: "r" in stage.view.waiting)
+    assert stage.host_of(address(Errand, "r")) == ""
+    assert (await running).output == "done"
+    assert len(Errand.done_s) == 2
+    assert stage.run("r").losses == 0
 
 
-def test_a_person_who_has_the_run_tried_again_gives_it_all_tries_again() -> None:
-    async def story(stage: Stage) -> None:
-        Errand.done_s.clear()
-        Errand.answers[:] = [OSError(1), OSError(2), OSError(3), OSError(4), "done"]
-        assert (await stage.client.run(Errand, "again", run_id="r")).status == "error"
-        await stage.client.ask("retry", "r")
-        await stage.ended("r", "completed")
-        assert len(Errand.done_s) == 5
-
-    play(story)
+async def test_a_person_who_has_the_run_tried_again_gives_it_all_tries_again(stage: Stage) -> None:
+    Errand.done_s.clear()
+    Errand.answers[:] = [OSError(1), OSError(2), OSError(3), OSError(4), "done"]
+    assert (await stage.client.run(Errand, "again", run_id="r")).status == "error"
+    await stage.client.ask("retry", "r")
+    await stage.ended("r", "completed")
+    assert len(Errand.done_s) == 5
 
 
 def test_the_limit_counts_over_deaths_and_cancels_an_async_job() -> None:
@@ -343,36 +338,32 @@ def test_what_perdure_refuses_is_not_tried_again() -> None:
         ("undone", False, ["attempt 1", "undo"], "completed"),
     ],
 )
-def test_fibers_have_such_steps_too_but_for_undo(way: str, killed: bool, told: list[str], ended: str) -> None:
-    async def story(stage: Stage) -> None:
-        Jobs.told.clear()
-        started = asyncio.create_task(stage.call(Jobs, "start", way))
-        if killed:
-            await stage.until(lambda: "begun" in Jobs.told)
-            await asyncio.sleep(1)
-            stage.kill_host_of(address(Jobs, "p"))
-            await stage.until(lambda: "found" in Jobs.told)
-            started.cancel()
-        else:
-            assert (await started)[0] == ended
-        assert Jobs.told == told
-
-    play(story)
-
-
-def test_that_a_step_began_is_no_progress_of_a_fiber() -> None:
-    async def story(stage: Stage) -> None:
-        Jobs.told.clear()
-        started = asyncio.create_task(stage.call(Jobs, "start", "deadly"))
-        for attempt in (1, 2):
-            await stage.until(lambda attempt=attempt: Jobs.told.count("begun") == attempt)  # type: ignore[misc]
-            stage.kill_host_of(address(Jobs, "p"))
-            await asyncio.sleep(5)
-        await asyncio.sleep(600)
-        assert Jobs.told.count("begun") == 2, "its two attempts are used up"
+async def test_fibers_have_such_steps_too_but_for_undo(
+    stage: Stage, way: str, killed: bool, told: list[str], ended: str
+) -> None:
+    Jobs.told.clear()
+    started = asyncio.create_task(stage.call(Jobs, "start", way))
+    if killed:
+        await stage.until(lambda: "begun" in Jobs.told)
+        await asyncio.sleep(1)
+        stage.kill_host_of(address(Jobs, "p"))
+        await stage.until(lambda: "found" in Jobs.told)
         started.cancel()
+    else:
+        assert (await started)[0] == ended
+    assert Jobs.told == told
 
-    play(story)
+
+async def test_that_a_step_began_is_no_progress_of_a_fiber(stage: Stage) -> None:
+    Jobs.told.clear()
+    started = asyncio.create_task(stage.call(Jobs, "start", "deadly"))
+    for attempt in (1, 2):
+        await stage.until(lambda attempt=attempt: Jobs.told.count("begun") == attempt)  # type: ignore[misc]
+        stage.kill_host_of(address(Jobs, "p"))
+        await asyncio.sleep(5)
+    await asyncio.sleep(600)
+    assert Jobs.told.count("begun") == 2, "its two attempts are used up"
+    started.cancel()
 
 
 LAMBDA: Callable[[], int] = lambda: 1  # noqa: E731
@@ -417,15 +408,12 @@ class Wrong(Agent):
         *(("probe", value) for value in (3, "", "nothing", True)),
     ],
 )
-def test_what_is_wrong_is_refused_at_the_call_by_field(field: str, value: Any) -> None:
-    async def story(stage: Stage) -> None:
-        Wrong.ways["w"] = {field: value}
-        Wrong.done.clear()
-        told = (await stage.client.run(Wrong, "w")).output
-        assert [name.partition(".")[0] for name in told] == [field, field]
-        assert Wrong.done == []
-
-    play(story)
+async def test_what_is_wrong_is_refused_at_the_call_by_field(stage: Stage, field: str, value: Any) -> None:
+    Wrong.ways["w"] = {field: value}
+    Wrong.done.clear()
+    told = (await stage.client.run(Wrong, "w")).output
+    assert [name.partition(".")[0] for name in told] == [field, field]
+    assert Wrong.done == []
 
 
 class Transacting(Wrong):
@@ -442,14 +430,11 @@ class Transacting(Wrong):
     "options",
     [{"retry": QUICK}, {"timeout": 5}, {"undo": "undo"}, {"probe": LAMBDA}, {"undo": "undo", "probe": LAMBDA}],
 )
-def test_in_a_transaction_such_a_step_is_refused(options: dict[str, Any]) -> None:
-    async def story(stage: Stage) -> None:
-        Wrong.ways["w"] = options
-        told = (await stage.client.run(Transacting, "w")).output
-        assert told[0] == next(iter(options))
-        assert "take it outside" in told[1]
-
-    play(story)
+async def test_in_a_transaction_such_a_step_is_refused(stage: Stage, options: dict[str, Any]) -> None:
+    Wrong.ways["w"] = options
+    told = (await stage.client.run(Transacting, "w")).output
+    assert told[0] == next(iter(options))
+    assert "take it outside" in told[1]
 
 
 @pytest.mark.parametrize(

@@ -145,19 +145,13 @@ def test_a_job_that_is_left_out_after_a_failure_takes_no_value_of_another() -> N
     assert Loop.asked == ["a", "b", "c", "b"], "what had failed is tried anew by the next attempt"
 
 
-def test_threads_of_a_sync_run_count_together() -> None:
-    async def story(stage: Stage) -> None:
-        assert (await stage.client.run(Threads, 40)).output == list(range(40))
-
-    play(story)
+async def test_threads_of_a_sync_run_count_together(stage: Stage) -> None:
+    assert (await stage.client.run(Threads, 40)).output == list(range(40))
 
 
-def test_a_fiber_counts_as_a_run_does_and_each_attempt_anew() -> None:
-    async def story(stage: Stage) -> None:
-        Jobs.asked.clear()
-        assert await stage.call(Jobs, "start") == [[0, 1, 2], [0, 1, 2]]
-
-    play(story)
+async def test_a_fiber_counts_as_a_run_does_and_each_attempt_anew(stage: Stage) -> None:
+    Jobs.asked.clear()
+    assert await stage.call(Jobs, "start") == [[0, 1, 2], [0, 1, 2]]
 
 
 class Rolling(Agent):
@@ -174,11 +168,10 @@ class Rolling(Agent):
         return [*found, *sorted(int(name.partition("\0")[2] or 1) for name in self._perdure.steps(run.run_id))]
 
 
-def test_equal_jobs_in_a_transaction_are_steps_of_their_own_and_count_anew_after_it_was_rolled_back() -> None:
-    async def story(stage: Stage) -> None:
-        assert (await stage.client.run(Rolling, 3)).output == [3, 4, 5, 1, 2, 3]
-
-    play(story)
+async def test_equal_jobs_in_a_transaction_are_steps_of_their_own_and_count_anew_after_it_was_rolled_back(
+    stage: Stage,
+) -> None:
+    assert (await stage.client.run(Rolling, 3)).output == [3, 4, 5, 1, 2, 3]
 
 
 class Misnamed(Agent):
@@ -192,8 +185,5 @@ class Misnamed(Agent):
 
 
 @pytest.mark.parametrize("name", [None, 3, "", " ", "a\0b", ["a"], "n"])
-def test_a_name_that_is_none_is_refused_by_field(name: object) -> None:
-    async def story(stage: Stage) -> None:
-        assert (await stage.client.run(Misnamed, name)).output == "name"
-
-    play(story)
+async def test_a_name_that_is_none_is_refused_by_field(stage: Stage, name: object) -> None:
+    assert (await stage.client.run(Misnamed, name)).output == "name"

@@ -14,7 +14,7 @@ from perdure.ledger import BadRequest, PauseRefused, Undo
 from perdure.policies import Retries
 from tests.actors.one_process import OneProcess
 from tests.actors.one_process import play as in_one_process
-from tests.kit import ROOMY, Death, Stage, address, play
+from tests.kit import ROOMY, Death, Stage, address, play, staged
 
 Diary = list[tuple[str, Any]]
 
@@ -165,26 +165,20 @@ async def started(stage: Stage, then: str, books: str = "ab", kind: type[Trip] =
 UNDONE = [("cancelled", "b"), ("cancelled", "a")]
 
 
-def test_a_run_that_fails_is_undone_in_reverse_before_its_end_is_told() -> None:
-    async def story(stage: Stage) -> None:
-        begin()
-        ended = await (await started(stage, "fail"))
-        assert told("cancelled") == UNDONE
-        assert (ended.status, ended.error, told("entered")) == ("error", "OSError: no way", [("entered", 1)])
-        assert "no way" in ended.trace
-        assert stage.run("r").undo == ""
-
-    play(story)
+async def test_a_run_that_fails_is_undone_in_reverse_before_its_end_is_told(stage: Stage) -> None:
+    begin()
+    ended = await (await started(stage, "fail"))
+    assert told("cancelled") == UNDONE
+    assert (ended.status, ended.error, told("entered")) == ("error", "OSError: no way", [("entered", 1)])
+    assert "no way" in ended.trace
+    assert stage.run("r").undo == ""
 
 
-def test_a_run_that_completes_is_not_undone() -> None:
-    async def story(stage: Stage) -> None:
-        begin()
-        assert (await (await started(stage, "arrive"))).output == "arrived"
-        assert told("cancelled") == []
-        assert stage.run("r").undo == ""
-
-    play(story)
+async def test_a_run_that_completes_is_not_undone(stage: Stage) -> None:
+    begin()
+    assert (await (await started(stage, "arrive"))).output == "arrived"
+    assert told("cancelled") == []
+    assert stage.run("r").undo == ""
 
 
 @pytest.mark.parametrize(
@@ -197,68 +191,55 @@ def test_a_run_that_completes_is_not_undone() -> None:
         ("time_out", [("cancelled", None)]),
     ],
 )
-def test_what_undoes_a_step_is_found_by_its_name_with_what_is_bound_to_it(then: str, undone: Diary) -> None:
-    async def story(stage: Stage) -> None:
-        begin()
-        assert (await (await started(stage, then, ""))).status == "error"
-        assert told("cancelled", "elsewhere", "bound") == undone
-
-    play(story)
+async def test_what_undoes_a_step_is_found_by_its_name_with_what_is_bound_to_it(
+    stage: Stage, then: str, undone: Diary
+) -> None:
+    begin()
+    assert (await (await started(stage, then, ""))).status == "error"
+    assert told("cancelled", "elsewhere", "bound") == undone
 
 
 @pytest.mark.parametrize("kind", [Trip, Once])
 @pytest.mark.parametrize("dies", [False, True])
-def test_a_cancelled_run_is_undone_and_only_then_aborted(kind: type[Trip], dies: bool) -> None:
-    async def story(stage: Stage) -> None:
-        begin()
-        running = await started(stage, "wait", kind=kind)
-        await stage.client.ask("cancel", "r", None, "enough")
-        if dies:
-            stage.kill_host_of(address(kind, "r"))
-        assert stage.run("r").undo == Undo.ABORTED
-        ended = await running
-        assert (ended.status, told("cancelled"), told("entered")) == ("aborted", UNDONE, [("entered", 1)])
-
-    play(story)
+async def test_a_cancelled_run_is_undone_and_only_then_aborted(stage: Stage, kind: type[Trip], dies: bool) -> None:
+    begin()
+    running = await started(stage, "wait", kind=kind)
+    await stage.client.ask("cancel", "r", None, "enough")
+    if dies:
+        stage.kill_host_of(address(kind, "r"))
+    assert stage.run("r").undo == Undo.ABORTED
+    ended = await running
+    assert (ended.status, told("cancelled"), told("entered")) == ("aborted", UNDONE, [("entered", 1)])
 
 
 @pytest.mark.parametrize("way", ["waits", "is paused", "is paused while it waits"])
-def test_a_run_that_is_on_no_host_is_undone_when_it_is_cancelled(way: str) -> None:
-    async def story(stage: Stage) -> None:
-        begin()
-        running = await started(stage, "sleep" if "waits" in way else "pause_often")
-        if "paused" in way:
-            await stage.client.ask("pause", "r", True)
-        await stage.until(lambda: "r" in stage.view.waiting)
-        await stage.client.ask("cancel", "r", None, "enough")
-        with pytest.raises(PauseRefused, match="its steps are being undone"):
-            await stage.client.ask("pause", "r", True)
-        assert (await running).status == "aborted"
-        assert told("cancelled") == UNDONE
-
-    play(story)
+async def test_a_run_that_is_on_no_host_is_undone_when_it_is_cancelled(stage: Stage, way: str) -> None:
+    begin()
+    running = await started(stage, "sleep" if "waits" in way else "pause_often")
+    if "paused" in way:
+        await stage.client.ask("pause", "r", True)
+    await stage.until(lambda: "r" in stage.view.waiting)
+    await stage.client.ask("cancel", "r", None, "enough")
+    with pytest.raises(PauseRefused, match="its steps are being undone"):
+        await stage.client.ask("pause", "r", True)
+    assert (await running).status == "aborted"
+    assert told("cancelled") == UNDONE
 
 
-def test_a_run_that_was_entered_again_after_a_wait_is_undone_as_any_other() -> None:
-    async def story(stage: Stage) -> None:
-        begin()
-        ended = await (await started(stage, "sleep_and_fail"))
-        assert (ended.status, told("cancelled")) == ("error", UNDONE)
-        assert told("entered") == [("entered", 1), ("entered", 2)]
-
-    play(story)
+async def test_a_run_that_was_entered_again_after_a_wait_is_undone_as_any_other(stage: Stage) -> None:
+    begin()
+    ended = await (await started(stage, "sleep_and_fail"))
+    assert (ended.status, told("cancelled")) == ("error", UNDONE)
+    assert told("entered") == [("entered", 1), ("entered", 2)]
 
 
-def test_a_run_whose_attempts_are_used_up_is_undone() -> None:
-    async def story(stage: Stage) -> None:
-        begin()
-        running = await started(stage, "wait", kind=Once)
-        stage.kill_host_of(address(Once, "r"))
-        ended = await running
-        assert (ended.status, told("cancelled"), told("entered")) == ("error", UNDONE, [("entered", 1)])
-        assert "left no result" in ended.error
-
-    play(story)
+async def test_a_run_whose_attempts_are_used_up_is_undone(stage: Stage) -> None:
+    begin()
+    running = await started(stage, "wait", kind=Once)
+    stage.kill_host_of(address(Once, "r"))
+    ended = await running
+    assert (ended.status, told("cancelled"), told("entered")) == ("error", UNDONE, [("entered", 1)])
+    assert "left no result" in ended.error
 
 
 @pytest.mark.parametrize("cut", ["cancel", "death"])
@@ -271,105 +252,85 @@ def test_a_run_whose_attempts_are_used_up_is_undone() -> None:
         ("hang_with_probe", [None, OSError("x"), False], [("probed", 0), ("probed", 0), ("probed", 0), *UNDONE]),
     ],
 )
-def test_a_step_in_whose_middle_the_run_was_cut_off_is_probed_before_it_is_undone(
-    cut: str, then: str, found: list[Any], undone: Diary
+async def test_a_step_in_whose_middle_the_run_was_cut_off_is_probed_before_it_is_undone(
+    stage: Stage, cut: str, then: str, found: list[Any], undone: Diary
 ) -> None:
-    async def story(stage: Stage) -> None:
-        begin(found=found)
-        running = await started(stage, then, kind=Once)
-        if cut == "cancel":
-            await stage.client.ask("cancel", "r", None, "enough")
-        else:
-            stage.kill_host_of(address(Once, "r"))
-        ended = await running
-        assert ended.status == ("aborted" if cut == "cancel" else "error")
-        assert told("cancelled", "probed") == undone
-
-    play(story)
+    begin(found=found)
+    running = await started(stage, then, kind=Once)
+    if cut == "cancel":
+        await stage.client.ask("cancel", "r", None, "enough")
+    else:
+        stage.kill_host_of(address(Once, "r"))
+    ended = await running
+    assert ended.status == ("aborted" if cut == "cancel" else "error")
+    assert told("cancelled", "probed") == undone
 
 
-def test_an_undo_that_raises_is_tried_again_after_pauses() -> None:
-    async def story(stage: Stage) -> None:
-        begin(broken=[OSError(n) for n in range(7)])
-        assert (await (await started(stage, "fail"))).status == "error"
-        assert told("cancelled") == UNDONE
-
-    play(story)
+async def test_an_undo_that_raises_is_tried_again_after_pauses(stage: Stage) -> None:
+    begin(broken=[OSError(n) for n in range(7)])
+    assert (await (await started(stage, "fail"))).status == "error"
+    assert told("cancelled") == UNDONE
 
 
-def test_an_undo_that_hangs_has_failed_after_a_while() -> None:
-    async def story(stage: Stage) -> None:
-        begin()
-        ended = await (await started(stage, "hang_once", ""))
-        assert (ended.status, told("hangs")) == ("error", [("hangs", 1), ("hangs", 2)])
-
-    play(story, limits=replace(ROOMY, handler_timeout_ms=1_000))
+@staged(limits=replace(ROOMY, handler_timeout_ms=1000))
+async def test_an_undo_that_hangs_has_failed_after_a_while(stage: Stage) -> None:
+    begin()
+    ended = await (await started(stage, "hang_once", ""))
+    assert (ended.status, told("hangs")) == ("error", [("hangs", 1), ("hangs", 2)])
 
 
-def test_an_undo_that_fails_for_good_parks_the_run_and_retry_goes_on_with_it() -> None:
-    async def story(stage: Stage) -> None:
-        begin(broken=[OSError(n) for n in range(8)])
-        running = asyncio.create_task(stage.client.run(Trip, {"books": ["a", "b"], "then": "fail"}, run_id="r"))
-        await stage.until(lambda: stage.record("r") is not None and bool(stage.run("r").parked))
-        assert "the undo of step 'book b' failed in 8 tries" in stage.run("r").parked
-        assert "OSError: 7" in stage.run("r").parked
-        said = " ".join(await stage.client.ask("explain", "r"))
-        assert "its steps are being undone: OSError: no way" in said
-        assert "perdure retry r" in said
-        await asyncio.sleep(500)
-        assert (told("cancelled"), running.done()) == ([], False)
-        await stage.client.ask("retry", "r")
-        ended = await running
-        assert (ended.status, ended.error, told("cancelled")) == ("error", "OSError: no way", UNDONE)
-        assert told("entered") == [("entered", 1)]
-
-    play(story)
+async def test_an_undo_that_fails_for_good_parks_the_run_and_retry_goes_on_with_it(stage: Stage) -> None:
+    begin(broken=[OSError(n) for n in range(8)])
+    running = asyncio.create_task(stage.client.run(Trip, {"books": ["a", "b"], "then": "fail"}, run_id="r"))
+    await stage.until(lambda: stage.record("r") is not None and bool(stage.run("r").parked))
+    assert "the undo of step 'book b' failed in 8 tries" in stage.run("r").parked
+    assert "OSError: 7" in stage.run("r").parked
+    said = " ".join(await stage.client.ask("explain", "r"))
+    assert "its steps are being undone: OSError: no way" in said
+    assert "perdure retry r" in said
+    await asyncio.sleep(500)
+    assert (told("cancelled"), running.done()) == ([], False)
+    await stage.client.ask("retry", "r")
+    ended = await running
+    assert (ended.status, ended.error, told("cancelled")) == ("error", "OSError: no way", UNDONE)
+    assert told("entered") == [("entered", 1)]
 
 
 @pytest.mark.parametrize("ends", ["cancel", "clear"])
-def test_a_person_gives_up_what_cannot_be_undone(ends: str) -> None:
-    async def story(stage: Stage) -> None:
-        begin(broken=[OSError(n) for n in range(8)])
-        running = asyncio.create_task(stage.client.run(Trip, {"books": ["a"], "then": "fail"}, run_id="r"))
-        await stage.until(lambda: stage.record("r") is not None and bool(stage.run("r").parked))
-        if ends == "cancel":
-            await stage.client.ask("cancel", "r", None, "enough")
-        else:
-            await stage.client.ask("clear", ["r"])
-        assert (await running).status == "aborted"
-        assert told("cancelled") == []
-
-    play(story)
-
-
-def test_a_run_that_is_cleared_is_undone_first() -> None:
-    async def story(stage: Stage) -> None:
-        begin()
-        running = await started(stage, "wait")
+async def test_a_person_gives_up_what_cannot_be_undone(stage: Stage, ends: str) -> None:
+    begin(broken=[OSError(n) for n in range(8)])
+    running = asyncio.create_task(stage.client.run(Trip, {"books": ["a"], "then": "fail"}, run_id="r"))
+    await stage.until(lambda: stage.record("r") is not None and bool(stage.run("r").parked))
+    if ends == "cancel":
+        await stage.client.ask("cancel", "r", None, "enough")
+    else:
         await stage.client.ask("clear", ["r"])
-        assert (await running).status == "aborted"
-        assert told("cancelled") == UNDONE
-        await stage.until(lambda: stage.record("r") is None)
-
-    play(story)
+    assert (await running).status == "aborted"
+    assert told("cancelled") == []
 
 
-def test_a_run_that_is_tried_again_does_anew_what_was_undone_and_nothing_else() -> None:
-    async def story(stage: Stage) -> None:
-        begin()
-        assert (await (await started(stage, "fail_once"))).status == "error"
-        await stage.client.ask("retry", "r")
-        await stage.ended("r", "completed")
-        assert told("booked", "cancelled") == [
-            ("booked", "a"),
-            ("booked", "b"),
-            *UNDONE,
-            ("booked", "a"),
-            ("booked", "b"),
-        ]
-        assert told("plain") == [("plain", 0)]
+async def test_a_run_that_is_cleared_is_undone_first(stage: Stage) -> None:
+    begin()
+    running = await started(stage, "wait")
+    await stage.client.ask("clear", ["r"])
+    assert (await running).status == "aborted"
+    assert told("cancelled") == UNDONE
+    await stage.until(lambda: stage.record("r") is None)
 
-    play(story)
+
+async def test_a_run_that_is_tried_again_does_anew_what_was_undone_and_nothing_else(stage: Stage) -> None:
+    begin()
+    assert (await (await started(stage, "fail_once"))).status == "error"
+    await stage.client.ask("retry", "r")
+    await stage.ended("r", "completed")
+    assert told("booked", "cancelled") == [
+        ("booked", "a"),
+        ("booked", "b"),
+        *UNDONE,
+        ("booked", "a"),
+        ("booked", "b"),
+    ]
+    assert told("plain") == [("plain", 0)]
 
 
 class Head(Agent):
@@ -390,26 +351,21 @@ class Head(Agent):
         return (await self.run_agent_tool(Trip, {"books": ["a"], "then": then}, run_id="r", detached=asked)).run_id
 
 
-def test_with_its_parent_goes_what_is_undone_first() -> None:
-    async def story(stage: Stage) -> None:
-        begin()
-        await stage.call(Head, "linger")
-        await stage.until(lambda: bool(told("waits")))
-        await stage.client.ask("forget", address(Head, "p"))
-        await stage.until(lambda: stage.record("r") is None)
-        assert told("cancelled") == [("cancelled", "a")]
-
-    play(story)
+async def test_with_its_parent_goes_what_is_undone_first(stage: Stage) -> None:
+    begin()
+    await stage.call(Head, "linger")
+    await stage.until(lambda: bool(told("waits")))
+    await stage.client.ask("forget", address(Head, "p"))
+    await stage.until(lambda: stage.record("r") is None)
+    assert told("cancelled") == [("cancelled", "a")]
 
 
-def test_no_time_limit_ends_a_run_while_it_is_undone() -> None:
-    async def story(stage: Stage) -> None:
-        begin(broken=[OSError(n) for n in range(7)])
-        await stage.call(Head, "go")
-        assert (await stage.ended("r")).status == "error"
-        assert told("cancelled") == [("cancelled", "a")]
-
-    play(story, limits=replace(ROOMY, retry_first_ms=5_000))
+@staged(limits=replace(ROOMY, retry_first_ms=5000))
+async def test_no_time_limit_ends_a_run_while_it_is_undone(stage: Stage) -> None:
+    begin(broken=[OSError(n) for n in range(7)])
+    await stage.call(Head, "go")
+    assert (await stage.ended("r")).status == "error"
+    assert told("cancelled") == [("cancelled", "a")]
 
 
 class SyncTrip(Trip):
@@ -482,10 +438,7 @@ class Misnamed(Agent):
         ("data", "undo", "object"),
     ],
 )
-def test_what_could_not_be_found_again_is_refused(way: str, field: str, words: str) -> None:
-    async def story(stage: Stage) -> None:
-        told = (await stage.client.run(Misnamed, way)).output
-        assert told[0] == field
-        assert words in told[1]
-
-    play(story)
+async def test_what_could_not_be_found_again_is_refused(stage: Stage, way: str, field: str, words: str) -> None:
+    told = (await stage.client.run(Misnamed, way)).output
+    assert told[0] == field
+    assert words in told[1]

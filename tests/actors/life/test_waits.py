@@ -24,7 +24,7 @@ from perdure.ledger import (
 )
 from perdure.scenarios.swarm.explorer import explore
 from perdure.scenarios.swarm.runner import swarm
-from tests.kit import ROOMY, Stage, address, play
+from tests.kit import ROOMY, Stage, address, staged
 
 HOUR_S = 3_600
 BRIEF = replace(ROOMY, wait_in_memory_ms=1_000)
@@ -76,52 +76,44 @@ class Diary(Agent):
 # ---------------------------------------------------------------- ordinary programs
 
 
-def test_a_run_that_sleeps_leaves_its_host_and_goes_on_at_its_time() -> None:
-    async def story(stage: Stage) -> None:
-        began_s = asyncio.get_running_loop().time()
-        await stage.client.start(Sleeper, HOUR_S, run_id="r")
-        await stage.until(rests(stage, "r"))
-        assert asyncio.get_running_loop().time() - began_s < 10
-        assert stage.host_of(address(Sleeper, "r")) == ""
-        told = (await stage.client.ask("show", "r"))["waits"]
-        assert (told["events"], told["paused"]) == ([], False)
-        assert told["until_ms"] - told["since_ms"] <= HOUR_S * 1000
-        assert (await stage.client.run(Sleeper, HOUR_S, run_id="r")).output == 2
-        slept_s = asyncio.get_running_loop().time() - began_s
-        assert HOUR_S <= slept_s < HOUR_S + 5
-        assert (stage.run("r").counted_attempts, stage.run("r").losses) == (1, 0)
-
-    play(story, timeout_ms=3 * HOUR_S * 1000)
+@staged(timeout_ms=3 * HOUR_S * 1000)
+async def test_a_run_that_sleeps_leaves_its_host_and_goes_on_at_its_time(stage: Stage) -> None:
+    began_s = asyncio.get_running_loop().time()
+    await stage.client.start(Sleeper, HOUR_S, run_id="r")
+    await stage.until(rests(stage, "r"))
+    assert asyncio.get_running_loop().time() - began_s < 10
+    assert stage.host_of(address(Sleeper, "r")) == ""
+    told = (await stage.client.ask("show", "r"))["waits"]
+    assert (told["events"], told["paused"]) == ([], False)
+    assert told["until_ms"] - told["since_ms"] <= HOUR_S * 1000
+    assert (await stage.client.run(Sleeper, HOUR_S, run_id="r")).output == 2
+    slept_s = asyncio.get_running_loop().time() - began_s
+    assert HOUR_S <= slept_s < HOUR_S + 5
+    assert (stage.run("r").counted_attempts, stage.run("r").losses) == (1, 0)
 
 
 @pytest.mark.parametrize("seconds", [0, 0.5, 4])
-def test_a_short_sleep_stays_in_memory(seconds: float) -> None:
-    async def story(stage: Stage) -> None:
-        began_s = asyncio.get_running_loop().time()
-        assert (await stage.client.run(Sleeper, seconds)).output == 1
-        assert asyncio.get_running_loop().time() - began_s >= seconds
-
-    play(story)
+async def test_a_short_sleep_stays_in_memory(stage: Stage, seconds: float) -> None:
+    began_s = asyncio.get_running_loop().time()
+    assert (await stage.client.run(Sleeper, seconds)).output == 1
+    assert asyncio.get_running_loop().time() - began_s >= seconds
 
 
-def test_events_are_taken_in_their_order_by_the_waits_for_their_name() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.client.start(Waiter, run_id="w")
-        await stage.client.send("w", "approve", {"x": 1})
-        await stage.until(rests(stage, "w"))
-        assert (await stage.client.ask("show", "w"))["waits"]["events"] == ["approve"]
-        await stage.client.send("w", "approve", 2, "mine")
-        await stage.client.send("w", "approve", 3, "mine")
-        words = "event 'never' did not come in time for run 'w'"
-        assert (await stage.client.run(Waiter, run_id="w")).output == [{"x": 1}, 2, words]
-        assert (stage.run("w").counted_attempts, stage.run("w").losses) == (1, 0)
-        with pytest.raises(EventRefused, match="has ended"):
-            await stage.client.send("w", "approve", 4)
-        await stage.client.send("w", "approve", 2, "mine")
-        with pytest.raises(UnknownRun, match="sent to nobody"):
-            await stage.client.send("nobody", "approve", 4)
-
-    play(story)
+async def test_events_are_taken_in_their_order_by_the_waits_for_their_name(stage: Stage) -> None:
+    await stage.client.start(Waiter, run_id="w")
+    await stage.client.send("w", "approve", {"x": 1})
+    await stage.until(rests(stage, "w"))
+    assert (await stage.client.ask("show", "w"))["waits"]["events"] == ["approve"]
+    await stage.client.send("w", "approve", 2, "mine")
+    await stage.client.send("w", "approve", 3, "mine")
+    words = "event 'never' did not come in time for run 'w'"
+    assert (await stage.client.run(Waiter, run_id="w")).output == [{"x": 1}, 2, words]
+    assert (stage.run("w").counted_attempts, stage.run("w").losses) == (1, 0)
+    with pytest.raises(EventRefused, match="has ended"):
+        await stage.client.send("w", "approve", 4)
+    await stage.client.send("w", "approve", 2, "mine")
+    with pytest.raises(UnknownRun, match="sent to nobody"):
+        await stage.client.send("nobody", "approve", 4)
 
 
 class Gather(Agent):
@@ -273,16 +265,16 @@ PROGRAMS: list[tuple[type[Agent], list[Any], Any]] = [
 
 
 @pytest.mark.parametrize(("program", "events", "output"), PROGRAMS, ids=[each[0].__name__ for each in PROGRAMS])
-def test_programs_with_waits_come_to_what_they_say(program: type[Agent], events: list[Any], output: Any) -> None:
-    async def story(stage: Stage) -> None:
-        await stage.client.start(program, run_id="r")
-        await asyncio.sleep(10)
-        for value in events:
-            await stage.client.send("r", "go", value)
-        result = await stage.client.run(program, run_id="r")
-        assert (result.error, result.output) == ("", output)
-
-    play(story, limits=BRIEF)
+@staged(limits=BRIEF)
+async def test_programs_with_waits_come_to_what_they_say(
+    stage: Stage, program: type[Agent], events: list[Any], output: Any
+) -> None:
+    await stage.client.start(program, run_id="r")
+    await asyncio.sleep(10)
+    for value in events:
+        await stage.client.send("r", "go", value)
+    result = await stage.client.run(program, run_id="r")
+    assert (result.error, result.output) == ("", output)
 
 
 BAD: list[tuple[Callable[[RunContext], object], str]] = [
@@ -316,28 +308,22 @@ class Refused(Agent):
         return said
 
 
-def test_bad_waits_are_refused_where_they_are_asked_for_and_name_the_field() -> None:
-    async def story(stage: Stage) -> None:
-        said = (await stage.client.run(Refused)).output
-        assert len(said) == len(BAD), said
-        assert [field for (_, field), words in zip(BAD, said, strict=True) if not words.startswith(field)] == []
-
-    play(story)
+async def test_bad_waits_are_refused_where_they_are_asked_for_and_name_the_field(stage: Stage) -> None:
+    said = (await stage.client.run(Refused)).output
+    assert len(said) == len(BAD), said
+    assert [field for (_, field), words in zip(BAD, said, strict=True) if not words.startswith(field)] == []
 
 
 @pytest.mark.parametrize(
     ("event", "value", "event_id"),
     [("", 1, None), (3, 1, None), ("go", object(), None), ("go", b"x" * 10**8, None), ("go", 1, ""), ("go", 1, 5)],
 )
-def test_a_bad_event_is_refused_where_it_is_sent(event: Any, value: Any, event_id: Any) -> None:
-    async def story(stage: Stage) -> None:
-        await stage.client.start(Sleeper, 1, run_id="r")
-        with pytest.raises((BadRequest, TypeError)):
-            await stage.client.send("r", event, value, event_id)
-        assert "r" not in stage.view.events
-        await stage.ended("r")
-
-    play(story)
+async def test_a_bad_event_is_refused_where_it_is_sent(stage: Stage, event: Any, value: Any, event_id: Any) -> None:
+    await stage.client.start(Sleeper, 1, run_id="r")
+    with pytest.raises((BadRequest, TypeError)):
+        await stage.client.send("r", event, value, event_id)
+    assert "r" not in stage.view.events
+    await stage.ended("r")
 
 
 # ---------------------------------------------------------------- messages
@@ -374,68 +360,63 @@ class Boss(Agent):
 TOLD = ["one", "two", "three", "last"]
 
 
-def test_messages_reach_a_run_once_and_in_their_order_also_if_their_sender_is_entered_again() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.client.run(Boss, run_id="b")
-        run = await stage.ended("w", "completed")
-        assert stage.run("b").attempt > 1
-        assert output_of(stage, "w") == [[value, address(Boss, "b")] for value in TOLD]
-        receipts = [receipt(stage.view, run, key) for key in run.receipts]
-        assert [told["status"] for told in receipts] == ["read"] * 4
-        assert [told["after_step"] for told in receipts] == ["draft", "revise", "revise", "revise"]
-
-    play(story, limits=BRIEF)
+@staged(limits=BRIEF)
+async def test_messages_reach_a_run_once_and_in_their_order_also_if_their_sender_is_entered_again(stage: Stage) -> None:
+    await stage.client.run(Boss, run_id="b")
+    run = await stage.ended("w", "completed")
+    assert stage.run("b").attempt > 1
+    assert output_of(stage, "w") == [[value, address(Boss, "b")] for value in TOLD]
+    receipts = [receipt(stage.view, run, key) for key in run.receipts]
+    assert [told["status"] for told in receipts] == ["read"] * 4
+    assert [told["after_step"] for told in receipts] == ["draft", "revise", "revise", "revise"]
 
 
-def test_a_message_to_no_run_and_two_messages_at_once_are_refused_in_words() -> None:
-    async def story(stage: Stage) -> None:
-        run = await stage.client.start(Sleeper, 1, run_id="r")
-        with pytest.raises(BadRequest, match="one message"):
-            tell(run, 1, 2)  # type: ignore[call-overload]
-        with pytest.raises(BadRequest, match="one message"):
-            tell(run)  # type: ignore[call-overload]
-        with pytest.raises(BadRequest, match="nor a run"):
-            tell("r", 1)  # type: ignore[call-overload]
-        await tell(run, "fine")
-        await stage.ended("r")
-
-    play(story)
+async def test_a_message_to_no_run_and_two_messages_at_once_are_refused_in_words(stage: Stage) -> None:
+    run = await stage.client.start(Sleeper, 1, run_id="r")
+    with pytest.raises(BadRequest, match="one message"):
+        tell(run, 1, 2)  # type: ignore[call-overload]
+    with pytest.raises(BadRequest, match="one message"):
+        tell(run)  # type: ignore[call-overload]
+    with pytest.raises(BadRequest, match="nor a run"):
+        tell("r", 1)  # type: ignore[call-overload]
+    await tell(run, "fine")
+    await stage.ended("r")
 
 
 # ---------------------------------------------------------------- beside other work
 
 
 @pytest.mark.parametrize("busy_s", [0.5, 3, 8])
-def test_a_child_that_is_called_while_its_run_waits_goes_on_beside_the_call_when_the_event_comes(busy_s: float) -> None:
-    async def story(stage: Stage) -> None:
-        await stage.client.start(Diary, run_id="d")
-        await stage.until(rests(stage, "d"))
-        calling = asyncio.create_task(stage.call(Diary, "note", "a", busy_s, name="d"))
-        await stage.until(lambda: stage.host_of(address(Diary, "d")) != "")
-        assert rests(stage, "d")(), "a call does not end the wait"
-        await asyncio.sleep(0.2)
-        await stage.client.send("d", "go", "now")
+@staged(limits=BRIEF)
+async def test_a_child_that_is_called_while_its_run_waits_goes_on_beside_the_call_when_the_event_comes(
+    stage: Stage, busy_s: float
+) -> None:
+    await stage.client.start(Diary, run_id="d")
+    await stage.until(rests(stage, "d"))
+    calling = asyncio.create_task(stage.call(Diary, "note", "a", busy_s, name="d"))
+    await stage.until(lambda: stage.host_of(address(Diary, "d")) != "")
+    assert rests(stage, "d")(), "a call does not end the wait"
+    await asyncio.sleep(0.2)
+    await stage.client.send("d", "go", "now")
+    assert await calling == 1
+    assert await stage.call(Diary, "note", "b", name="d") == 2
+    assert (await stage.client.run(Diary, run_id="d")).output == ["now", 2, ["a", "b"]]
+    assert (stage.run("d").counted_attempts, stage.run("d").losses) == (1, 0)
+
+
+@staged(limits=BRIEF)
+async def test_an_event_at_each_moment_of_a_child_that_comes_up_for_a_call_and_leaves_ends_the_wait_once(
+    stage: Stage,
+) -> None:
+    for number in range(12):
+        run_id = f"d{number}"
+        await stage.client.start(Diary, run_id=run_id)
+        await stage.until(rests(stage, run_id))
+        calling = asyncio.create_task(stage.call(Diary, "note", "a", name=run_id))
+        await asyncio.sleep(0.25 * number)
+        await stage.client.send(run_id, "go", number)
         assert await calling == 1
-        assert await stage.call(Diary, "note", "b", name="d") == 2
-        assert (await stage.client.run(Diary, run_id="d")).output == ["now", 2, ["a", "b"]]
-        assert (stage.run("d").counted_attempts, stage.run("d").losses) == (1, 0)
-
-    play(story, limits=BRIEF)
-
-
-def test_an_event_at_each_moment_of_a_child_that_comes_up_for_a_call_and_leaves_ends_the_wait_once() -> None:
-    async def story(stage: Stage) -> None:
-        for number in range(12):
-            run_id = f"d{number}"
-            await stage.client.start(Diary, run_id=run_id)
-            await stage.until(rests(stage, run_id))
-            calling = asyncio.create_task(stage.call(Diary, "note", "a", name=run_id))
-            await asyncio.sleep(0.25 * number)
-            await stage.client.send(run_id, "go", number)
-            assert await calling == 1
-            assert (await stage.client.run(Diary, run_id=run_id)).output[0] == number
-
-    play(story, limits=BRIEF)
+        assert (await stage.client.run(Diary, run_id=run_id)).output[0] == number
 
 
 class Sitter(Agent):
@@ -451,18 +432,16 @@ class Sitter(Agent):
         self.state["heard"] = self.state.get("heard", 0) + 1
 
 
-def test_handlers_of_an_agent_whose_run_waits_are_called_and_end_no_wait() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.client.start(Sitter, run_id="s")
-        for number in range(3):
-            await stage.ended(f"c{number}", "completed")
-        await asyncio.sleep(20)
-        assert rests(stage, "s")()
-        assert stage.run("s").attempt == 1
-        await stage.client.send("s", "go", "now")
-        assert (await stage.client.run(Sitter, run_id="s")).output == ["now", 3, 2]
-
-    play(story, limits=BRIEF)
+@staged(limits=BRIEF)
+async def test_handlers_of_an_agent_whose_run_waits_are_called_and_end_no_wait(stage: Stage) -> None:
+    await stage.client.start(Sitter, run_id="s")
+    for number in range(3):
+        await stage.ended(f"c{number}", "completed")
+    await asyncio.sleep(20)
+    assert rests(stage, "s")()
+    assert stage.run("s").attempt == 1
+    await stage.client.send("s", "go", "now")
+    assert (await stage.client.run(Sitter, run_id="s")).output == ["now", 3, 2]
 
 
 class Both(Agent):
@@ -471,31 +450,25 @@ class Both(Agent):
         return [result.output, await run.wait_for("go"), run.attempt]
 
 
-def test_an_event_goes_to_a_parent_that_waits_for_its_child_and_is_there_afterwards() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.client.start(Both, run_id="p")
-        await stage.until(rests(stage, "child"))
-        await stage.client.send("p", "go", "now")
-        assert (await stage.client.run(Both, run_id="p")).output == [2, "now", 1]
-
-    play(story)
+async def test_an_event_goes_to_a_parent_that_waits_for_its_child_and_is_there_afterwards(stage: Stage) -> None:
+    await stage.client.start(Both, run_id="p")
+    await stage.until(rests(stage, "child"))
+    await stage.client.send("p", "go", "now")
+    assert (await stage.client.run(Both, run_id="p")).output == [2, "now", 1]
 
 
 @pytest.mark.thorough
-def test_hundreds_of_sleeping_runs_leave_their_hosts_empty() -> None:
-    async def story(stage: Stage) -> None:
-        for number in range(300):
-            await stage.client.start(Sleeper, HOUR_S, run_id=f"s{number}")
-        await stage.until(lambda: len(stage.view.waiting) == 300)
-        await asyncio.sleep(1)
-        assert [len(host.tenants) for host in stage.view.hosts.values() if host.tenants] == []
-        assert [host.load for host in stage.view.hosts.values() if host.load] == []
-        assert (await stage.client.run(Prompt, run_id="now")).output == "now"
-        for number in range(300):
-            await stage.client.ask("cancel", f"s{number}", None, "enough")
-        assert stage.view.waiting == {}
-
-    play(story)
+async def test_hundreds_of_sleeping_runs_leave_their_hosts_empty(stage: Stage) -> None:
+    for number in range(300):
+        await stage.client.start(Sleeper, HOUR_S, run_id=f"s{number}")
+    await stage.until(lambda: len(stage.view.waiting) == 300)
+    await asyncio.sleep(1)
+    assert [len(host.tenants) for host in stage.view.hosts.values() if host.tenants] == []
+    assert [host.load for host in stage.view.hosts.values() if host.load] == []
+    assert (await stage.client.run(Prompt, run_id="now")).output == "now"
+    for number in range(300):
+        await stage.client.ask("cancel", f"s{number}", None, "enough")
+    assert stage.view.waiting == {}
 
 
 class Prompt(Agent):
@@ -506,23 +479,21 @@ class Prompt(Agent):
 # ---------------------------------------------------------------- pause
 
 
-def test_a_run_is_paused_at_its_next_step_and_goes_on_there() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.client.start(Poll, run_id="r")
-        await stage.until(lambda: stage.status("r") == "running")
+@staged(limits=BRIEF, timeout_ms=3 * HOUR_S * 1000)
+async def test_a_run_is_paused_at_its_next_step_and_goes_on_there(stage: Stage) -> None:
+    await stage.client.start(Poll, run_id="r")
+    await stage.until(lambda: stage.status("r") == "running")
+    await stage.client.ask("pause", "r", True)
+    await stage.until(rests(stage, "r"))
+    assert (await stage.client.ask("show", "r"))["waits"]["paused"]
+    attempt = stage.run("r").attempt
+    await asyncio.sleep(HOUR_S)
+    assert (stage.run("r").attempt, stage.host_of(address(Poll, "r"))) == (attempt, "")
+    await stage.client.ask("pause", "r", False)
+    assert (await stage.client.run(Poll, run_id="r")).status == "completed"
+    assert stage.run("r").counted_attempts == 1
+    with pytest.raises(PauseRefused, match="only a live run"):
         await stage.client.ask("pause", "r", True)
-        await stage.until(rests(stage, "r"))
-        assert (await stage.client.ask("show", "r"))["waits"]["paused"]
-        attempt = stage.run("r").attempt
-        await asyncio.sleep(HOUR_S)
-        assert (stage.run("r").attempt, stage.host_of(address(Poll, "r"))) == (attempt, "")
-        await stage.client.ask("pause", "r", False)
-        assert (await stage.client.run(Poll, run_id="r")).status == "completed"
-        assert stage.run("r").counted_attempts == 1
-        with pytest.raises(PauseRefused, match="only a live run"):
-            await stage.client.ask("pause", "r", True)
-
-    play(story, limits=BRIEF, timeout_ms=3 * HOUR_S * 1000)
 
 
 class Stubborn(Agent):
@@ -534,30 +505,25 @@ class Stubborn(Agent):
         return run.attempt
 
 
-def test_an_event_that_comes_with_a_pause_is_taken_once_and_is_not_waited_for_again() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.client.start(Diary, run_id="r")
-        await stage.until(lambda: stage.run("r").confirmed)
-        await asyncio.gather(stage.client.send("r", "go", 1), stage.client.ask("pause", "r", True))
-        await stage.ended("r", "completed")  # it had begun to go on, and does nothing at which it could pause
-        assert output_of(stage, "r")[0] == 1
-
-    play(story, timeout_ms=600_000)
+@staged(timeout_ms=600000)
+async def test_an_event_that_comes_with_a_pause_is_taken_once_and_is_not_waited_for_again(stage: Stage) -> None:
+    await stage.client.start(Diary, run_id="r")
+    await stage.until(lambda: stage.run("r").confirmed)
+    await asyncio.gather(stage.client.send("r", "go", 1), stage.client.ask("pause", "r", True))
+    await stage.ended("r", "completed")  # it had begun to go on, and does nothing at which it could pause
+    assert output_of(stage, "r")[0] == 1
 
 
-def test_a_paused_run_stays_paused_over_the_death_of_its_host() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.client.start(Stubborn, run_id="r")
-        await stage.until(lambda: stage.host_of(address(Stubborn, "r")) != "")
-        await asyncio.sleep(1)
-        await stage.client.ask("pause", "r", True)
-        stage.kill_host_of(address(Stubborn, "r"))
-        await asyncio.sleep(600)
-        assert Stubborn.entered == [1]
-        await stage.client.ask("pause", "r", False)
-        assert (await stage.client.run(Stubborn, run_id="r")).output == 2
-
-    play(story)
+async def test_a_paused_run_stays_paused_over_the_death_of_its_host(stage: Stage) -> None:
+    await stage.client.start(Stubborn, run_id="r")
+    await stage.until(lambda: stage.host_of(address(Stubborn, "r")) != "")
+    await asyncio.sleep(1)
+    await stage.client.ask("pause", "r", True)
+    stage.kill_host_of(address(Stubborn, "r"))
+    await asyncio.sleep(600)
+    assert Stubborn.entered == [1]
+    await stage.client.ask("pause", "r", False)
+    assert (await stage.client.run(Stubborn, run_id="r")).output == 2
 
 
 # ---------------------------------------------------------------- clocks
@@ -570,18 +536,16 @@ class Instants(Agent):
 
 
 @pytest.mark.parametrize("by_s", [-1800, 1800])
-def test_an_instant_of_the_calendar_comes_by_the_clock_as_it_is_set(by_s: int) -> None:
-    async def story(stage: Stage) -> None:
-        loop = asyncio.get_running_loop()
-        at_s = stage.client.world.clock.now_ms() / 1000 + HOUR_S
-        await stage.client.start(Instants, at_s, run_id="r")
-        await stage.until(rests(stage, "r"))
-        began_s = loop.time()
-        stage.simulation.set_clocks(by_s * 1000)
-        await stage.client.run(Instants, at_s, run_id="r")
-        assert abs(loop.time() - began_s - (HOUR_S - by_s)) < 30
-
-    play(story, timeout_ms=5 * HOUR_S * 1000)
+@staged(timeout_ms=5 * HOUR_S * 1000)
+async def test_an_instant_of_the_calendar_comes_by_the_clock_as_it_is_set(stage: Stage, by_s: int) -> None:
+    loop = asyncio.get_running_loop()
+    at_s = stage.client.world.clock.now_ms() / 1000 + HOUR_S
+    await stage.client.start(Instants, at_s, run_id="r")
+    await stage.until(rests(stage, "r"))
+    began_s = loop.time()
+    stage.simulation.set_clocks(by_s * 1000)
+    await stage.client.run(Instants, at_s, run_id="r")
+    assert abs(loop.time() - began_s - (HOUR_S - by_s)) < 30
 
 
 class TwoSleeps(Agent):
@@ -592,28 +556,26 @@ class TwoSleeps(Agent):
 
 
 @pytest.mark.parametrize("by_s", [-3 * HOUR_S, 3 * HOUR_S])
-def test_a_while_lasts_as_long_whatever_is_made_of_the_clocks_and_so_does_the_next(by_s: int) -> None:
-    async def story(stage: Stage) -> None:
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
-        await stage.client.start(TwoSleeps, run_id="r")
-        await stage.until(rests(stage, "r"))
-        stage.simulation.set_clocks(by_s * 1000)
-        assert (await stage.client.run(TwoSleeps, run_id="r")).output == 3
-        slept_s = loop.time() - began_s
-        assert HOUR_S + 60 <= slept_s < HOUR_S + 90
-
-    play(story, timeout_ms=9 * HOUR_S * 1000)
+@staged(timeout_ms=9 * HOUR_S * 1000)
+async def test_a_while_lasts_as_long_whatever_is_made_of_the_clocks_and_so_does_the_next(
+    stage: Stage, by_s: int
+) -> None:
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    await stage.client.start(TwoSleeps, run_id="r")
+    await stage.until(rests(stage, "r"))
+    stage.simulation.set_clocks(by_s * 1000)
+    assert (await stage.client.run(TwoSleeps, run_id="r")).output == 3
+    slept_s = loop.time() - began_s
+    assert HOUR_S + 60 <= slept_s < HOUR_S + 90
 
 
 # ---------------------------------------------------------------- limits of the runtime
 
 
-def test_a_run_that_may_be_entered_once_by_the_limits_of_the_runtime_waits_in_memory() -> None:
-    async def story(stage: Stage) -> None:
-        assert (await stage.client.run(Sleeper, 60)).output == 1
-
-    play(story, limits=replace(BRIEF, attempts_max=1))
+@staged(limits=replace(BRIEF, attempts_max=1))
+async def test_a_run_that_may_be_entered_once_by_the_limits_of_the_runtime_waits_in_memory(stage: Stage) -> None:
+    assert (await stage.client.run(Sleeper, 60)).output == 1
 
 
 class Flooded(Agent):
@@ -621,17 +583,15 @@ class Flooded(Agent):
         return [await run.wait_for("go"), run.attempt]
 
 
-def test_the_event_that_a_run_waits_for_reaches_it_past_thousands_that_it_has_not_taken() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.client.start(Flooded, run_id="f")
-        await stage.until(rests(stage, "f"))
-        for _ in range(50):
-            await asyncio.gather(*(stage.client.send("f", "else") for _ in range(100)))
-        await stage.client.send("f", "go", 1)
-        assert (await stage.client.run(Flooded, run_id="f")).output == [1, 2]
-        assert stage.view.events == {}
-
-    play(story, limits=replace(BRIEF, turn_max=1_000), timeout_ms=60_000)
+@staged(limits=replace(BRIEF, turn_max=1000), timeout_ms=60000)
+async def test_the_event_that_a_run_waits_for_reaches_it_past_thousands_that_it_has_not_taken(stage: Stage) -> None:
+    await stage.client.start(Flooded, run_id="f")
+    await stage.until(rests(stage, "f"))
+    for _ in range(50):
+        await asyncio.gather(*(stage.client.send("f", "else") for _ in range(100)))
+    await stage.client.send("f", "go", 1)
+    assert (await stage.client.run(Flooded, run_id="f")).output == [1, 2]
+    assert stage.view.events == {}
 
 
 # ---------------------------------------------------------------- deaths

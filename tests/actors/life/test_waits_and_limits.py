@@ -59,18 +59,15 @@ class Impatient(Agent):
     ("way", "slow", "quick"), [("one", "one", ""), ("many", "m5000", "m1"), ("each", "c5000", "c1")]
 )
 @pytest.mark.parametrize("on_cancel", ["cancel", "leave"])
-def test_a_deadline_cancels_what_was_waited_for_or_leaves_it_as_the_author_says(
-    way: str, slow: str, quick: str, on_cancel: str
+async def test_a_deadline_cancels_what_was_waited_for_or_leaves_it_as_the_author_says(
+    stage: Stage, way: str, slow: str, quick: str, on_cancel: str
 ) -> None:
-    async def story(stage: Stage) -> None:
-        given = {} if on_cancel == "cancel" else {"on_cancel": on_cancel}  # the former is the default
-        assert await stage.call(Impatient, "hurry", [way], **given) == "too late"
-        run = await stage.ended(slow)
-        assert run.status == ("aborted" if on_cancel == "cancel" else "completed")
-        assert ("the code that waited for it was cancelled" in run.error) is (on_cancel == "cancel")
-        assert not quick or stage.status(quick) == "completed"
-
-    play(story)
+    given = {} if on_cancel == "cancel" else {"on_cancel": on_cancel}  # the former is the default
+    assert await stage.call(Impatient, "hurry", [way], **given) == "too late"
+    run = await stage.ended(slow)
+    assert run.status == ("aborted" if on_cancel == "cancel" else "completed")
+    assert ("the code that waited for it was cancelled" in run.error) is (on_cancel == "cancel")
+    assert not quick or stage.status(quick) == "completed"
 
 
 def test_a_run_with_a_deadline_comes_to_the_same_after_a_death() -> None:
@@ -85,31 +82,25 @@ def test_a_run_with_a_deadline_comes_to_the_same_after_a_death() -> None:
     play(story, kill_when=death)
 
 
-def test_a_death_of_the_one_who_waits_cancels_nothing_and_a_cancelled_fiber_does() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Impatient, "begin")
-        await stage.until(lambda: stage.status("one") == "running")
-        stage.kill_host_of(next(each for each in stage.view.agents if each.startswith("p@")))
-        await asyncio.sleep(2)
-        assert stage.status("one") == "running"
-        await stage.call(Impatient, "stop")
-        assert (await stage.ended("one")).status == "aborted"
-
-    play(story)
+async def test_a_death_of_the_one_who_waits_cancels_nothing_and_a_cancelled_fiber_does(stage: Stage) -> None:
+    await stage.call(Impatient, "begin")
+    await stage.until(lambda: stage.status("one") == "running")
+    stage.kill_host_of(next(each for each in stage.view.agents if each.startswith("p@")))
+    await asyncio.sleep(2)
+    assert stage.status("one") == "running"
+    await stage.call(Impatient, "stop")
+    assert (await stage.ended("one")).status == "aborted"
 
 
 @pytest.mark.parametrize(
     ("options", "why"),
     [({"on_cancel": "keep"}, "is none of cancel, leave"), ({"on_cancel": "leave", "detached": True}, "nobody waits")],
 )
-def test_a_wrong_on_cancel_is_refused(options: dict[str, Any], why: str) -> None:
-    async def story(stage: Stage) -> None:
-        with pytest.raises(BadRequest, match=why) as refused:
-            await stage.call(Impatient, "hurry", ["one"], **options)
-        assert refused.value.field == "on_cancel"
-        assert stage.record("one") is None
-
-    play(story)
+async def test_a_wrong_on_cancel_is_refused(stage: Stage, options: dict[str, Any], why: str) -> None:
+    with pytest.raises(BadRequest, match=why) as refused:
+        await stage.call(Impatient, "hurry", ["one"], **options)
+    assert refused.value.field == "on_cancel"
+    assert stage.record("one") is None
 
 
 # one of many is refused
@@ -172,16 +163,13 @@ class Stepper(Agent):
         return 3
 
 
-def test_a_step_of_sync_code_may_be_awaited_in_every_attempt() -> None:
-    async def story(stage: Stage) -> None:
-        task = asyncio.create_task(stage.client.run(Stepper, 0, run_id="r"))
-        await stage.until(lambda: stage.status("r") == "running")
-        await asyncio.sleep(1)
-        stage.kill_host_of(stage.run("r").child)
-        assert (await task).output == [1, 2, 3]
-        assert stage.run("r").attempt == 2
-
-    play(story)
+async def test_a_step_of_sync_code_may_be_awaited_in_every_attempt(stage: Stage) -> None:
+    task = asyncio.create_task(stage.client.run(Stepper, 0, run_id="r"))
+    await stage.until(lambda: stage.status("r") == "running")
+    await asyncio.sleep(1)
+    stage.kill_host_of(stage.run("r").child)
+    assert (await task).output == [1, 2, 3]
+    assert stage.run("r").attempt == 2
 
 
 class Hasty(Agent):
@@ -193,8 +181,5 @@ class Hasty(Agent):
         return [refused.value.field, run.step("s", lambda: input + 1)]
 
 
-def test_a_step_without_a_job_is_refused_before_it_is_remembered() -> None:
-    async def story(stage: Stage) -> None:
-        assert (await stage.client.run(Hasty, 1)).output == ["job", 2]
-
-    play(story)
+async def test_a_step_without_a_job_is_refused_before_it_is_remembered(stage: Stage) -> None:
+    assert (await stage.client.run(Hasty, 1)).output == ["job", 2]

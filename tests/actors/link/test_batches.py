@@ -47,22 +47,18 @@ def test_a_batch_outlives_the_supervisor_wherever_it_dies(
     assert written >= set(BATCHES), "nothing was decided as a batch"
 
 
-def test_a_batch_is_started_once_in_a_session() -> None:
+async def test_a_batch_is_started_once_in_a_session() -> None:
     """A host that has let a life go must not begin it again. With a new session comes a hello, and all are told anew."""
-
-    async def story() -> None:
-        turns = TurnBench()
-        options = {"detached": True}  # of a batch they are one object
-        await turns.turn([each._replace(options=options) for each in cast("list[Request]", requests(6))])
-        again = [each for each in outstanding(turns.view, list(turns.view.runs), AT_MS) if isinstance(each, StartBatch)]
-        assert [len(each.run_ids) for each in again] == [6]
-        turns.view.agents[agent_id(CHILD, again[0].run_ids[2])].begun_in = 0
-        await turns.effect_executor.perform([*again], AT_MS)
-        _, said = turns.session.link.take()
-        assert [each.run_ids for each in messages_in(said) if isinstance(each, Starts)] == [again[0].run_ids[2:3]]
-        turns.session.link.session += 1
-        await turns.effect_executor.perform([*again], AT_MS)
-        _, said = turns.session.link.take()
-        assert [each.run_ids for each in messages_in(said) if isinstance(each, Starts)] == [again[0].run_ids]
-
-    asyncio.run(story())
+    turns = TurnBench()
+    options = {"detached": True}  # of a batch they are one object
+    await turns.turn([each._replace(options=options) for each in cast("list[Request]", requests(6))])
+    again = [each for each in outstanding(turns.view, list(turns.view.runs), AT_MS) if isinstance(each, StartBatch)]
+    assert [len(each.run_ids) for each in again] == [6]
+    turns.view.agents[agent_id(CHILD, again[0].run_ids[2])].begun_in = 0
+    await turns.effect_executor.perform([*again], AT_MS)
+    _, said = turns.session.link.take()
+    assert [each.run_ids for each in messages_in(said) if isinstance(each, Starts)] == [again[0].run_ids[2:3]]
+    turns.session.link.session += 1
+    await turns.effect_executor.perform([*again], AT_MS)
+    _, said = turns.session.link.take()
+    assert [each.run_ids for each in messages_in(said) if isinstance(each, Starts)] == [again[0].run_ids]

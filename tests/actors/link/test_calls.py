@@ -23,7 +23,7 @@ from perdure.ledger.activation import LIVES_KEPT
 from perdure.ledger.facts import AgentActivated, AgentLost, AgentReleased, AgentStopped, RunCleared, RunSucceeded
 from perdure.ledger.snapshot import meta_of
 from perdure.ledger.store.store import Boot
-from tests.kit import ROOMY, Ledger, Stage, address, asked, begun, child, placed, play
+from tests.kit import ROOMY, Ledger, Stage, address, asked, begun, child, placed, play, staged
 
 SLEPT_S = 30.0
 
@@ -149,13 +149,10 @@ def test_wherever_the_supervisor_dies_a_call_is_made_exactly_once(before: Callab
     assert deaths == 4
 
 
-def test_a_call_that_is_made_while_no_supervisor_lives_is_made_when_one_is_back() -> None:
-    async def story(stage: Stage) -> None:
-        await sleeps(stage)
-        stage.simulation.kill("supervisor")
-        assert await stage.call(Counting, "count") == 1
-
-    play(story)
+async def test_a_call_that_is_made_while_no_supervisor_lives_is_made_when_one_is_back(stage: Stage) -> None:
+    await sleeps(stage)
+    stage.simulation.kill("supervisor")
+    assert await stage.call(Counting, "count") == 1
 
 
 @pytest.mark.parametrize("before", BEFORE, ids=lambda each: each.__name__)
@@ -183,49 +180,43 @@ def test_when_its_host_dies_too_a_call_may_be_refused_and_is_never_made_twice(
     assert set(outcomes) <= {"1", "refused"}
 
 
-def test_a_call_whose_answer_was_lost_with_its_agent_and_its_supervisor_is_refused_and_not_made_again() -> None:
-    async def story(stage: Stage) -> None:
-        calling = asyncio.create_task(stage.call(Counting, "count", 50))
-        await stage.until(lambda: bool(stage.host_of(address(Counting, "p"))))
-        host = stage.host_of(address(Counting, "p"))
-        stage.simulation.partition("client", 15_000)
-        await stage.until(lambda: not stage.host_of(address(Counting, "p")))
-        stage.simulation.kill("supervisor")
-        stage.simulation.kill(host)
-        with pytest.raises(OutcomeUnknown, match="may or may not have taken effect"):
-            await calling
-        assert await stage.call(Counting, "counted") == 1
-
-    play(story)
-
-
-def test_a_call_that_a_death_cut_off_says_how_the_process_ended() -> None:
-    async def story(stage: Stage) -> None:
-        calling = asyncio.create_task(stage.call(Counting, "count", 5_000))
-        await stage.until(lambda: bool(stage.host_of(address(Counting, "p"))))
-        await asyncio.sleep(1)
-        stage.kill_host_of(address(Counting, "p"))
-        with pytest.raises(OutcomeUnknown) as refused:
-            await calling
-        assert refused.value.cause.startswith("its host died (")
-        assert str(refused.value).endswith(f"Of the agent's last life is known: {refused.value.cause}")
-        known = await stage.client.ask("agent", address(Counting, "p"))
-        assert (known["lost_by"], known["losses"]) == (refused.value.cause, 1)
-
-    play(story)
+async def test_a_call_whose_answer_was_lost_with_its_agent_and_its_supervisor_is_refused_and_not_made_again(
+    stage: Stage,
+) -> None:
+    calling = asyncio.create_task(stage.call(Counting, "count", 50))
+    await stage.until(lambda: bool(stage.host_of(address(Counting, "p"))))
+    host = stage.host_of(address(Counting, "p"))
+    stage.simulation.partition("client", 15_000)
+    await stage.until(lambda: not stage.host_of(address(Counting, "p")))
+    stage.simulation.kill("supervisor")
+    stage.simulation.kill(host)
+    with pytest.raises(OutcomeUnknown, match="may or may not have taken effect"):
+        await calling
+    assert await stage.call(Counting, "counted") == 1
 
 
-def test_an_answer_that_was_lost_with_the_supervisor_is_given_again_by_a_host_that_lives() -> None:
-    async def story(stage: Stage) -> None:
-        calling = asyncio.create_task(stage.call(Counting, "count", 50))
-        await stage.until(lambda: bool(stage.host_of(address(Counting, "p"))))
-        stage.simulation.partition("client", 15_000)
-        await stage.until(lambda: not stage.host_of(address(Counting, "p")))
-        stage.simulation.kill("supervisor")
-        assert await calling == 1
-        assert await stage.call(Counting, "counted") == 1
+async def test_a_call_that_a_death_cut_off_says_how_the_process_ended(stage: Stage) -> None:
+    calling = asyncio.create_task(stage.call(Counting, "count", 5_000))
+    await stage.until(lambda: bool(stage.host_of(address(Counting, "p"))))
+    await asyncio.sleep(1)
+    stage.kill_host_of(address(Counting, "p"))
+    with pytest.raises(OutcomeUnknown) as refused:
+        await calling
+    assert refused.value.cause.startswith("its host died (")
+    assert str(refused.value).endswith(f"Of the agent's last life is known: {refused.value.cause}")
+    known = await stage.client.ask("agent", address(Counting, "p"))
+    assert (known["lost_by"], known["losses"]) == (refused.value.cause, 1)
 
-    play(story, limits=replace(ROOMY, hosts_max=1))
+
+@staged(limits=replace(ROOMY, hosts_max=1))
+async def test_an_answer_that_was_lost_with_the_supervisor_is_given_again_by_a_host_that_lives(stage: Stage) -> None:
+    calling = asyncio.create_task(stage.call(Counting, "count", 50))
+    await stage.until(lambda: bool(stage.host_of(address(Counting, "p"))))
+    stage.simulation.partition("client", 15_000)
+    await stage.until(lambda: not stage.host_of(address(Counting, "p")))
+    stage.simulation.kill("supervisor")
+    assert await calling == 1
+    assert await stage.call(Counting, "counted") == 1
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -251,15 +242,13 @@ def test_in_no_weather_is_a_call_made_twice_or_an_answer_given_for_nothing(seed:
     assert answered
 
 
-def test_a_call_that_comes_too_late_for_a_life_that_went_to_sleep_is_made_in_the_next_one() -> None:
-    async def story(stage: Stage) -> None:
-        await is_awake(stage)
-        host = stage.host_of(address(Counting, "p"))
-        stage.simulation.partition(host, 1_900)  # until after it went to sleep
-        await asyncio.sleep(1)
-        assert await stage.call(Counting, "count") == 1
-
-    play(story, limits=replace(ROOMY, idle_ms=1_500))
+@staged(limits=replace(ROOMY, idle_ms=1500))
+async def test_a_call_that_comes_too_late_for_a_life_that_went_to_sleep_is_made_in_the_next_one(stage: Stage) -> None:
+    await is_awake(stage)
+    host = stage.host_of(address(Counting, "p"))
+    stage.simulation.partition(host, 1_900)  # until after it went to sleep
+    await asyncio.sleep(1)
+    assert await stage.call(Counting, "count") == 1
 
 
 @pytest.mark.shows(chat_recovery="C-0938")
@@ -281,12 +270,9 @@ def test_a_call_whose_agent_is_stopped_is_refused_or_made_again(method: str, out
     assert play(story) == outcome
 
 
-def test_what_on_start_raises_is_what_a_call_that_woke_the_agent_is_told() -> None:
-    async def story(stage: Stage) -> None:
-        with pytest.raises(RemoteError, match="not today"):
-            await stage.call(Sullen, "anything")
-
-    play(story)
+async def test_what_on_start_raises_is_what_a_call_that_woke_the_agent_is_told(stage: Stage) -> None:
+    with pytest.raises(RemoteError, match="not today"):
+        await stage.call(Sullen, "anything")
 
 
 # ---------------------------------------------------------------- what a life of the supervisor remembers

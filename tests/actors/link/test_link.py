@@ -215,16 +215,13 @@ def test_an_acknowledgement_beyond_what_was_sent_or_of_the_past_lets_nothing_els
 
 
 @pytest.mark.parametrize(("most", "taken"), [(2, 2), (0, 1), (math.inf, 3)])
-def test_a_turn_takes_the_first_messages_and_what_is_left_is_announced_again(most: float, taken: int) -> None:
-    async def story() -> None:
-        sessions = Sessions()
-        session = PeerSession("p", 1)
-        sessions.inbox = {"p": deque(Arrived(session, number, Ping()) for number in (1, 2, 3))}
-        assert [number for _, number, _ in sessions.take(most)] == [1, 2, 3][:taken]
-        assert sum(map(len, sessions.inbox.values())) == 3 - taken
-        assert sessions.arrived.is_set() == (taken < 3)
-
-    asyncio.run(story())
+async def test_a_turn_takes_the_first_messages_and_what_is_left_is_announced_again(most: float, taken: int) -> None:
+    sessions = Sessions()
+    session = PeerSession("p", 1)
+    sessions.inbox = {"p": deque(Arrived(session, number, Ping()) for number in (1, 2, 3))}
+    assert [number for _, number, _ in sessions.take(most)] == [1, 2, 3][:taken]
+    assert sum(map(len, sessions.inbox.values())) == 3 - taken
+    assert sessions.arrived.is_set() == (taken < 3)
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=5), st.integers(1, 20))
@@ -253,41 +250,35 @@ HELLO, SECOND = encode(ClientHello([])), encode(Wait(["r"]))
 @pytest.mark.parametrize(
     ("epoch", "first", "said"), [(1, 1, [HELLO]), (0, 1, [HELLO]), (2, 2, [SECOND]), (2, 1, [])], ids=str
 )
-def test_a_late_hello_to_an_earlier_life_is_refused_and_so_is_what_comes_without_one(
+async def test_a_late_hello_to_an_earlier_life_is_refused_and_so_is_what_comes_without_one(
     epoch: int, first: int, said: list[Any]
 ) -> None:
-    async def story() -> None:
-        sessions = Sessions()
-        sessions.epoch = 2
-        for each, confirmed, heard in (((epoch, first, said), 0, 0), ((2, 1, [HELLO]), 7, 1)):
-            frame = PeerFrame("p", 7, each[0], 0, each[1], each[2], hold=False, rewind=False, protocol=PROTOCOL)
-            asking = asyncio.create_task(sessions.exchange(pack(frame)))
+    sessions = Sessions()
+    sessions.epoch = 2
+    for each, confirmed, heard in (((epoch, first, said), 0, 0), ((2, 1, [HELLO]), 7, 1)):
+        frame = PeerFrame("p", 7, each[0], 0, each[1], each[2], hold=False, rewind=False, protocol=PROTOCOL)
+        asking = asyncio.create_task(sessions.exchange(pack(frame)))
+        await asyncio.sleep(0)
+        for session in sessions.by_peer.values():
+            session.commit(1)
+            session.committed()
+        answer = SupervisorFrame(*unpack(await asking))
+        assert (answer.epoch, answer.session, len(sessions.inbox)) == (2, confirmed, heard)
+
+
+async def test_acknowledged_means_durable() -> None:
+    sessions = Sessions()
+    asking = []
+    for first, said in ((1, HELLO), (2, SECOND), (3, SECOND)):  # each releases the one before
+        frame = PeerFrame("p", 1, 0, 0, first, [said], hold=True, rewind=False, protocol=PROTOCOL)
+        asking.append(asyncio.create_task(sessions.exchange(pack(frame))))
+        for _ in range(3):
             await asyncio.sleep(0)
-            for session in sessions.by_peer.values():
-                session.commit(1)
-                session.committed()
-            answer = SupervisorFrame(*unpack(await asking))
-            assert (answer.epoch, answer.session, len(sessions.inbox)) == (2, confirmed, heard)
-
-    asyncio.run(story())
-
-
-def test_acknowledged_means_durable() -> None:
-    async def story() -> None:
-        sessions = Sessions()
-        asking = []
-        for first, said in ((1, HELLO), (2, SECOND), (3, SECOND)):  # each releases the one before
-            frame = PeerFrame("p", 1, 0, 0, first, [said], hold=True, rewind=False, protocol=PROTOCOL)
-            asking.append(asyncio.create_task(sessions.exchange(pack(frame))))
-            for _ in range(3):
-                await asyncio.sleep(0)
-            if first == 2:
-                sessions.by_peer["p"].commit(1)
-        heard = [SupervisorFrame(*unpack(await each)) for each in asking[:2]]
-        assert [answer.ack for answer in heard] == [0, 1]
-        asking[2].cancel()
-
-    asyncio.run(story())
+        if first == 2:
+            sessions.by_peer["p"].commit(1)
+    heard = [SupervisorFrame(*unpack(await each)) for each in asking[:2]]
+    assert [answer.ack for answer in heard] == [0, 1]
+    asking[2].cancel()
 
 
 @pytest.mark.parametrize("is_held", [False, True], ids=["the next exchange comes later", "the next exchange is held"])
@@ -340,17 +331,14 @@ def test_a_peer_of_another_version_is_refused_with_both_versions_unless_its_mess
     assert pickle.loads(pickle.dumps(VersionMismatch("1", "2"))).args == ("1", "2")
 
 
-def test_a_frame_of_an_earlier_session_is_not_heard_any_more() -> None:
-    async def story() -> None:
-        sessions = Sessions()
-        for session, heard in ((2, 1), (1, 1), (3, 2)):
-            frame = PeerFrame("p", session, 0, 0, 1, [HELLO], hold=True, rewind=False, protocol=PROTOCOL)
-            asking = asyncio.create_task(sessions.exchange(pack(frame)))
-            await asyncio.sleep(0)
-            assert sum(map(len, sessions.inbox.values())) == heard
-            assert asking.done() == (session == 1)
-
-    asyncio.run(story())
+async def test_a_frame_of_an_earlier_session_is_not_heard_any_more() -> None:
+    sessions = Sessions()
+    for session, heard in ((2, 1), (1, 1), (3, 2)):
+        frame = PeerFrame("p", session, 0, 0, 1, [HELLO], hold=True, rewind=False, protocol=PROTOCOL)
+        asking = asyncio.create_task(sessions.exchange(pack(frame)))
+        await asyncio.sleep(0)
+        assert sum(map(len, sessions.inbox.values())) == heard
+        assert asking.done() == (session == 1)
 
 
 class Echoing:

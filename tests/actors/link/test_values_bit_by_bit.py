@@ -19,7 +19,7 @@ from perdure.actors.link.wire import RemoteError
 from perdure.ledger import BadRequest, OutcomeUnknown, TooLarge
 from tests.actors import one_process
 from tests.actors.one_process import OneProcess
-from tests.kit import Stage, address, play
+from tests.kit import Stage, address
 
 
 class Point(BaseModel):
@@ -159,77 +159,59 @@ def _nothing_given() -> None:
     Scoped.left.clear()
 
 
-def test_values_come_as_they_were_given() -> None:
-    async def story(stage: Stage) -> None:
-        source: Any = stage.client.agent(Source, "s")
-        assert [each async for each in source.numbers(3)] == [None, 1, 2]
-        assert [each async for each in source.points(Point(x=1))] == [Point(x=1), Point(x=2)]
-        assert [each async for each in source.letters("ab")] == [b"a", b"b"]
-        assert [each async for each in source.numbers(200)][-1] == 199
-        assert [each async for each in source.numbers(0)] == []
-
-    play(story)
+async def test_values_come_as_they_were_given(stage: Stage) -> None:
+    source: Any = stage.client.agent(Source, "s")
+    assert [each async for each in source.numbers(3)] == [None, 1, 2]
+    assert [each async for each in source.points(Point(x=1))] == [Point(x=1), Point(x=2)]
+    assert [each async for each in source.letters("ab")] == [b"a", b"b"]
+    assert [each async for each in source.numbers(200)][-1] == 199
+    assert [each async for each in source.numbers(0)] == []
 
 
-def test_what_a_generator_raises_comes_after_its_values() -> None:
-    async def story(stage: Stage) -> None:
-        source: Any = stage.client.agent(Source, "s")
-        heard: list[Any] = []
-        with pytest.raises(RemoteError, match="no more numbers"):
-            heard.extend([heard.append(each) async for each in source.numbers(2, fails=True)])
-        assert heard == [None, 1]
-
-    play(story)
+async def test_what_a_generator_raises_comes_after_its_values(stage: Stage) -> None:
+    source: Any = stage.client.agent(Source, "s")
+    heard: list[Any] = []
+    with pytest.raises(RemoteError, match="no more numbers"):
+        heard.extend([heard.append(each) async for each in source.numbers(2, fails=True)])
+    assert heard == [None, 1]
 
 
-def test_whoever_follows_a_generator_whose_host_dies_is_told_its_name() -> None:
-    async def story(stage: Stage) -> None:
-        source: Any = stage.client.agent(Source, "s")
-        values = source.numbers(10_000)
-        assert await anext(values) is None
-        stage.kill_host_of(address(Source, "s"))
-        with pytest.raises(OutcomeUnknown, match=r"may have died during numbers\(\)"):
-            async for _ in values:
-                pass
-
-    play(story)
+async def test_whoever_follows_a_generator_whose_host_dies_is_told_its_name(stage: Stage) -> None:
+    source: Any = stage.client.agent(Source, "s")
+    values = source.numbers(10_000)
+    assert await anext(values) is None
+    stage.kill_host_of(address(Source, "s"))
+    with pytest.raises(OutcomeUnknown, match=r"may have died during numbers\(\)"):
+        async for _ in values:
+            pass
 
 
-def test_values_that_together_are_too_large_for_an_answer_come_in_several() -> None:
-    async def story(stage: Stage) -> None:
-        source: Any = stage.client.agent(Source, "s")
-        most, heard = stage.client.limits.output_bytes_max, list[int]()
-        sizes = [most // 3] * 10 + [most - PAGE_BYTES - 100] * 2 + [1]
-        assert [len(each) async for each in source.pages(sizes)] == sizes
-        with pytest.raises(TooLarge, match="yield"):
-            heard.extend([heard.append(len(each)) or 0 async for each in source.pages([1, 2, most])])
-        assert heard == [1, 2], "those before it have come"
-
-    play(story)
+async def test_values_that_together_are_too_large_for_an_answer_come_in_several(stage: Stage) -> None:
+    source: Any = stage.client.agent(Source, "s")
+    most, heard = stage.client.limits.output_bytes_max, list[int]()
+    sizes = [most // 3] * 10 + [most - PAGE_BYTES - 100] * 2 + [1]
+    assert [len(each) async for each in source.pages(sizes)] == sizes
+    with pytest.raises(TooLarge, match="yield"):
+        heard.extend([heard.append(len(each)) or 0 async for each in source.pages([1, 2, most])])
+    assert heard == [1, 2], "those before it have come"
 
 
-def test_a_generator_is_closed_when_nobody_wants_more() -> None:
-    async def story(stage: Stage) -> None:
-        source: Any = stage.client.agent(Source, "s")
-        values = source.numbers(10_000)
-        assert await anext(values) is None
-        await values.aclose()
-        await stage.until(lambda: bool(Source.closed))
-        assert len(Source.given) < 1000, "the generator ran ahead of its reader"
-
-    play(story)
+async def test_a_generator_is_closed_when_nobody_wants_more(stage: Stage) -> None:
+    source: Any = stage.client.agent(Source, "s")
+    values = source.numbers(10_000)
+    assert await anext(values) is None
+    await values.aclose()
+    await stage.until(lambda: bool(Source.closed))
+    assert len(Source.given) < 1000, "the generator ran ahead of its reader"
 
 
-def test_arguments_are_checked_at_once_and_what_is_followed_cannot_be_told() -> None:
-    async def story(stage: Stage) -> None:
-        source: Any = stage.client.agent(Source, "s")
-        with pytest.raises(BadRequest, match="count"):
-            source.numbers("many")
-        with pytest.raises(BadRequest, match=r"numbers gives its values bit by bit.*cannot be told"):
-            await tell(source.numbers, 3)
-        assert Source.given == []
-
-    play(story)
+async def test_arguments_are_checked_at_once_and_what_is_followed_cannot_be_told(stage: Stage) -> None:
+    source: Any = stage.client.agent(Source, "s")
+    with pytest.raises(BadRequest, match="count"):
+        source.numbers("many")
+    with pytest.raises(BadRequest, match=r"numbers gives its values bit by bit.*cannot be told"):
+        await tell(source.numbers, 3)
+    assert Source.given == []
 
 
 def test_agents_follow_generators_of_others() -> None:
@@ -244,63 +226,48 @@ def test_agents_follow_generators_of_others() -> None:
     one_process.play(story)
 
 
-def test_a_timeout_around_values_ends_the_generator_in_time() -> None:
-    async def story(stage: Stage) -> None:
-        scoped: Any = stage.client.agent(Scoped, "s")
-        heard: list[int] = []
-        began_s = asyncio.get_running_loop().time()
-        with pytest.raises(RemoteError, match="TimeoutError"):
-            heard.extend([heard.append(each) or 0 async for each in scoped.in_time(300)])
-        assert heard == [1]
-        assert asyncio.get_running_loop().time() - began_s < 100
-
-    play(story)
+async def test_a_timeout_around_values_ends_the_generator_in_time(stage: Stage) -> None:
+    scoped: Any = stage.client.agent(Scoped, "s")
+    heard: list[int] = []
+    began_s = asyncio.get_running_loop().time()
+    with pytest.raises(RemoteError, match="TimeoutError"):
+        heard.extend([heard.append(each) or 0 async for each in scoped.in_time(300)])
+    assert heard == [1]
+    assert asyncio.get_running_loop().time() - began_s < 100
 
 
-def test_a_timeout_that_is_over_between_two_values_is_raised_at_the_next_one() -> None:
-    async def story(stage: Stage) -> None:
-        scoped: Any = stage.client.agent(Scoped, "s")
-        values = scoped.in_time(0.1)
-        assert await anext(values) == 1
-        await asyncio.sleep(5)
-        heard: list[int] = []
-        with pytest.raises(RemoteError, match="TimeoutError"):
-            heard.extend([heard.append(each) or 0 async for each in values])
-        assert heard == [2], "what came in time"
-
-    play(story)
+async def test_a_timeout_that_is_over_between_two_values_is_raised_at_the_next_one(stage: Stage) -> None:
+    scoped: Any = stage.client.agent(Scoped, "s")
+    values = scoped.in_time(0.1)
+    assert await anext(values) == 1
+    await asyncio.sleep(5)
+    heard: list[int] = []
+    with pytest.raises(RemoteError, match="TimeoutError"):
+        heard.extend([heard.append(each) or 0 async for each in values])
+    assert heard == [2], "what came in time"
 
 
-def test_a_generator_whose_time_is_over_between_two_values_is_told_before_it_is_asked() -> None:
-    async def story(stage: Stage) -> None:
-        values = stage.client.agent(Scoped, "s").in_a_scope()
-        assert await anext(values) == 1
-        await stage.until(lambda: Scoped.left == ["the scope"])
-        assert [each async for each in values] == [2, 4]
-
-    play(story)
+async def test_a_generator_whose_time_is_over_between_two_values_is_told_before_it_is_asked(stage: Stage) -> None:
+    values = stage.client.agent(Scoped, "s").in_a_scope()
+    assert await anext(values) == 1
+    await stage.until(lambda: Scoped.left == ["the scope"])
+    assert [each async for each in values] == [2, 4]
 
 
-def test_a_context_variable_is_what_the_generator_has_set() -> None:
-    async def story(stage: Stage) -> None:
-        scoped: Any = stage.client.agent(Scoped, "s")
-        assert [each async for each in scoped.by_whom()] == ["alice", "alice", "nobody"]
-        assert [each async for each in scoped.by_whom_in_sync_code()] == ["alice", "nobody"]
-
-    play(story)
+async def test_a_context_variable_is_what_the_generator_has_set(stage: Stage) -> None:
+    scoped: Any = stage.client.agent(Scoped, "s")
+    assert [each async for each in scoped.by_whom()] == ["alice", "alice", "nobody"]
+    assert [each async for each in scoped.by_whom_in_sync_code()] == ["alice", "nobody"]
 
 
-def test_a_task_group_is_left_when_nobody_has_asked_for_long_and_the_agent_goes_on() -> None:
-    async def story(stage: Stage) -> None:
-        scoped: Any = stage.client.agent(Scoped, "s")
-        values = scoped.in_a_group()
-        assert await anext(values) == 0
-        await stage.until(lambda: bool(Scoped.left))
-        assert Scoped.left == ["the group"]
-        with pytest.raises(BadRequest, match="nobody asked for a while"):
-            assert [each async for each in values] == []
-
-    play(story)
+async def test_a_task_group_is_left_when_nobody_has_asked_for_long_and_the_agent_goes_on(stage: Stage) -> None:
+    scoped: Any = stage.client.agent(Scoped, "s")
+    values = scoped.in_a_group()
+    assert await anext(values) == 0
+    await stage.until(lambda: bool(Scoped.left))
+    assert Scoped.left == ["the group"]
+    with pytest.raises(BadRequest, match="nobody asked for a while"):
+        assert [each async for each in values] == []
 
 
 def test_a_task_group_is_left_when_nobody_wants_more() -> None:
@@ -313,16 +280,13 @@ def test_a_task_group_is_left_when_nobody_wants_more() -> None:
     one_process.play(story)
 
 
-def test_a_generator_that_is_at_work_is_cancelled_and_closed_when_nobody_wants_more() -> None:
-    async def story(stage: Stage) -> None:
-        values = stage.client.agent(Scoped, "s").holds_out()
-        assert await anext(values) == 1
-        began_s = asyncio.get_running_loop().time()
-        await values.aclose()
-        assert Scoped.left == ["it held out"]
-        assert asyncio.get_running_loop().time() - began_s < 100
-
-    play(story)
+async def test_a_generator_that_is_at_work_is_cancelled_and_closed_when_nobody_wants_more(stage: Stage) -> None:
+    values = stage.client.agent(Scoped, "s").holds_out()
+    assert await anext(values) == 1
+    began_s = asyncio.get_running_loop().time()
+    await values.aclose()
+    assert Scoped.left == ["it held out"]
+    assert asyncio.get_running_loop().time() - began_s < 100
 
 
 def test_a_sync_generator_that_is_stuck_is_left_to_its_thread() -> None:
@@ -337,11 +301,8 @@ def test_a_sync_generator_that_is_stuck_is_left_to_its_thread() -> None:
     one_process.play(story)
 
 
-def test_a_generator_that_cancels_its_own_task_is_over() -> None:
-    async def story(stage: Stage) -> None:
-        scoped: Any = stage.client.agent(Scoped, "s")
-        with pytest.raises(RemoteError, match="cancelled"):
-            assert [each async for each in scoped.gives_itself_up()] == []
-        assert [each async for each in scoped.by_whom()] == ["alice", "alice", "nobody"], "the agent goes on"
-
-    play(story)
+async def test_a_generator_that_cancels_its_own_task_is_over(stage: Stage) -> None:
+    scoped: Any = stage.client.agent(Scoped, "s")
+    with pytest.raises(RemoteError, match="cancelled"):
+        assert [each async for each in scoped.gives_itself_up()] == []
+    assert [each async for each in scoped.by_whom()] == ["alice", "alice", "nobody"], "the agent goes on"

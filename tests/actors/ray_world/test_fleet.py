@@ -142,99 +142,75 @@ def test_the_nodes_are_looked_at_again_and_again_whatever_goes_wrong(monkeypatch
     asyncio.run(story())
 
 
-def test_a_host_s_own_reason_is_the_cause_of_its_end() -> None:
-    async def story() -> None:
-        actors = FakeActors()
-        fleet = await fleet_with(actors, "a")
-        actors.watches["a"].put_nowait("retired")
-        assert [await fleet.death("a"), await fleet.death("a")] == ["retired", "retired"]
-
-    asyncio.run(story())
+async def test_a_host_s_own_reason_is_the_cause_of_its_end() -> None:
+    actors = FakeActors()
+    fleet = await fleet_with(actors, "a")
+    actors.watches["a"].put_nowait("retired")
+    assert [await fleet.death("a"), await fleet.death("a")] == ["retired", "retired"]
 
 
-def test_a_host_that_dies_says_why() -> None:
-    async def story() -> None:
-        actors = FakeActors()
-        fleet = await fleet_with(actors, "a")
-        actors.watches["a"].put_nowait(HostActorDead("the worker died"))
-        assert await fleet.death("a") == "the worker died, as a said"
-        assert await fleet.death("never heard of") == "it is unknown"
-
-    asyncio.run(story())
+async def test_a_host_that_dies_says_why() -> None:
+    actors = FakeActors()
+    fleet = await fleet_with(actors, "a")
+    actors.watches["a"].put_nowait(HostActorDead("the worker died"))
+    assert await fleet.death("a") == "the worker died, as a said"
+    assert await fleet.death("never heard of") == "it is unknown"
 
 
-def test_a_broken_connection_is_no_death() -> None:
-    async def story() -> None:
-        actors = FakeActors()
-        fleet = await fleet_with(actors, "a")
-        for said in (HostSilent("reset"), HostSilent("reset"), "retired"):
-            actors.watches["a"].put_nowait(said)
-        assert await fleet.death("a") == "retired"
-
-    asyncio.run(story())
+async def test_a_broken_connection_is_no_death() -> None:
+    actors = FakeActors()
+    fleet = await fleet_with(actors, "a")
+    for said in (HostSilent("reset"), HostSilent("reset"), "retired"):
+        actors.watches["a"].put_nowait(said)
+    assert await fleet.death("a") == "retired"
 
 
 @pytest.mark.parametrize("said", ["retired", HostActorDead("a timeout, they say")])
-def test_a_host_counts_as_dead_only_when_its_process_is_gone(said: str | Exception, process: ProcessId) -> None:
-    async def story() -> None:
-        actors = FakeActors()
-        actors.processes["a"] = process
-        fleet = await fleet_with(actors, "a")
-        actors.watches["a"].put_nowait(said)
-        await fleet.death("a")
-        assert not is_alive(process)
-        assert actors.killed == ["a"]
-
-    asyncio.run(story())
+async def test_a_host_counts_as_dead_only_when_its_process_is_gone(said: str | Exception, process: ProcessId) -> None:
+    actors = FakeActors()
+    actors.processes["a"] = process
+    fleet = await fleet_with(actors, "a")
+    actors.watches["a"].put_nowait(said)
+    await fleet.death("a")
+    assert not is_alive(process)
+    assert actors.killed == ["a"]
 
 
-def test_who_has_the_number_of_a_host_that_is_gone_is_left_alone(process: ProcessId) -> None:
-    async def story() -> None:
-        actors = FakeActors()
-        actors.processes["a"] = process._replace(started_ms=process.started_ms - 10)
-        fleet = await fleet_with(actors, "a")
-        actors.watches["a"].put_nowait("retired")
-        assert await fleet.death("a") == "retired"
-        await fleet.kill("a")
-        assert is_alive(process)
-
-    asyncio.run(story())
+async def test_who_has_the_number_of_a_host_that_is_gone_is_left_alone(process: ProcessId) -> None:
+    actors = FakeActors()
+    actors.processes["a"] = process._replace(started_ms=process.started_ms - 10)
+    fleet = await fleet_with(actors, "a")
+    actors.watches["a"].put_nowait("retired")
+    assert await fleet.death("a") == "retired"
+    await fleet.kill("a")
+    assert is_alive(process)
 
 
-def test_a_process_elsewhere_is_left_to_those_who_reach_it(process: ProcessId) -> None:
-    async def story() -> None:
-        actors = FakeActors()
-        actors.processes["a"], actors.where = process, "another machine"
-        fleet = await fleet_with(actors, "a")
-        actors.watches["a"].put_nowait("retired")
-        await fleet.death("a")
-        await fleet.kill("a")
-        assert is_alive(process)
-        assert actors.killed == ["a"]
-
-    asyncio.run(story())
+async def test_a_process_elsewhere_is_left_to_those_who_reach_it(process: ProcessId) -> None:
+    actors = FakeActors()
+    actors.processes["a"], actors.where = process, "another machine"
+    fleet = await fleet_with(actors, "a")
+    actors.watches["a"].put_nowait("retired")
+    await fleet.death("a")
+    await fleet.kill("a")
+    assert is_alive(process)
+    assert actors.killed == ["a"]
 
 
-def test_killing_does_not_need_the_host_s_help(process: ProcessId) -> None:
-    async def story() -> None:
-        actors = FakeActors()
-        actors.processes["a"] = process
-        fleet = await fleet_with(actors, "a")
-        await asyncio.sleep(0)
-        await fleet.kill("a")
-        assert wait_until_gone([process], 5.0) == []
-        await fleet.kill("unknown")
-
-    asyncio.run(story())
+async def test_killing_does_not_need_the_host_s_help(process: ProcessId) -> None:
+    actors = FakeActors()
+    actors.processes["a"] = process
+    fleet = await fleet_with(actors, "a")
+    await asyncio.sleep(0)
+    await fleet.kill("a")
+    assert wait_until_gone([process], 5.0) == []
+    await fleet.kill("unknown")
 
 
-def test_a_host_that_cannot_be_created_is_refused() -> None:
-    async def story() -> None:
-        fleet = await fleet_with(FakeActors())
-        with pytest.raises(HostUnavailable):
-            await fleet.spawn("a", PoolSpec(num_cpus=64))
-
-    asyncio.run(story())
+async def test_a_host_that_cannot_be_created_is_refused() -> None:
+    fleet = await fleet_with(FakeActors())
+    with pytest.raises(HostUnavailable):
+        await fleet.spawn("a", PoolSpec(num_cpus=64))
 
 
 def test_a_host_says_what_it_waits_for_and_ends_when_that_will_never_come(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,22 +240,19 @@ def test_a_host_says_what_it_waits_for_and_ends_when_that_will_never_come(monkey
     asyncio.run(story())
 
 
-def test_survivors_are_watched_like_any_host_though_they_may_be_silent_for_now() -> None:
-    async def story() -> None:
-        actors = FakeActors()
-        await fleet_with(actors, "a", "b")
-        actors.mute.add("b")
-        second = await fleet_with(actors)
-        assert await second.survivors() == {"a": PoolSpec(runtime_env="a"), "b": PoolSpec(runtime_env="b")}
-        for _ in range(2):  # the first life watches too
-            actors.watches["a"].put_nowait("retired")
-        assert await second.death("a") == "retired"
-        actors.mute.clear()
-        for _ in range(2):
-            actors.watches["b"].put_nowait("retired")
-        assert await second.death("b") == "retired"
-
-    asyncio.run(story())
+async def test_survivors_are_watched_like_any_host_though_they_may_be_silent_for_now() -> None:
+    actors = FakeActors()
+    await fleet_with(actors, "a", "b")
+    actors.mute.add("b")
+    second = await fleet_with(actors)
+    assert await second.survivors() == {"a": PoolSpec(runtime_env="a"), "b": PoolSpec(runtime_env="b")}
+    for _ in range(2):  # the first life watches too
+        actors.watches["a"].put_nowait("retired")
+    assert await second.death("a") == "retired"
+    actors.mute.clear()
+    for _ in range(2):
+        actors.watches["b"].put_nowait("retired")
+    assert await second.death("b") == "retired"
 
 
 def test_a_host_s_name_says_its_pool() -> None:
@@ -291,21 +264,18 @@ def test_a_host_s_name_says_its_pool() -> None:
     assert deployment.hosts_among([*names, *strangers]) == {f"host{at}": spec for at, spec in enumerate(pools)}
 
 
-def test_what_was_used_up_is_replaced_once_the_rush_is_over() -> None:
-    async def story() -> None:
-        actors = FakeActors()
-        await fleet_with(actors, "a", "b", "c")
-        assert actors.spares == 0
-        await asyncio.sleep(0.05)
-        assert actors.spares == 1
-        second = await fleet_with(actors)
-        await second.survivors()
-        await asyncio.sleep(0.01)
-        assert actors.spares == 1
-        await asyncio.sleep(0.05)
-        assert actors.spares == 2, "a life that took over has used the last one's"
-
-    asyncio.run(story())
+async def test_what_was_used_up_is_replaced_once_the_rush_is_over() -> None:
+    actors = FakeActors()
+    await fleet_with(actors, "a", "b", "c")
+    assert actors.spares == 0
+    await asyncio.sleep(0.05)
+    assert actors.spares == 1
+    second = await fleet_with(actors)
+    await second.survivors()
+    await asyncio.sleep(0.01)
+    assert actors.spares == 1
+    await asyncio.sleep(0.05)
+    assert actors.spares == 2, "a life that took over has used the last one's"
 
 
 def test_where_hosts_have_survived_the_first_answers_come_before_the_nodes_are_asked(

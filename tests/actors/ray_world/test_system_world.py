@@ -105,53 +105,47 @@ def test_without_an_order_nothing_happens() -> None:
     NoFaults().at(KillPoint.AFTER_COMMIT)
 
 
-def test_the_ledger_s_jobs_run_on_one_thread_in_order_and_others_do_not_wait_for_them() -> None:
-    async def story() -> None:
-        threads = system_world().threads
-        done: list[int] = []
-        free = threading.Event()
-        jobs = [threads.commit(lambda: free.wait(10) and threading.get_ident())]
-        jobs += [threads.commit(lambda at=at: done.append(at) or threading.get_ident()) for at in range(50)]  # type: ignore[misc]
-        waiting = asyncio.gather(*jobs)
-        await asyncio.sleep(0)
-        await threads.run(free.set)
-        assert len(set(await waiting)) == 1
-        assert done == list(range(50))
-
-    asyncio.run(story())
+async def test_the_ledger_s_jobs_run_on_one_thread_in_order_and_others_do_not_wait_for_them() -> None:
+    threads = system_world().threads
+    done: list[int] = []
+    free = threading.Event()
+    jobs = [threads.commit(lambda: free.wait(10) and threading.get_ident())]
+    jobs += [threads.commit(lambda at=at: done.append(at) or threading.get_ident()) for at in range(50)]  # type: ignore[misc]
+    waiting = asyncio.gather(*jobs)
+    await asyncio.sleep(0)
+    await threads.run(free.set)
+    assert len(set(await waiting)) == 1
+    assert done == list(range(50))
 
 
-def test_a_brief_commit_is_done_by_the_loop_while_the_disk_is_quick_and_overtakes_nothing() -> None:
-    async def story() -> None:
-        threads = system_world().threads
+async def test_a_brief_commit_is_done_by_the_loop_while_the_disk_is_quick_and_overtakes_nothing() -> None:
+    threads = system_world().threads
 
-        async def is_done_here(pause_s: float = 0.0) -> bool:
-            def job() -> int:
-                threading.Event().wait(pause_s)
-                return threading.get_ident()
+    async def is_done_here(pause_s: float = 0.0) -> bool:
+        def job() -> int:
+            threading.Event().wait(pause_s)
+            return threading.get_ident()
 
-            return await threads.commit(job, is_brief=True) == threading.get_ident()
+        return await threads.commit(job, is_brief=True) == threading.get_ident()
 
-        async def quick() -> None:
-            async with asyncio.timeout(30):
-                while not await is_done_here():
-                    pass
+    async def quick() -> None:
+        async with asyncio.timeout(30):
+            while not await is_done_here():
+                pass
 
-        assert not await is_done_here()  # how quick the disk is must be seen first
-        await quick()
-        free = threading.Event()
-        before = asyncio.ensure_future(threads.commit(lambda: free.wait(10)))
-        await asyncio.sleep(0)
-        behind = asyncio.ensure_future(is_done_here())
-        await asyncio.sleep(0)
-        free.set()
-        assert await before
-        assert not await behind
-        await quick()
-        await is_done_here(0.003)
-        assert not await is_done_here()  # one was slow
-
-    asyncio.run(story())
+    assert not await is_done_here()  # how quick the disk is must be seen first
+    await quick()
+    free = threading.Event()
+    before = asyncio.ensure_future(threads.commit(lambda: free.wait(10)))
+    await asyncio.sleep(0)
+    behind = asyncio.ensure_future(is_done_here())
+    await asyncio.sleep(0)
+    free.set()
+    assert await before
+    assert not await behind
+    await quick()
+    await is_done_here(0.003)
+    assert not await is_done_here()  # one was slow
 
 
 def test_a_job_sees_its_caller_s_context() -> None:
@@ -164,12 +158,9 @@ def test_a_job_sees_its_caller_s_context() -> None:
     assert asyncio.run(story()) == "caller"
 
 
-def test_an_error_of_a_job_is_its_caller_s() -> None:
-    async def story() -> None:
-        with pytest.raises(ZeroDivisionError):
-            await system_world().threads.commit(lambda: 1 // 0)
-
-    asyncio.run(story())
+async def test_an_error_of_a_job_is_its_caller_s() -> None:
+    with pytest.raises(ZeroDivisionError):
+        await system_world().threads.commit(lambda: 1 // 0)
 
 
 def test_dice_are_fair_enough_and_the_clock_goes() -> None:
@@ -258,46 +249,40 @@ time.sleep(60)
         assert wait_until_gone([orphan], 5.0) == []
 
 
-def test_a_write_is_done_to_its_end_whoever_gives_it_up_meanwhile() -> None:
-    async def story() -> None:
-        threads, begun, go_on, done = LoopThreads(1), threading.Event(), threading.Event(), []
+async def test_a_write_is_done_to_its_end_whoever_gives_it_up_meanwhile() -> None:
+    threads, begun, go_on, done = LoopThreads(1), threading.Event(), threading.Event(), []
 
-        def write() -> None:
-            begun.set()
-            go_on.wait()
-            done.append(threading.current_thread().name)
+    def write() -> None:
+        begun.set()
+        go_on.wait()
+        done.append(threading.current_thread().name)
 
-        task = asyncio.create_task(threads.write(write, Rank.WORK))
-        await asyncio.to_thread(begun.wait)
-        for _ in range(3):
-            task.cancel()
-            await asyncio.sleep(0)
-        assert not task.done()
-        go_on.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert done == ["perdure-storage"]
-
-    asyncio.run(story())
-
-
-def test_a_write_that_fails_says_so_also_to_one_who_gave_it_up() -> None:
-    async def story() -> None:
-        threads, begun, go_on = LoopThreads(1), threading.Event(), threading.Event()
-
-        def write() -> None:
-            begun.set()
-            go_on.wait()
-            raise OSError("the disk")
-
-        task = asyncio.create_task(threads.write(write, Rank.WORK))
-        await asyncio.to_thread(begun.wait)
+    task = asyncio.create_task(threads.write(write, Rank.WORK))
+    await asyncio.to_thread(begun.wait)
+    for _ in range(3):
         task.cancel()
-        go_on.set()
-        with pytest.raises(OSError, match="the disk"):
-            await task
+        await asyncio.sleep(0)
+    assert not task.done()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert done == ["perdure-storage"]
 
-    asyncio.run(story())
+
+async def test_a_write_that_fails_says_so_also_to_one_who_gave_it_up() -> None:
+    threads, begun, go_on = LoopThreads(1), threading.Event(), threading.Event()
+
+    def write() -> None:
+        begun.set()
+        go_on.wait()
+        raise OSError("the disk")
+
+    task = asyncio.create_task(threads.write(write, Rank.WORK))
+    await asyncio.to_thread(begun.wait)
+    task.cancel()
+    go_on.set()
+    with pytest.raises(OSError, match="the disk"):
+        await task
 
 
 def test_a_write_that_a_call_waits_for_comes_first_and_a_new_storage_last(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,17 +302,14 @@ def test_a_write_that_a_call_waits_for_comes_first_and_a_new_storage_last(monkey
     asyncio.run(story())
 
 
-def test_writes_in_line_are_counted() -> None:
-    async def story() -> None:
-        threads, go_on = LoopThreads(1), threading.Event()
-        writing = [asyncio.create_task(threads.write(go_on.wait, Rank.WORK)) for _ in range(STORAGE_THREADS + 3)]
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert threads.writes_waiting == STORAGE_THREADS + 3
-        go_on.set()
-        await asyncio.gather(*writing)
-        async with asyncio.timeout(30):  # the thread tells that it is free after it has told the result
-            while threads.writes_waiting:
-                await asyncio.sleep(0)
-
-    asyncio.run(story())
+async def test_writes_in_line_are_counted() -> None:
+    threads, go_on = LoopThreads(1), threading.Event()
+    writing = [asyncio.create_task(threads.write(go_on.wait, Rank.WORK)) for _ in range(STORAGE_THREADS + 3)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert threads.writes_waiting == STORAGE_THREADS + 3
+    go_on.set()
+    await asyncio.gather(*writing)
+    async with asyncio.timeout(30):  # the thread tells that it is free after it has told the result
+        while threads.writes_waiting:
+            await asyncio.sleep(0)

@@ -29,13 +29,10 @@ def test_limits_that_are_not_those_of_the_supervisor_are_refused_by_their_names(
     check_limits(mine, replace(mine), HERE)
 
 
-def test_a_supervisor_writes_down_by_which_limits_it_decides() -> None:
-    async def story(stage: Stage) -> None:
-        assert (await stage.client.run(Doubler, {"n": 2})).output == 4
-        assert await stage.client.ask("limits") == asdict(stage.laboratory.limits)
-        assert stage.laboratory.store.shadow.limits == asdict(stage.laboratory.limits)
-
-    play(story)
+async def test_a_supervisor_writes_down_by_which_limits_it_decides(stage: Stage) -> None:
+    assert (await stage.client.run(Doubler, {"n": 2})).output == 4
+    assert await stage.client.ask("limits") == asdict(stage.laboratory.limits)
+    assert stage.laboratory.store.shadow.limits == asdict(stage.laboratory.limits)
 
 
 class Listener(Agent):
@@ -63,14 +60,11 @@ class Listener(Agent):
 
 
 @pytest.mark.parametrize("kind", [Doubler, Listener])
-def test_a_run_whose_input_is_missing_is_told_so(kind: Any) -> None:
-    async def story(stage: Stage) -> None:
-        for asked in (stage.client.run(kind), stage.client.start(kind, None)):
-            with pytest.raises(BadRequest, match=r"^input: is missing, or is None: ") as refused:
-                await asked
-            assert refused.value.field == "input"
-
-    play(story)
+async def test_a_run_whose_input_is_missing_is_told_so(stage: Stage, kind: Any) -> None:
+    for asked in (stage.client.run(kind), stage.client.start(kind, None)):
+        with pytest.raises(BadRequest, match=r"^input: is missing, or is None: ") as refused:
+            await asked
+        assert refused.value.field == "input"
 
 
 @pytest.mark.parametrize("called", ["run", "start"])
@@ -95,12 +89,9 @@ class Mistaken(Agent):
         await self.run_agent_tool(Doubler, {"n": 1}, **options)
 
 
-def test_an_agent_that_asks_with_such_an_option_is_told_the_same() -> None:
-    async def story(stage: Stage) -> None:
-        told = await stage.client.run(Mistaken)
-        assert "runid: is no argument of run_agent_tool; did you mean 'run_id'?" in told.error
-
-    play(story)
+async def test_an_agent_that_asks_with_such_an_option_is_told_the_same(stage: Stage) -> None:
+    told = await stage.client.run(Mistaken)
+    assert "runid: is no argument of run_agent_tool; did you mean 'run_id'?" in told.error
 
 
 @pytest.mark.parametrize("length", [10, 5_000])

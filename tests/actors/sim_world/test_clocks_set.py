@@ -148,46 +148,37 @@ class Stumbler(Planner):
 
 
 @pytest.mark.parametrize("lives", [1, 2])
-def test_a_retry_that_is_not_due_any_more_waits_with_an_alarm_and_its_agent_may_sleep(lives: int) -> None:
+async def test_a_retry_that_is_not_due_any_more_waits_with_an_alarm_and_its_agent_may_sleep(
+    stage: Stage, lives: int
+) -> None:
     """The clock goes back in the middle of a drain, behind what was taken out of the line together, or stands in it still. The ledger knows
     when to wake the agent, whatever becomes of it."""
-
-    async def story(stage: Stage) -> None:
-        soon = {"retry": {"attempts_max": 9, "first_ms": 10, "most_ms": 10}}
-        asked = [
-            ["queue", [method, payload], soon] for method, payload in (("stumble", 1), ("stumble", 2), ("slow", 500))
-        ]
-        await stage.call(Stumbler, "do_all", asked)
+    soon = {"retry": {"attempts_max": 9, "first_ms": 10, "most_ms": 10}}
+    asked = [["queue", [method, payload], soon] for method, payload in (("stumble", 1), ("stumble", 2), ("slow", 500))]
+    await stage.call(Stumbler, "do_all", asked)
+    await asyncio.sleep(0.3)
+    if lives > 1:
+        stage.kill_host_of(address(Stumbler, "p"))
+        await stage.until(lambda: stage.host_of(address(Stumbler, "p")) != "")
         await asyncio.sleep(0.3)
-        if lives > 1:
-            stage.kill_host_of(address(Stumbler, "p"))
-            await stage.until(lambda: stage.host_of(address(Stumbler, "p")) != "")
-            await asyncio.sleep(0.3)
-        await asyncio.sleep(0.6)
-        stage.simulation.set_clocks(BACK_MS)
-        await asyncio.sleep(20)
-        known = stage.view.agents.get(address(Stumbler, "p"))
-        assert known is not None
-        assert known.alarm_at_ms, (
-            "whoever looks at the agent now wakes it, and does not know whether it would have woken"
-        )
-        assert "2" not in await payloads(stage, Stumbler)
-        await asyncio.sleep(-BACK_MS / 1_000)
-        assert sorted(await payloads(stage, Stumbler)) == ["1", "2", "500"]
-
-    play(story)
+    await asyncio.sleep(0.6)
+    stage.simulation.set_clocks(BACK_MS)
+    await asyncio.sleep(20)
+    known = stage.view.agents.get(address(Stumbler, "p"))
+    assert known is not None
+    assert known.alarm_at_ms, "whoever looks at the agent now wakes it, and does not know whether it would have woken"
+    assert "2" not in await payloads(stage, Stumbler)
+    await asyncio.sleep(-BACK_MS / 1_000)
+    assert sorted(await payloads(stage, Stumbler)) == ["1", "2", "500"]
 
 
-def test_items_that_were_not_tried_yet_are_served_in_order_whatever_the_clock_says() -> None:
-    async def story(stage: Stage) -> None:
-        await do(stage, "queue", "slow", 1_000)
-        for number, by_ms in enumerate((0, BACK_MS, 0, BACK_MS, -BACK_MS)):
-            await do(stage, "queue", "note", number)
-            stage.simulation.set_clocks(by_ms)
-        await asyncio.sleep(3)
-        assert await payloads(stage) == ["1000", *map(str, range(5))]
-
-    play(story)
+async def test_items_that_were_not_tried_yet_are_served_in_order_whatever_the_clock_says(stage: Stage) -> None:
+    await do(stage, "queue", "slow", 1_000)
+    for number, by_ms in enumerate((0, BACK_MS, 0, BACK_MS, -BACK_MS)):
+        await do(stage, "queue", "note", number)
+        stage.simulation.set_clocks(by_ms)
+    await asyncio.sleep(3)
+    assert await payloads(stage) == ["1000", *map(str, range(5))]
 
 
 # ---------------------------------------------------------------- chats and messengers

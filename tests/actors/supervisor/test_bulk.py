@@ -17,7 +17,7 @@ from perdure.ledger.store.memory_store import MemoryStore
 from perdure.policies import Limits
 from perdure.scenarios.swarm.explorer import explore
 from tests.actors.cast import Sleeper
-from tests.kit import ROOMY, Stage, address, play, some
+from tests.kit import ROOMY, Stage, address, play, some, staged
 
 entered: Counter[str] = Counter()
 """How often each run was entered, outside of every process."""
@@ -177,87 +177,75 @@ def test_what_the_children_of_a_group_had_asked_for_is_looked_up_at_once(monkeyp
     play(story, limits=replace(ROOMY, retained_in_memory=3))
 
 
-def test_a_pass_that_was_left_in_the_middle_is_made_again_and_finds_the_rest() -> None:
-    async def story(stage: Stage) -> None:
-        await many(stage, GROUP_MAX + 100)
-        wanted = chosen_by(Verb.CANCEL, wanted_by(RunFilter(prefix="r")), everything=False)
-        left = await stage.client.make_pass(BulkPass(Verb.CANCEL, wanted, reason="enough"), within_s=-1)
-        assert (left.hit, left.next is not None) == (GROUP_MAX, True), "it ends where its first page does"
-        rest = await steer(stage, "cancel", prefix="r")
-        assert counts(rest) == (100, 100, 0, 0, 0)
-
-    play(story, limits=HELD)
+@staged(limits=HELD)
+async def test_a_pass_that_was_left_in_the_middle_is_made_again_and_finds_the_rest(stage: Stage) -> None:
+    await many(stage, GROUP_MAX + 100)
+    wanted = chosen_by(Verb.CANCEL, wanted_by(RunFilter(prefix="r")), everything=False)
+    left = await stage.client.make_pass(BulkPass(Verb.CANCEL, wanted, reason="enough"), within_s=-1)
+    assert (left.hit, left.next is not None) == (GROUP_MAX, True), "it ends where its first page does"
+    rest = await steer(stage, "cancel", prefix="r")
+    assert counts(rest) == (100, 100, 0, 0, 0)
 
 
-def test_what_is_requested_meanwhile_is_left_alone_and_what_ends_meanwhile_is_told() -> None:
-    async def story(stage: Stage) -> None:
-        await many(stage, 4)
-        await stage.client.ask("cancel", "r0", None, "before")
-        wanted = chosen_by(Verb.CANCEL, Wanted(), everything=True)
-        job = BulkPass(Verb.CANCEL, wanted, reason="enough")
-        questions = job.questions()
-        page = await stage.client.ask(*next(questions))
-        assert [run_id for _, run_id in page["runs"]] == ["r3", "r2", "r1"]
-        await stage.client.start(Sleeper, 3_600_000, run_id="new")
-        await stage.client.ask("cancel", "r1", None, "by another")
-        await stage.client.ask("clear", ["r2"])
-        await stage.until(lambda: stage.record("r2") is None)
-        await stage.client.start(Sleeper, 3_600_000, run_id="r2")
-        told = await stage.client.ask(*questions.send(page))
-        with pytest.raises(StopIteration):
-            questions.send(told)
-        assert counts(job.report) == (3, 1, 1, 1, 0)
-        assert [stage.status(each) for each in ("r2", "new", "r3")] != ["aborted"] * 3
-        assert {stage.status("r2"), stage.status("new")} <= {"starting", "running"}
-
-    play(story, limits=HELD)
+@staged(limits=HELD)
+async def test_what_is_requested_meanwhile_is_left_alone_and_what_ends_meanwhile_is_told(stage: Stage) -> None:
+    await many(stage, 4)
+    await stage.client.ask("cancel", "r0", None, "before")
+    wanted = chosen_by(Verb.CANCEL, Wanted(), everything=True)
+    job = BulkPass(Verb.CANCEL, wanted, reason="enough")
+    questions = job.questions()
+    page = await stage.client.ask(*next(questions))
+    assert [run_id for _, run_id in page["runs"]] == ["r3", "r2", "r1"]
+    await stage.client.start(Sleeper, 3_600_000, run_id="new")
+    await stage.client.ask("cancel", "r1", None, "by another")
+    await stage.client.ask("clear", ["r2"])
+    await stage.until(lambda: stage.record("r2") is None)
+    await stage.client.start(Sleeper, 3_600_000, run_id="r2")
+    told = await stage.client.ask(*questions.send(page))
+    with pytest.raises(StopIteration):
+        questions.send(told)
+    assert counts(job.report) == (3, 1, 1, 1, 0)
+    assert [stage.status(each) for each in ("r2", "new", "r3")] != ["aborted"] * 3
+    assert {stage.status("r2"), stage.status("new")} <= {"starting", "running"}
 
 
-def test_with_a_run_goes_what_waits_for_it_and_that_is_counted_apart() -> None:
-    async def story(stage: Stage) -> None:
-        for each in ("a", "b"):
-            await stage.client.start(Caller, "x", run_id=each)
-        await stage.until(lambda: all(stage.status(f"{each}-below") == "running" for each in "ab"))
-        done = await steer(stage, "cancel", type=Caller)
-        assert (done.hit, done.others, stage.status("a-below"), stage.status("a-apart")) == (2, 2, "aborted", "running")
-        cleared = await steer(stage, "clear", type=Caller)
-        assert (cleared.hit, cleared.others) == (2, 4)
-        await stage.until(lambda: not stage.view.runs)
-
-    play(story)
+async def test_with_a_run_goes_what_waits_for_it_and_that_is_counted_apart(stage: Stage) -> None:
+    for each in ("a", "b"):
+        await stage.client.start(Caller, "x", run_id=each)
+    await stage.until(lambda: all(stage.status(f"{each}-below") == "running" for each in "ab"))
+    done = await steer(stage, "cancel", type=Caller)
+    assert (done.hit, done.others, stage.status("a-below"), stage.status("a-apart")) == (2, 2, "aborted", "running")
+    cleared = await steer(stage, "clear", type=Caller)
+    assert (cleared.hit, cleared.others) == (2, 4)
+    await stage.until(lambda: not stage.view.runs)
 
 
-def test_failed_runs_are_chosen_by_their_error_also_when_only_the_snapshot_has_them() -> None:
-    async def story(stage: Stage) -> None:
-        await many(stage, 12, Breaking, "g", "glass")
-        await many(stage, 12, Breaking, "w", "wood")
-        await stage.until(lambda: stage.view.live == 0 and len(entered) == 24)
-        await asyncio.sleep(60)
-        assert len(stage.view.runs) == 3
-        counted = await steer(stage, "retry", error="GLASS is", dry_run=True)
-        assert (counted.found, counted.statuses) == (12, {"error": 12})
-        assert (await steer(stage, "clear", error="no such words", dry_run=True)).found == 0
-        done = await steer(stage, "retry", error="glass is")
-        assert counts(done) == (12, 12, 0, 0, 0)
-        await stage.until(lambda: stage.view.live == 0)
-        assert Counter(entered.values()) == {2: 12, 1: 12}
-        page = await stage.client.ask("page", [*wanted_by(RunFilter(prefix="w", status="error"))], 50)
-        assert len(page["runs"]) == 12
-
-    play(story, limits=replace(ROOMY, retained_in_memory=3))
+@staged(limits=replace(ROOMY, retained_in_memory=3))
+async def test_failed_runs_are_chosen_by_their_error_also_when_only_the_snapshot_has_them(stage: Stage) -> None:
+    await many(stage, 12, Breaking, "g", "glass")
+    await many(stage, 12, Breaking, "w", "wood")
+    await stage.until(lambda: stage.view.live == 0 and len(entered) == 24)
+    await asyncio.sleep(60)
+    assert len(stage.view.runs) == 3
+    counted = await steer(stage, "retry", error="GLASS is", dry_run=True)
+    assert (counted.found, counted.statuses) == (12, {"error": 12})
+    assert (await steer(stage, "clear", error="no such words", dry_run=True)).found == 0
+    done = await steer(stage, "retry", error="glass is")
+    assert counts(done) == (12, 12, 0, 0, 0)
+    await stage.until(lambda: stage.view.live == 0)
+    assert Counter(entered.values()) == {2: 12, 1: 12}
+    page = await stage.client.ask("page", [*wanted_by(RunFilter(prefix="w", status="error"))], 50)
+    assert len(page["runs"]) == 12
 
 
-def test_a_handle_and_a_class_are_filters_and_named_runs_that_are_not_there_are_gone() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.client.start(Caller, "x", run_id="a")
-        await stage.until(lambda: stage.status("a-apart") == "running")
-        parent = stage.client.agent(Caller, "a")
-        assert (await steer(stage, "cancel", parent=parent, dry_run=True)).found == 2
-        assert (await steer(stage, "cancel", parent=address(Caller, "a"), dry_run=True)).found == 2
-        done = await steer(stage, "cancel", run_ids=["a-apart", "nobody", "a-apart"])
-        assert counts(done) == (1, 1, 0, 1, 0)
-
-    play(story)
+async def test_a_handle_and_a_class_are_filters_and_named_runs_that_are_not_there_are_gone(stage: Stage) -> None:
+    await stage.client.start(Caller, "x", run_id="a")
+    await stage.until(lambda: stage.status("a-apart") == "running")
+    parent = stage.client.agent(Caller, "a")
+    assert (await steer(stage, "cancel", parent=parent, dry_run=True)).found == 2
+    assert (await steer(stage, "cancel", parent=address(Caller, "a"), dry_run=True)).found == 2
+    done = await steer(stage, "cancel", run_ids=["a-apart", "nobody", "a-apart"])
+    assert counts(done) == (1, 1, 0, 1, 0)
 
 
 WRONG: list[tuple[dict[str, Any], str, str]] = [
@@ -286,20 +274,18 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
-def test_what_makes_no_sense_is_refused_with_its_field_and_nothing_is_done() -> None:
-    async def story(stage: Stage) -> None:
-        await many(stage, 2)
-        for given, field, words in WRONG:
-            with pytest.raises(BadRequest) as refused:
-                await steer(stage, "clear", **given)
-            assert (refused.value.field, words in refused.value.problem) == (field, True), (given, refused.value)
-        for verb, status in (("cancel", "error"), ("retry", "aborted"), ("retry", "running")):
-            with pytest.raises(BadRequest, match=r"^status"):
-                await steer(stage, verb, status=status)
-        for name, *asked in (("steer", "burn", [], [], "", 0), ("chosen", "burn", [], 5, 5), ("page", [None] * 99, 5)):
-            with pytest.raises(BadRequest):
-                await stage.client.ask(name, *asked)
-        assert (await steer(stage, "clear", type="far:Away", dry_run=True)).found == 0, "no similar one is known"
-        assert {stage.status("r0"), stage.status("r1")} <= {"starting", "running"}
-
-    play(story, limits=HELD)
+@staged(limits=HELD)
+async def test_what_makes_no_sense_is_refused_with_its_field_and_nothing_is_done(stage: Stage) -> None:
+    await many(stage, 2)
+    for given, field, words in WRONG:
+        with pytest.raises(BadRequest) as refused:
+            await steer(stage, "clear", **given)
+        assert (refused.value.field, words in refused.value.problem) == (field, True), (given, refused.value)
+    for verb, status in (("cancel", "error"), ("retry", "aborted"), ("retry", "running")):
+        with pytest.raises(BadRequest, match=r"^status"):
+            await steer(stage, verb, status=status)
+    for name, *asked in (("steer", "burn", [], [], "", 0), ("chosen", "burn", [], 5, 5), ("page", [None] * 99, 5)):
+        with pytest.raises(BadRequest):
+            await stage.client.ask(name, *asked)
+    assert (await steer(stage, "clear", type="far:Away", dry_run=True)).found == 0, "no similar one is known"
+    assert {stage.status("r0"), stage.status("r1")} <= {"starting", "running"}

@@ -15,7 +15,7 @@ from perdure.actors.runtime.stopping import let_idle_agents_leave
 from perdure.ledger import StorageLost
 from tests.actors.cast import Boss, Sleeper, Worker
 from tests.actors.fiber_cast import Jobs
-from tests.kit import ROOMY, Moment, Stage, address, play
+from tests.kit import ROOMY, Moment, Stage, address, play, staged
 
 WORK = {"steps": 3, "pause_ms": 400}
 EXPECTED = {"steps": [0, 1, 2]}
@@ -167,19 +167,16 @@ def test_nothing_that_was_cleared_comes_back_whoever_dies_during_it(who: str) ->
     assert strike.struck
 
 
-def test_a_cold_restart_in_the_middle_of_a_fan_out_loses_and_repeats_nothing() -> None:
-    async def story(stage: Stage) -> None:
-        for number in range(12):
-            await stage.call(Boss, "detach", "Worker", {"steps": 2, "pause_ms": 100 * number}, f"c{number}")
-        for _ in range(3):
-            await asyncio.sleep(0.7)
-            stage.simulation.kill_everything()
-            await asyncio.sleep(1)
-            stage.simulation.restart_cluster()
-        told = await until_told(stage, *["completed"] * 12)
-        assert sorted(row[1] for row in told) == sorted(f"c{number}" for number in range(12))
-
-    play(story)
+async def test_a_cold_restart_in_the_middle_of_a_fan_out_loses_and_repeats_nothing(stage: Stage) -> None:
+    for number in range(12):
+        await stage.call(Boss, "detach", "Worker", {"steps": 2, "pause_ms": 100 * number}, f"c{number}")
+    for _ in range(3):
+        await asyncio.sleep(0.7)
+        stage.simulation.kill_everything()
+        await asyncio.sleep(1)
+        stage.simulation.restart_cluster()
+    told = await until_told(stage, *["completed"] * 12)
+    assert sorted(row[1] for row in told) == sorted(f"c{number}" for number in range(12))
 
 
 class AtMostOnce(Sleeper):
@@ -201,38 +198,32 @@ async def stop_and_begin_again(stage: Stage) -> None:
     stage.simulation.restart_cluster()
 
 
-def test_a_system_that_is_stopped_on_purpose_costs_what_is_at_work_no_attempt() -> None:
-    async def story(stage: Stage) -> None:
-        run = asyncio.ensure_future(stage.client.run(Sleeper, 60_000, run_id="r"))
-        once = asyncio.ensure_future(stage.client.run(AtMostOnce, 60_000, run_id="once"))
-        for attempt in range(1, 7):
-            await come_to_work(stage, "r", attempt)
-            await stop_and_begin_again(stage)
-        result, lost = await asyncio.gather(run, once)
-        assert (result.status, result.output) == ("completed", 7)
-        assert (stage.run("r").losses, stage.run("r").counted_attempts) == (0, 7), "recovery_work_max counts it"
-        assert (lost.status, "its host was stopped (with its whole system, on purpose)" in lost.error) == (
-            "error",
-            True,
-        )
-
-    play(story)
+async def test_a_system_that_is_stopped_on_purpose_costs_what_is_at_work_no_attempt(stage: Stage) -> None:
+    run = asyncio.ensure_future(stage.client.run(Sleeper, 60_000, run_id="r"))
+    once = asyncio.ensure_future(stage.client.run(AtMostOnce, 60_000, run_id="once"))
+    for attempt in range(1, 7):
+        await come_to_work(stage, "r", attempt)
+        await stop_and_begin_again(stage)
+    result, lost = await asyncio.gather(run, once)
+    assert (result.status, result.output) == ("completed", 7)
+    assert (stage.run("r").losses, stage.run("r").counted_attempts) == (0, 7), "recovery_work_max counts it"
+    assert (lost.status, "its host was stopped (with its whole system, on purpose)" in lost.error) == (
+        "error",
+        True,
+    )
 
 
-def test_nor_does_it_cost_a_fiber_one_unless_that_may_be_entered_once() -> None:
-    async def story(stage: Stage) -> None:
-        for name, retry in (("f", True), ("once", {"attempts_max": 1})):
-            await stage.call(Jobs, "start", "forever", None, {"fiber_id": name, "retry": retry}, name="a")
-        for attempt in range(2, 9):
-            await asyncio.sleep(5)
-            await stop_and_begin_again(stage)
-            await asyncio.sleep(5)
-            told = await stage.call(Jobs, "inspect", "f", name="a")
-            assert (told["status"], told["attempt"]) == ("running", attempt)
-        told = await stage.call(Jobs, "inspect", "once", name="a")
-        assert (told["status"], told["attempt"]) == ("interrupted", 1)
-
-    play(story)
+async def test_nor_does_it_cost_a_fiber_one_unless_that_may_be_entered_once(stage: Stage) -> None:
+    for name, retry in (("f", True), ("once", {"attempts_max": 1})):
+        await stage.call(Jobs, "start", "forever", None, {"fiber_id": name, "retry": retry}, name="a")
+    for attempt in range(2, 9):
+        await asyncio.sleep(5)
+        await stop_and_begin_again(stage)
+        await asyncio.sleep(5)
+        told = await stage.call(Jobs, "inspect", "f", name="a")
+        assert (told["status"], told["attempt"]) == ("running", attempt)
+    told = await stage.call(Jobs, "inspect", "once", name="a")
+    assert (told["status"], told["attempt"]) == ("interrupted", 1)
 
 
 class Slow(Agent):
@@ -249,32 +240,27 @@ class Slow(Agent):
         return "is_done" in self.state
 
 
-def test_nor_does_it_count_against_a_callback() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Slow, "begin", name="a")
-        for _ in range(6):
-            await asyncio.sleep(5)
-            await stop_and_begin_again(stage)
-        await asyncio.sleep(60)
-        assert await stage.call(Slow, "is_done", name="a")
-
-    play(story, limits=replace(ROOMY, callback_losses_max=3))
-
-
-def test_hosts_that_die_after_a_stopped_system_began_anew_count_again() -> None:
-    async def story(stage: Stage) -> None:
-        run = asyncio.ensure_future(stage.client.run(Sleeper, 60_000, run_id="r"))
-        await come_to_work(stage, "r", 1)
+@staged(limits=replace(ROOMY, callback_losses_max=3))
+async def test_nor_does_it_count_against_a_callback(stage: Stage) -> None:
+    await stage.call(Slow, "begin", name="a")
+    for _ in range(6):
+        await asyncio.sleep(5)
         await stop_and_begin_again(stage)
-        for attempt in range(2, 8):
-            await come_to_work(stage, "r", attempt)
-            if attempt == 6:  # its last one
-                await stop_and_begin_again(stage)
-                continue
-            stage.kill_host_of(address(Sleeper, "r"))
-        assert (await run).status == "error"
+    await asyncio.sleep(60)
+    assert await stage.call(Slow, "is_done", name="a")
 
-    play(story)
+
+async def test_hosts_that_die_after_a_stopped_system_began_anew_count_again(stage: Stage) -> None:
+    run = asyncio.ensure_future(stage.client.run(Sleeper, 60_000, run_id="r"))
+    await come_to_work(stage, "r", 1)
+    await stop_and_begin_again(stage)
+    for attempt in range(2, 8):
+        await come_to_work(stage, "r", attempt)
+        if attempt == 6:  # its last one
+            await stop_and_begin_again(stage)
+            continue
+        stage.kill_host_of(address(Sleeper, "r"))
+    assert (await run).status == "error"
 
 
 @pytest.mark.parametrize("everything_ended", [True, False])
@@ -299,16 +285,15 @@ def test_hosts_that_ended_with_everything_else_are_no_warning(
     assert told == ({"INFO"} if everything_ended else {"WARNING"})
 
 
-def test_before_a_ray_ends_idle_agents_say_how_far_they_have_come_so_that_a_lost_storage_is_missed() -> None:
-    async def story(stage: Stage) -> None:
+async def test_before_a_ray_ends_idle_agents_say_how_far_they_have_come_so_that_a_lost_storage_is_missed(
+    stage: Stage,
+) -> None:
+    await stage.call(Boss, "told")
+    assert stage.host_of(address(Boss, "p"))
+    await let_idle_agents_leave(stage.client)
+    assert not stage.host_of(address(Boss, "p"))
+    stage.laboratory.disk.erase(address(Boss, "p"), None)
+    stage.simulation.kill("supervisor")
+    await asyncio.sleep(20)
+    with pytest.raises(StorageLost):
         await stage.call(Boss, "told")
-        assert stage.host_of(address(Boss, "p"))
-        await let_idle_agents_leave(stage.client)
-        assert not stage.host_of(address(Boss, "p"))
-        stage.laboratory.disk.erase(address(Boss, "p"), None)
-        stage.simulation.kill("supervisor")
-        await asyncio.sleep(20)
-        with pytest.raises(StorageLost):
-            await stage.call(Boss, "told")
-
-    play(story)

@@ -8,7 +8,7 @@ import pytest
 
 from perdure.actors import Agent, RunContext, exposed
 from perdure.policies import Limits
-from tests.kit import Stage, address, play
+from tests.kit import Stage, address, play, staged
 
 
 class Worker(Agent):
@@ -47,33 +47,29 @@ async def gone(stage: Stage, hosts: list[str]) -> float:
     return asyncio.get_running_loop().time() - began_s
 
 
-def test_what_ends_before_the_node_does_ends_there_and_the_rest_is_moved() -> None:
-    async def story(stage: Stage) -> None:
-        await started(stage, 20, 100)
-        hosts = drained(stage, 60_000)
-        assert 40 < await gone(stage, hosts) < 60
-        attempts = [(await stage.ended(run_id, "completed")).attempt for run_id in ("r0", "r1")]
-        assert attempts == [1, 2]
-        assert stage.run("r1").idle_attempts == 1, "the end of a node costs no attempt"
-
-    play(story, limits=Limits(hosts_max=2))
+@staged(limits=Limits(hosts_max=2))
+async def test_what_ends_before_the_node_does_ends_there_and_the_rest_is_moved(stage: Stage) -> None:
+    await started(stage, 20, 100)
+    hosts = drained(stage, 60_000)
+    assert 40 < await gone(stage, hosts) < 60
+    attempts = [(await stage.ended(run_id, "completed")).attempt for run_id in ("r0", "r1")]
+    assert attempts == [1, 2]
+    assert stage.run("r1").idle_attempts == 1, "the end of a node costs no attempt"
 
 
-def test_nothing_new_goes_to_a_node_that_drains_and_what_rests_there_wakes_elsewhere() -> None:
-    async def story(stage: Stage) -> None:
-        for number in range(3):
-            await stage.call(Counter, "count", name=f"c{number}")
-        await started(stage, 30)
-        before = [stage.host_of(address(Counter, f"c{number}")) for number in range(3)]
-        hosts = drained(stage, 0)
-        assert set(before) <= set(hosts)
-        await asyncio.sleep(10)
-        assert [await stage.call(Counter, "count", name=f"c{number}") for number in range(3)] == [2, 2, 2]
-        assert not {stage.host_of(address(Counter, f"c{number}")) for number in range(3)} & set(hosts)
-        assert (await stage.ended("r0", "completed")).attempt == 1, "this node has no end"
-        await gone(stage, hosts)
-
-    play(story, limits=Limits(hosts_max=2, idle_ms=60_000))
+@staged(limits=Limits(hosts_max=2, idle_ms=60000))
+async def test_nothing_new_goes_to_a_node_that_drains_and_what_rests_there_wakes_elsewhere(stage: Stage) -> None:
+    for number in range(3):
+        await stage.call(Counter, "count", name=f"c{number}")
+    await started(stage, 30)
+    before = [stage.host_of(address(Counter, f"c{number}")) for number in range(3)]
+    hosts = drained(stage, 0)
+    assert set(before) <= set(hosts)
+    await asyncio.sleep(10)
+    assert [await stage.call(Counter, "count", name=f"c{number}") for number in range(3)] == [2, 2, 2]
+    assert not {stage.host_of(address(Counter, f"c{number}")) for number in range(3)} & set(hosts)
+    assert (await stage.ended("r0", "completed")).attempt == 1, "this node has no end"
+    await gone(stage, hosts)
 
 
 @pytest.mark.parametrize("seed", range(4))

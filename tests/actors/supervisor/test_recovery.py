@@ -26,7 +26,7 @@ from tests.actors.cast import (
     Windowed,
     Worker,
 )
-from tests.kit import ROOMY, Stage, address, play
+from tests.kit import ROOMY, Stage, address, play, staged
 
 HOUR_MS = 3_600_000
 
@@ -43,57 +43,42 @@ async def waiting_parent(stage: Stage, parent: type[Boss], kind: str, value: Any
 
 
 @pytest.mark.shows(agent_tools="90 136", chat_recovery="C-0883 C-0908")
-def test_no_progress_a_re_attached_parent_gives_up_on_silence_and_leaves_the_child_alone() -> None:
-    async def story(stage: Stage) -> None:
-        task = await waiting_parent(stage, Boss, "Sleeper", HOUR_MS)
-        outcome = (await task).output
-        assert (outcome["status"], outcome["reason"], outcome["still"]) == ("interrupted", "no-progress", True)
-        assert stage.host_of(address(Sleeper, "c")), "the child runs on"
-
-    play(story)
+async def test_no_progress_a_re_attached_parent_gives_up_on_silence_and_leaves_the_child_alone(stage: Stage) -> None:
+    task = await waiting_parent(stage, Boss, "Sleeper", HOUR_MS)
+    outcome = (await task).output
+    assert (outcome["status"], outcome["reason"], outcome["still"]) == ("interrupted", "no-progress", True)
+    assert stage.host_of(address(Sleeper, "c")), "the child runs on"
 
 
 @pytest.mark.shows(agent_tools="5", chat_recovery="C-1415")
-def test_no_progress_a_silent_detached_child_is_torn_down_after_its_window() -> None:
-    async def story(stage: Stage) -> None:
-        signals = [{"fraction": 0.1}, {"after_ms": HOUR_MS, "fraction": 0.2}]
-        await stage.call(Boss, "detach", "Talker", signals, "c", {"no_progress_budget_ms": 1_000})
-        run = await stage.ended("c", "interrupted")
-        assert (run.reason, run.child_still_running) == ("no-progress", False)
-        assert not stage.host_of(address(Talker, "c"))
-
-    play(story)
+async def test_no_progress_a_silent_detached_child_is_torn_down_after_its_window(stage: Stage) -> None:
+    signals = [{"fraction": 0.1}, {"after_ms": HOUR_MS, "fraction": 0.2}]
+    await stage.call(Boss, "detach", "Talker", signals, "c", {"no_progress_budget_ms": 1_000})
+    run = await stage.ended("c", "interrupted")
+    assert (run.reason, run.child_still_running) == ("no-progress", False)
+    assert not stage.host_of(address(Talker, "c"))
 
 
 @pytest.mark.shows(agent_tools="91", chat_recovery="C-0884")
-def test_window_exceeded_a_hard_window_ends_the_wait_and_the_child() -> None:
-    async def story(stage: Stage) -> None:
-        task = await waiting_parent(stage, Windowed, "Sleeper", HOUR_MS)
-        outcome = (await task).output
-        assert (outcome["status"], outcome["reason"], outcome["still"]) == ("interrupted", "window-exceeded", False)
-        assert not stage.host_of(address(Sleeper, "c"))
-
-    play(story)
+async def test_window_exceeded_a_hard_window_ends_the_wait_and_the_child(stage: Stage) -> None:
+    task = await waiting_parent(stage, Windowed, "Sleeper", HOUR_MS)
+    outcome = (await task).output
+    assert (outcome["status"], outcome["reason"], outcome["still"]) == ("interrupted", "window-exceeded", False)
+    assert not stage.host_of(address(Sleeper, "c"))
 
 
-def test_budget_exceeded_the_absolute_budget_of_a_detached_run_ends_it() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Boss, "detach", "Sleeper", HOUR_MS, "c", {"max_budget_ms": 2_000})
-        run = await stage.ended("c", "interrupted")
-        assert (run.reason, run.child_still_running) == ("budget-exceeded", False)
-        assert run.ended_at_ms - run.requested_at_ms < 2_500
-
-    play(story)
+async def test_budget_exceeded_the_absolute_budget_of_a_detached_run_ends_it(stage: Stage) -> None:
+    await stage.call(Boss, "detach", "Sleeper", HOUR_MS, "c", {"max_budget_ms": 2_000})
+    run = await stage.ended("c", "interrupted")
+    assert (run.reason, run.child_still_running) == ("budget-exceeded", False)
+    assert run.ended_at_ms - run.requested_at_ms < 2_500
 
 
 @pytest.mark.shows(agent_tools="99 138", chat_recovery="C-0892 C-0910")
-def test_inspect_timeout_an_agent_that_never_comes_up_is_given_up() -> None:
-    async def story(stage: Stage) -> None:
-        result = await stage.client.run(Wedged, None, run_id="c")
-        assert (result.status, result.reason, result.child_still_running) == ("interrupted", "inspect-timeout", False)
-        assert not stage.host_of(address(Wedged, "c"))
-
-    play(story)
+async def test_inspect_timeout_an_agent_that_never_comes_up_is_given_up(stage: Stage) -> None:
+    result = await stage.client.run(Wedged, None, run_id="c")
+    assert (result.status, result.reason, result.child_still_running) == ("interrupted", "inspect-timeout", False)
+    assert not stage.host_of(address(Wedged, "c"))
 
 
 def take_away(monkeypatch: pytest.MonkeyPatch, holder: object, name: str) -> None:
@@ -124,120 +109,93 @@ def test_inspect_failed_a_class_that_is_gone_after_a_death_interrupts_softly(mon
 
 
 @pytest.mark.shows(agent_tools="95", chat_recovery="C-0888")
-def test_not_tailable_a_class_that_can_no_longer_run_interrupts_softly(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(stage: Stage) -> None:
-        result = await vanishing_story(stage, monkeypatch, Vanishing, "run")
-        assert (result.status, result.reason, result.child_still_running) == ("interrupted", "not-tailable", None)
+async def test_not_tailable_a_class_that_can_no_longer_run_interrupts_softly(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = await vanishing_story(stage, monkeypatch, Vanishing, "run")
+    assert (result.status, result.reason, result.child_still_running) == ("interrupted", "not-tailable", None)
 
-    play(story)
 
-
-def test_recovery_deadline_a_lost_run_that_finds_no_place_is_interrupted() -> None:
-    async def story(stage: Stage) -> None:
-        task = asyncio.create_task(stage.client.run(Sleeper, HOUR_MS, run_id="c"))
-        await stage.until(lambda: stage.status("c") == "running")
-        stage.simulation.change_weather(replace(Weather.calm(), spawn_refused=1.0))
-        for host in stage.simulation.live_hosts():
-            stage.simulation.kill(host)
-        with pytest.raises(HostUnavailable, match="no host comes up, after 4 tries: no room for it"):
-            await task
-        run = await stage.ended("c", "interrupted")
-        assert (run.reason, run.child_still_running) == ("recovery-deadline", None)
-
-    play(story, limits=replace(ROOMY, recovery_deadline_ms=20_000))
+@staged(limits=replace(ROOMY, recovery_deadline_ms=20000))
+async def test_recovery_deadline_a_lost_run_that_finds_no_place_is_interrupted(stage: Stage) -> None:
+    task = asyncio.create_task(stage.client.run(Sleeper, HOUR_MS, run_id="c"))
+    await stage.until(lambda: stage.status("c") == "running")
+    stage.simulation.change_weather(replace(Weather.calm(), spawn_refused=1.0))
+    for host in stage.simulation.live_hosts():
+        stage.simulation.kill(host)
+    with pytest.raises(HostUnavailable, match="no host comes up, after 4 tries: no room for it"):
+        await task
+    run = await stage.ended("c", "interrupted")
+    assert (run.reason, run.child_still_running) == ("recovery-deadline", None)
 
 
 # ---------------------------------------------------------------- re-attachment
 
 
 @pytest.mark.shows(agent_tools="94", chat_recovery="C-0887")
-def test_a_parent_that_never_gives_up_on_silence_is_ended_by_the_window_alone() -> None:
-    async def story(stage: Stage) -> None:
-        task = await waiting_parent(stage, Patient, "Sleeper", HOUR_MS)
-        assert (await task).output["reason"] == "window-exceeded"
-
-    play(story)
+async def test_a_parent_that_never_gives_up_on_silence_is_ended_by_the_window_alone(stage: Stage) -> None:
+    task = await waiting_parent(stage, Patient, "Sleeper", HOUR_MS)
+    assert (await task).output["reason"] == "window-exceeded"
 
 
-def test_a_parent_that_does_not_wait_gives_up_at_once_when_it_has_to_re_attach() -> None:
-    async def story(stage: Stage) -> None:
-        at_ms = stage.simulation.now_ms()
-        task = await waiting_parent(stage, Impatient, "Sleeper", HOUR_MS)
-        assert (await task).output["reason"] == "no-progress"
-        assert stage.simulation.now_ms() - at_ms < 10_000
-
-    play(story)
+async def test_a_parent_that_does_not_wait_gives_up_at_once_when_it_has_to_re_attach(stage: Stage) -> None:
+    at_ms = stage.simulation.now_ms()
+    task = await waiting_parent(stage, Impatient, "Sleeper", HOUR_MS)
+    assert (await task).output["reason"] == "no-progress"
+    assert stage.simulation.now_ms() - at_ms < 10_000
 
 
 @pytest.mark.shows(agent_tools="88 171 173", chat_recovery="C-0881")
-def test_a_parent_that_was_killed_takes_the_result_of_the_same_child() -> None:
-    async def story(stage: Stage) -> None:
-        task = await waiting_parent(stage, Boss, "Worker", {"steps": 30, "pause_ms": 1_000})
-        outcome = (await task).output
-        assert outcome["output"] == {"steps": list(range(30)), "attempt": 1}
-        run = stage.record("p")
-        assert run is not None
-        assert run.attempt == 2
-
-    play(story)
+async def test_a_parent_that_was_killed_takes_the_result_of_the_same_child(stage: Stage) -> None:
+    task = await waiting_parent(stage, Boss, "Worker", {"steps": 30, "pause_ms": 1_000})
+    outcome = (await task).output
+    assert outcome["output"] == {"steps": list(range(30)), "attempt": 1}
+    run = stage.record("p")
+    assert run is not None
+    assert run.attempt == 2
 
 
 @pytest.mark.shows(agent_tools="89 135 170", chat_recovery="C-0882 C-0907")
-def test_progress_keeps_a_re_attached_run_alive_longer_than_the_window_of_silence() -> None:
-    async def story(stage: Stage) -> None:
-        task = await waiting_parent(stage, Boss, "Worker", {"steps": 10, "pause_ms": 100_000})
-        assert (await task).output["status"] == "completed"
-
-    play(story)
+async def test_progress_keeps_a_re_attached_run_alive_longer_than_the_window_of_silence(stage: Stage) -> None:
+    task = await waiting_parent(stage, Boss, "Worker", {"steps": 10, "pause_ms": 100_000})
+    assert (await task).output["status"] == "completed"
 
 
 @pytest.mark.shows(agent_tools="93", chat_recovery="C-0886")
-def test_silence_after_earlier_progress_still_ends_the_wait() -> None:
-    async def story(stage: Stage) -> None:
-        signals = [{"fraction": 0.1}, {"after_ms": HOUR_MS, "fraction": 1.0}]
-        task = await waiting_parent(stage, Boss, "Talker", signals)
-        assert (await task).output["reason"] == "no-progress"
-
-    play(story)
+async def test_silence_after_earlier_progress_still_ends_the_wait(stage: Stage) -> None:
+    signals = [{"fraction": 0.1}, {"after_ms": HOUR_MS, "fraction": 1.0}]
+    task = await waiting_parent(stage, Boss, "Talker", signals)
+    assert (await task).output["reason"] == "no-progress"
 
 
 @pytest.mark.shows(agent_tools="97 W-36", chat_recovery="C-0890")
-def test_a_hung_child_does_not_starve_its_sibling() -> None:
-    async def story(stage: Stage) -> None:
-        hung = asyncio.create_task(stage.client.run(Boss, {"wait": ["Sleeper", HOUR_MS, "hung"]}, run_id="p1"))
-        fine = asyncio.create_task(stage.client.run(Boss, {"wait": ["Sleeper", 60_000, "fine"]}, run_id="p2"))
-        await stage.until(lambda: stage.status("hung") == stage.status("fine") == "running")
-        for parent in ("p1", "p2"):
-            if stage.host_of(address(Boss, parent)):
-                stage.kill_host_of(address(Boss, parent))
-        assert (await fine).output["status"] == "completed"
-        assert (await hung).output["reason"] == "no-progress"
-
-    play(story)
+async def test_a_hung_child_does_not_starve_its_sibling(stage: Stage) -> None:
+    hung = asyncio.create_task(stage.client.run(Boss, {"wait": ["Sleeper", HOUR_MS, "hung"]}, run_id="p1"))
+    fine = asyncio.create_task(stage.client.run(Boss, {"wait": ["Sleeper", 60_000, "fine"]}, run_id="p2"))
+    await stage.until(lambda: stage.status("hung") == stage.status("fine") == "running")
+    for parent in ("p1", "p2"):
+        if stage.host_of(address(Boss, parent)):
+            stage.kill_host_of(address(Boss, parent))
+    assert (await fine).output["status"] == "completed"
+    assert (await hung).output["reason"] == "no-progress"
 
 
 @pytest.mark.shows(agent_tools="W-37")
-def test_an_interrupted_run_is_repaired_by_the_late_result_and_by_asking_again() -> None:
-    async def story(stage: Stage) -> None:
-        task = await waiting_parent(stage, Impatient, "Sleeper", 60_000)
-        assert (await task).output["status"] == "interrupted"
-        run = await stage.ended("c", "completed")
-        assert (run.reason, run.child_still_running, run.error) == ("", None, "")
-
-    play(story)
+async def test_an_interrupted_run_is_repaired_by_the_late_result_and_by_asking_again(stage: Stage) -> None:
+    task = await waiting_parent(stage, Impatient, "Sleeper", 60_000)
+    assert (await task).output["status"] == "interrupted"
+    run = await stage.ended("c", "completed")
+    assert (run.reason, run.child_still_running, run.error) == ("", None, "")
 
 
 @pytest.mark.shows(agent_tools="98", chat_recovery="C-0891")
-def test_asking_again_for_an_interrupted_run_re_attaches_and_takes_its_result() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Boss, "detach", "Stubborn", 60_000, "d", {"max_budget_ms": 1_000})
-        soft = await stage.ended("d", "interrupted")
-        assert soft.child_still_running is True
-        assert await stage.call(Boss, "detach", "Stubborn", 60_000, "d", {"max_budget_ms": 1_000}) == "interrupted"
-        assert (await stage.ended("d", "completed")).attempt == 1
-        assert not stage.host_of(address(Stubborn, "d"))
-
-    play(story)
+async def test_asking_again_for_an_interrupted_run_re_attaches_and_takes_its_result(stage: Stage) -> None:
+    await stage.call(Boss, "detach", "Stubborn", 60_000, "d", {"max_budget_ms": 1_000})
+    soft = await stage.ended("d", "interrupted")
+    assert soft.child_still_running is True
+    assert await stage.call(Boss, "detach", "Stubborn", 60_000, "d", {"max_budget_ms": 1_000}) == "interrupted"
+    assert (await stage.ended("d", "completed")).attempt == 1
+    assert not stage.host_of(address(Stubborn, "d"))
 
 
 # ---------------------------------------------------------------- attempts
@@ -258,16 +216,13 @@ def test_a_child_that_was_killed_goes_on_after_its_last_step_and_repeats_none() 
 
 
 @pytest.mark.shows(agent_tools="W-24")
-def test_a_run_with_one_attempt_is_at_most_once() -> None:
-    async def story(stage: Stage) -> None:
-        task = asyncio.create_task(stage.client.run(Once, 60_000, run_id="c"))
-        await stage.until(lambda: stage.status("c") == "running")
-        stage.kill_host_of(address(Once, "c"))
-        result = await task
-        assert result.status == "error"
-        assert "left no result" in result.error
-
-    play(story)
+async def test_a_run_with_one_attempt_is_at_most_once(stage: Stage) -> None:
+    task = asyncio.create_task(stage.client.run(Once, 60_000, run_id="c"))
+    await stage.until(lambda: stage.status("c") == "running")
+    stage.kill_host_of(address(Once, "c"))
+    result = await task
+    assert result.status == "error"
+    assert "left no result" in result.error
 
 
 @pytest.mark.shows(agent_tools="105 159", chat_recovery="C-0898 C-0931")

@@ -13,7 +13,7 @@ from perdure.ledger import ended_in
 from perdure.ledger.storage.agent_storages import MemoryDisk
 from perdure.policies import Limits
 from tests.actors.cast import Boss, Sleeper, Worker
-from tests.kit import ROOMY, Stage, address, play
+from tests.kit import ROOMY, Stage, address, play, staged
 
 DAY_MS = 86_400_000
 BRIEF = replace(ROOMY, idle_ms=5_000, checkpoint_idle_ms=500, ended_kept_ms=60_000)
@@ -46,59 +46,51 @@ def has_storage(stage: Stage, kind: type[Agent], run_id: str) -> bool:
     return stage.laboratory.disk.has(address(kind, run_id))
 
 
-def test_an_old_run_goes_with_its_storage_and_what_its_parent_keeps_stays() -> None:
-    async def story(stage: Stage) -> None:
-        for n in range(3):
-            await stage.call(Boss, "detach", "Worker", {"steps": 1}, f"w{n}")
-            await stage.ended(f"w{n}")
-        await stage.client.start(Sleeper, float(DAY_MS), run_id="long")
-        assert has_storage(stage, Worker, "w0")
-        await asyncio.sleep(LATER_S)
-        assert await known(stage, "w0", "w1", "w2", "long") == ["long"]
-        assert not has_storage(stage, Worker, "w0")
-        assert len(await stage.call(Boss, "told")) == 3, "an agent of its own standing keeps its storage"
-        again = await stage.client.run(Worker, {"steps": 1}, run_id="w0")
-        assert again.ok, "the id is free"
-
-    play(story, limits=BRIEF)
+@staged(limits=BRIEF)
+async def test_an_old_run_goes_with_its_storage_and_what_its_parent_keeps_stays(stage: Stage) -> None:
+    for n in range(3):
+        await stage.call(Boss, "detach", "Worker", {"steps": 1}, f"w{n}")
+        await stage.ended(f"w{n}")
+    await stage.client.start(Sleeper, float(DAY_MS), run_id="long")
+    assert has_storage(stage, Worker, "w0")
+    await asyncio.sleep(LATER_S)
+    assert await known(stage, "w0", "w1", "w2", "long") == ["long"]
+    assert not has_storage(stage, Worker, "w0")
+    assert len(await stage.call(Boss, "told")) == 3, "an agent of its own standing keeps its storage"
+    again = await stage.client.run(Worker, {"steps": 1}, run_id="w0")
+    assert again.ok, "the id is free"
 
 
-def test_nothing_goes_unless_it_was_asked_for() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.client.run(Worker, {"steps": 1}, run_id="w")
-        await asyncio.sleep(2 * LATER_S)
-        assert await known(stage, "w") == ["w"]
-
-    play(story, limits=replace(BRIEF, ended_kept_ms=float("inf")))
+@staged(limits=replace(BRIEF, ended_kept_ms=float("inf")))
+async def test_nothing_goes_unless_it_was_asked_for(stage: Stage) -> None:
+    await stage.client.run(Worker, {"steps": 1}, run_id="w")
+    await asyncio.sleep(2 * LATER_S)
+    assert await known(stage, "w") == ["w"]
 
 
-def test_of_too_many_runs_the_oldest_go() -> None:
-    async def story(stage: Stage) -> None:
-        for n in range(7):
-            await stage.client.run(Worker, {"steps": 1}, run_id=f"w{n}")
-        await asyncio.sleep(LATER_S)
-        assert await known(stage, *(f"w{n}" for n in range(7))) == ["w4", "w5", "w6"]
-
-    play(story, limits=replace(BRIEF, ended_kept_ms=float("inf"), ended_kept_max=3))
+@staged(limits=replace(BRIEF, ended_kept_ms=float("inf"), ended_kept_max=3))
+async def test_of_too_many_runs_the_oldest_go(stage: Stage) -> None:
+    for n in range(7):
+        await stage.client.run(Worker, {"steps": 1}, run_id=f"w{n}")
+    await asyncio.sleep(LATER_S)
+    assert await known(stage, *(f"w{n}" for n in range(7))) == ["w4", "w5", "w6"]
 
 
-def test_a_run_stays_as_long_as_the_run_of_its_parent_may_ask_for_it_again() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.client.start(Boss, {"wait": ["Worker", {"steps": 1}, "inner"]}, run_id="outer")
-        await stage.ended("inner")
-        await stage.ended("outer")
-        await stage.client.start(Keeper, 200.0, run_id="parent")
-        await stage.ended("parent-first")
-        await asyncio.sleep(LATER_S)
-        assert await known(stage, "outer", "inner", "parent-first") == ["parent-first"]
-        stage.kill_host_of(address(Keeper, "parent"))
-        run = await stage.ended("parent")
-        assert run.status == "completed"
-        assert (await stage.client.ask("inspect", "parent"))["output"] == 1, "the first was not made again"
-        await asyncio.sleep(2 * LATER_S)
-        assert await known(stage, "parent", "parent-first") == []
-
-    play(story, limits=BRIEF)
+@staged(limits=BRIEF)
+async def test_a_run_stays_as_long_as_the_run_of_its_parent_may_ask_for_it_again(stage: Stage) -> None:
+    await stage.client.start(Boss, {"wait": ["Worker", {"steps": 1}, "inner"]}, run_id="outer")
+    await stage.ended("inner")
+    await stage.ended("outer")
+    await stage.client.start(Keeper, 200.0, run_id="parent")
+    await stage.ended("parent-first")
+    await asyncio.sleep(LATER_S)
+    assert await known(stage, "outer", "inner", "parent-first") == ["parent-first"]
+    stage.kill_host_of(address(Keeper, "parent"))
+    run = await stage.ended("parent")
+    assert run.status == "completed"
+    assert (await stage.client.ask("inspect", "parent"))["output"] == 1, "the first was not made again"
+    await asyncio.sleep(2 * LATER_S)
+    assert await known(stage, "parent", "parent-first") == []
 
 
 class Ticking(Agent):
@@ -110,14 +102,12 @@ class Ticking(Agent):
             await asyncio.sleep(0.2)
 
 
-def test_old_runs_go_also_where_the_supervisor_is_never_quiet() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.client.start(Ticking, 2_000, run_id="ticks")
-        await stage.client.run(Worker, {"steps": 1}, run_id="old")
-        await asyncio.sleep(2 * LATER_S)
-        assert await known(stage, "ticks", "old") == ["ticks"]
-
-    play(story, limits=BRIEF)
+@staged(limits=BRIEF)
+async def test_old_runs_go_also_where_the_supervisor_is_never_quiet(stage: Stage) -> None:
+    await stage.client.start(Ticking, 2_000, run_id="ticks")
+    await stage.client.run(Worker, {"steps": 1}, run_id="old")
+    await asyncio.sleep(2 * LATER_S)
+    assert await known(stage, "ticks", "old") == ["ticks"]
 
 
 class Broken(Boss):
@@ -136,31 +126,27 @@ class Keeper(Agent):
         return int(first.output)
 
 
-def test_a_child_that_somebody_called_or_that_has_plans_stays() -> None:
-    async def story(stage: Stage) -> None:
-        for run_id, plan_s in (("called", 0.0), ("planning", 150.0), ("plain", 0.0)):
-            await stage.client.run(Lasting, plan_s, run_id=run_id)
-        await stage.until(lambda: not stage.host_of(address(Lasting, "called")))
-        assert await stage.call(Lasting, "calls", name="called") == 1
-        await asyncio.sleep(LATER_S)
-        assert await known(stage, "called", "planning", "plain") == ["called", "planning"]
-        await asyncio.sleep(240)
-        assert await known(stage, "called", "planning") == ["called"], "its plan was carried out"
-        stage.simulation.kill("supervisor")
-        await asyncio.sleep(LATER_S)
-        assert await stage.call(Lasting, "calls", name="called") == 2
-
-    play(story, limits=BRIEF)
+@staged(limits=BRIEF)
+async def test_a_child_that_somebody_called_or_that_has_plans_stays(stage: Stage) -> None:
+    for run_id, plan_s in (("called", 0.0), ("planning", 150.0), ("plain", 0.0)):
+        await stage.client.run(Lasting, plan_s, run_id=run_id)
+    await stage.until(lambda: not stage.host_of(address(Lasting, "called")))
+    assert await stage.call(Lasting, "calls", name="called") == 1
+    await asyncio.sleep(LATER_S)
+    assert await known(stage, "called", "planning", "plain") == ["called", "planning"]
+    await asyncio.sleep(240)
+    assert await known(stage, "called", "planning") == ["called"], "its plan was carried out"
+    stage.simulation.kill("supervisor")
+    await asyncio.sleep(LATER_S)
+    assert await stage.call(Lasting, "calls", name="called") == 2
 
 
-def test_mail_that_waits_for_a_person_keeps_its_run() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Broken, "detach", "Worker", {"steps": 1}, "w")
-        await asyncio.sleep(5 * LATER_S)
-        assert stage.deliveries()["parked"] == 1
-        assert await known(stage, "w") == ["w"]
-
-    play(story, limits=BRIEF)
+@staged(limits=BRIEF)
+async def test_mail_that_waits_for_a_person_keeps_its_run(stage: Stage) -> None:
+    await stage.call(Broken, "detach", "Worker", {"steps": 1}, "w")
+    await asyncio.sleep(5 * LATER_S)
+    assert stage.deliveries()["parked"] == 1
+    assert await known(stage, "w") == ["w"]
 
 
 @pytest.mark.parametrize("visit", [1, 2, 3])
@@ -253,25 +239,21 @@ async def settled_s(stage: Stage, most: int) -> float:
 
 
 @pytest.mark.thorough
-def test_many_runs_that_are_too_many_go_within_seconds() -> None:
-    async def story(stage: Stage) -> None:
-        many = await stage.client.run(Many, {"times": 1, "many": 600, "pause_s": 1}, run_id="many")
-        assert many.output == 600
-        assert ended(stage) > 600, "while their parent's run may ask for them again"
-        assert await settled_s(stage, 100) < 15
-        assert ended(stage) == 100
-
-    play(story, limits=MANY)
+@staged(limits=MANY)
+async def test_many_runs_that_are_too_many_go_within_seconds(stage: Stage) -> None:
+    many = await stage.client.run(Many, {"times": 1, "many": 600, "pause_s": 1}, run_id="many")
+    assert many.output == 600
+    assert ended(stage) > 600, "while their parent's run may ask for them again"
+    assert await settled_s(stage, 100) < 15
+    assert ended(stage) == 100
 
 
 @pytest.mark.thorough
-def test_a_directory_that_is_never_quiet_keeps_not_many_more_than_it_may() -> None:
-    async def story(stage: Stage) -> None:
-        most = 0
-        for n in range(20):
-            await stage.client.run(Many, {"times": 1, "many": 20, "pause_s": 2}, run_id=f"many{n}")
-            most = max(most, ended(stage))
-        assert 20 < most < 20 + 10 * 20, "what has ended since the snapshot, which is ten seconds old"
-        assert await settled_s(stage, 20) < 15
-
-    play(story, limits=replace(MANY, ended_kept_max=20, checkpoint_idle_ms=3_000))
+@staged(limits=replace(MANY, ended_kept_max=20, checkpoint_idle_ms=3000))
+async def test_a_directory_that_is_never_quiet_keeps_not_many_more_than_it_may(stage: Stage) -> None:
+    most = 0
+    for n in range(20):
+        await stage.client.run(Many, {"times": 1, "many": 20, "pause_s": 2}, run_id=f"many{n}")
+        most = max(most, ended(stage))
+    assert 20 < most < 20 + 10 * 20, "what has ended since the snapshot, which is ten seconds old"
+    assert await settled_s(stage, 20) < 15

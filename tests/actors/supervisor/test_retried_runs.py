@@ -105,32 +105,31 @@ async def _told(stage: Stage) -> list[list[Any]]:
     return sorted(told)
 
 
-def test_a_failed_run_is_tried_again_with_its_steps_and_its_memory_and_the_parent_is_told_of_each_end_once() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.call(Owner, "begin", "r")
-        await stage.until(lambda: stage.deliveries()["delivered"] == 2)
-        done["mended"] = 1
+async def test_a_failed_run_is_tried_again_with_its_steps_and_its_memory_and_the_parent_is_told_of_each_end_once(
+    stage: Stage,
+) -> None:
+    await stage.call(Owner, "begin", "r")
+    await stage.until(lambda: stage.deliveries()["delivered"] == 2)
+    done["mended"] = 1
+    await stage.client.ask("retry", "r")
+    assert (await stage.ended("r", "completed")).attempt == 2
+    await stage.until(lambda: stage.deliveries()["delivered"] == 3)
+    assert await _told(stage) == [
+        ["begun", 0, ""],
+        ["completed", 1, "glass in entry 2"],
+        ["error", 0, "ValueError: it broke"],
+    ]
+    assert done["first"] == 1, "a step that was done is remembered"
+    kinds = [frame["event"]["kind"] async for frame in stage.client.follow("r")]
+    assert [frame async for frame in stage.client.follow_to_end("r", len(kinds) - 1)] == [], (
+        "behind the end comes nothing"
+    )
+    assert len([frame async for frame in stage.client.follow_to_end("r", len(kinds) - 2)]) == 1
+    assert [kinds.count(kind) for kind in ("milestone", "error", "retried", "finished")] == [1, 1, 1, 1]
+    with pytest.raises(RetryRefused, match="completed"):
         await stage.client.ask("retry", "r")
-        assert (await stage.ended("r", "completed")).attempt == 2
-        await stage.until(lambda: stage.deliveries()["delivered"] == 3)
-        assert await _told(stage) == [
-            ["begun", 0, ""],
-            ["completed", 1, "glass in entry 2"],
-            ["error", 0, "ValueError: it broke"],
-        ]
-        assert done["first"] == 1, "a step that was done is remembered"
-        kinds = [frame["event"]["kind"] async for frame in stage.client.follow("r")]
-        assert [frame async for frame in stage.client.follow_to_end("r", len(kinds) - 1)] == [], (
-            "behind the end comes nothing"
-        )
-        assert len([frame async for frame in stage.client.follow_to_end("r", len(kinds) - 2)]) == 1
-        assert [kinds.count(kind) for kind in ("milestone", "error", "retried", "finished")] == [1, 1, 1, 1]
-        with pytest.raises(RetryRefused, match="completed"):
-            await stage.client.ask("retry", "r")
-        with pytest.raises(UnknownRun):
-            await stage.client.ask("retry", "nobody")
-
-    play(story)
+    with pytest.raises(UnknownRun):
+        await stage.client.ask("retry", "nobody")
 
 
 @pytest.mark.parametrize("victim", ["host", "supervisor", "everything"])
@@ -165,33 +164,27 @@ def test_whoever_dies_while_it_is_tried_again_the_new_end_is_told_once(
     play(story, kill_when=strike)
 
 
-def test_a_parent_that_failed_is_tried_again_with_the_runs_that_its_failure_cut_off() -> None:
-    async def story(stage: Stage) -> None:
-        failed = await stage.client.run(Brittle, "", run_id="r")
-        assert failed.failure.error == "ValueError: it broke"
-        done["mended"] = 1
-        await stage.client.ask("retry", "r")
-        again = await stage.client.run(Brittle, "", run_id="r")
-        assert again.output == ["quick", "slow"]
-        assert done["quick"] == 1, "what had completed is not done again"
-
-    play(story)
+async def test_a_parent_that_failed_is_tried_again_with_the_runs_that_its_failure_cut_off(stage: Stage) -> None:
+    failed = await stage.client.run(Brittle, "", run_id="r")
+    assert failed.failure.error == "ValueError: it broke"
+    done["mended"] = 1
+    await stage.client.ask("retry", "r")
+    again = await stage.client.run(Brittle, "", run_id="r")
+    assert again.output == ["quick", "slow"]
+    assert done["quick"] == 1, "what had completed is not done again"
 
 
-def test_a_run_whose_stored_input_lacks_a_field_is_parked_with_its_name_and_goes_on_when_it_is_given_up_or_mended() -> (
-    None
-):
-    async def story(stage: Stage) -> None:
-        asked = stage.client.request(Planner, {"title": "x", "months": 2}, "r", wait=False)
-        old = pack({"title": "x"})
-        await stage.client.supervisor.begin(asked._replace(input=old, digest="of old code"))
-        await stage.until(lambda: bool(stage.run("r").parked))
-        said = " ".join(await stage.client.ask("explain", "r"))
-        assert "It is parked: its stored input does not fit what `run` of Planner takes now" in said
-        assert "months: Field required" in said
-        await stage.client.ask("retry", "r")
-        await stage.until(lambda: stage.run("r").attempt == 2 and bool(stage.run("r").parked))
-        await stage.client.ask("cancel", "r", None, "its input is too old")
-        await stage.ended("r", "aborted")
-
-    play(story)
+async def test_a_run_whose_stored_input_lacks_a_field_is_parked_with_its_name_and_goes_on_when_it_is_given_up_or_mended(
+    stage: Stage,
+) -> None:
+    asked = stage.client.request(Planner, {"title": "x", "months": 2}, "r", wait=False)
+    old = pack({"title": "x"})
+    await stage.client.supervisor.begin(asked._replace(input=old, digest="of old code"))
+    await stage.until(lambda: bool(stage.run("r").parked))
+    said = " ".join(await stage.client.ask("explain", "r"))
+    assert "It is parked: its stored input does not fit what `run` of Planner takes now" in said
+    assert "months: Field required" in said
+    await stage.client.ask("retry", "r")
+    await stage.until(lambda: stage.run("r").attempt == 2 and bool(stage.run("r").parked))
+    await stage.client.ask("cancel", "r", None, "its input is too old")
+    await stage.ended("r", "aborted")

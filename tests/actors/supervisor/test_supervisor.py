@@ -36,7 +36,7 @@ from perdure.ledger.view import View
 from perdure.policies import Limits
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.cast import Sleeper
-from tests.kit import PARENT, ROOMY, Ledger, Stage, address, asked, begun, placed, play
+from tests.kit import PARENT, ROOMY, Ledger, Stage, address, asked, begun, placed, play, staged
 
 
 class Hermit(Sleeper):
@@ -112,64 +112,57 @@ async def starts(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("ask", [tells, cancels, clears, starts])
-def test_what_is_asked_is_answered_when_it_is_durable_and_not_before(ask: Callable[[Stage], Awaitable[None]]) -> None:
+@staged(weather=replace(Weather.calm(), commit_ms=Span(1000, 1000)))
+async def test_what_is_asked_is_answered_when_it_is_durable_and_not_before(
+    stage: Stage, ask: Callable[[Stage], Awaitable[None]]
+) -> None:
     """A commit takes a second, and the client's last exchange is held open: the supervisor could answer at any time."""
-
-    async def story(stage: Stage) -> None:
-        await stage.client.start(Sleeper, 3_600_000, run_id="r")
-        await asyncio.sleep(15)
-        facts = stage.laboratory.store.facts_count
-        asking = asyncio.create_task(ask(stage))
-        await asyncio.sleep(0.9)
-        assert stage.view.seq > facts, "it is decided"
-        assert not asking.done()
-        await asking
-        assert stage.laboratory.store.facts_count > facts
-
-    play(story, weather=replace(Weather.calm(), commit_ms=Span(1_000, 1_000)))
+    await stage.client.start(Sleeper, 3_600_000, run_id="r")
+    await asyncio.sleep(15)
+    facts = stage.laboratory.store.facts_count
+    asking = asyncio.create_task(ask(stage))
+    await asyncio.sleep(0.9)
+    assert stage.view.seq > facts, "it is decided"
+    assert not asking.done()
+    await asking
+    assert stage.laboratory.store.facts_count > facts
 
 
-def test_turns_go_on_while_the_storages_of_cleared_runs_are_deleted() -> None:
+@staged(weather=replace(Weather.calm(), commit_ms=Span(1000, 1000)))
+async def test_turns_go_on_while_the_storages_of_cleared_runs_are_deleted(stage: Stage) -> None:
     """Six deletions take a second each. Nobody's question waits for one of them, and no turn is long."""
-
-    async def story(stage: Stage) -> None:
-        for number in range(6):
-            await stage.client.run(Sleeper, 1, run_id=f"r{number}")
-        assert (await stage.client.steer_runs(Verb.CLEAR, {}, everything=True)).hit == 6
-        clock, waits = asyncio.get_running_loop(), []
-        while stage.view.runs:
-            asked_s = clock.time()
-            told = (await stage.client.ask("ps"))["supervisor"]
-            waits.append(clock.time() - asked_s)
-            await asyncio.sleep(0.1)
-        assert len(waits) > 20
-        assert max(waits) < 0.5
-        assert told["longest_turn_ms"] < 500 < told["commit_ms"] / told["commits"]
-
-    play(story, weather=replace(Weather.calm(), commit_ms=Span(1_000, 1_000)))
+    for number in range(6):
+        await stage.client.run(Sleeper, 1, run_id=f"r{number}")
+    assert (await stage.client.steer_runs(Verb.CLEAR, {}, everything=True)).hit == 6
+    clock, waits = asyncio.get_running_loop(), []
+    while stage.view.runs:
+        asked_s = clock.time()
+        told = (await stage.client.ask("ps"))["supervisor"]
+        waits.append(clock.time() - asked_s)
+        await asyncio.sleep(0.1)
+    assert len(waits) > 20
+    assert max(waits) < 0.5
+    assert told["longest_turn_ms"] < 500 < told["commit_ms"] / told["commits"]
 
 
-def test_neither_a_turn_nor_a_question_waits_for_a_checkpoint() -> None:
+@staged(weather=replace(Weather.calm(), commit_ms=Span(100, 100)))
+async def test_neither_a_turn_nor_a_question_waits_for_a_checkpoint(stage: Stage) -> None:
     """The archive's thread has a minute of work to do when an input must be read again, because the supervisor that knew it has died."""
-
-    async def story(stage: Stage) -> None:
-        reading = asyncio.ensure_future(stage.client.run(Reader, "x" * 100_000, run_id="r"))
-        await stage.until(lambda: stage.status("r") == "running")
-        stage.kill_host_of(address(Reader, "r"))
-        stage.simulation.kill("supervisor")
-        await stage.until(lambda: bool(stage.laboratory.supervisors))
-        threads = stage.laboratory.supervisors[-1].world.threads
-        jobs = [asyncio.ensure_future(threads.archive(lambda: None)) for _ in range(600)]
-        began_s = asyncio.get_running_loop().time()
-        await stage.until(lambda: stage.status("r") == "running" and stage.run("r").attempt == 2)
-        told = await stage.client.ask("page", [], 10)
-        assert ([each["run_id"] for each in told["runs"]], told["next"]) == (["r"], None)
-        assert asyncio.get_running_loop().time() - began_s < 10
-        assert not all(job.done() for job in jobs)
-        assert (await reading).output == 100_000
-        await asyncio.wait(jobs)
-
-    play(story, weather=replace(Weather.calm(), commit_ms=Span(100, 100)))
+    reading = asyncio.ensure_future(stage.client.run(Reader, "x" * 100_000, run_id="r"))
+    await stage.until(lambda: stage.status("r") == "running")
+    stage.kill_host_of(address(Reader, "r"))
+    stage.simulation.kill("supervisor")
+    await stage.until(lambda: bool(stage.laboratory.supervisors))
+    threads = stage.laboratory.supervisors[-1].world.threads
+    jobs = [asyncio.ensure_future(threads.archive(lambda: None)) for _ in range(600)]
+    began_s = asyncio.get_running_loop().time()
+    await stage.until(lambda: stage.status("r") == "running" and stage.run("r").attempt == 2)
+    told = await stage.client.ask("page", [], 10)
+    assert ([each["run_id"] for each in told["runs"]], told["next"]) == (["r"], None)
+    assert asyncio.get_running_loop().time() - began_s < 10
+    assert not all(job.done() for job in jobs)
+    assert (await reading).output == 100_000
+    await asyncio.wait(jobs)
 
 
 def test_mail_of_a_cleared_run_does_not_come_back_by_way_of_the_snapshot() -> None:
@@ -196,67 +189,57 @@ def test_mail_of_a_cleared_run_does_not_come_back_by_way_of_the_snapshot() -> No
         assert restore(laboratory.store.boot()).mail == {}
 
 
-def test_only_settled_runs_leave_the_memory() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.client.run(Sleeper, 1, run_id="settled")
-        running = asyncio.create_task(stage.client.run(Sleeper, 60_000, run_id="live"))
-        await asyncio.sleep(30)
-        assert stage.record("settled") is None
-        stage.kill_host_of(address(Sleeper, "live"))
-        assert (await running).output == 2
-
-    play(story, limits=replace(ROOMY, retained_in_memory=0))
+@staged(limits=replace(ROOMY, retained_in_memory=0))
+async def test_only_settled_runs_leave_the_memory(stage: Stage) -> None:
+    await stage.client.run(Sleeper, 1, run_id="settled")
+    running = asyncio.create_task(stage.client.run(Sleeper, 60_000, run_id="live"))
+    await asyncio.sleep(30)
+    assert stage.record("settled") is None
+    stage.kill_host_of(address(Sleeper, "live"))
+    assert (await running).output == 2
 
 
-def test_only_an_empty_host_is_retired_however_worn_it_is() -> None:
-    async def story(stage: Stage) -> None:
-        running = asyncio.create_task(stage.client.run(Sleeper, 30_000, run_id="r"))
-        await stage.until(lambda: bool(stage.host_of(address(Sleeper, "r"))))
-        host = stage.host_of(address(Sleeper, "r"))
-        assert (await running).output == 1, "it needed no second attempt"
-        await stage.until(lambda: host not in stage.simulation.live_hosts())
-
-    play(story, limits=replace(ROOMY, tenancies_max=1))
+@staged(limits=replace(ROOMY, tenancies_max=1))
+async def test_only_an_empty_host_is_retired_however_worn_it_is(stage: Stage) -> None:
+    running = asyncio.create_task(stage.client.run(Sleeper, 30_000, run_id="r"))
+    await stage.until(lambda: bool(stage.host_of(address(Sleeper, "r"))))
+    host = stage.host_of(address(Sleeper, "r"))
+    assert (await running).output == 1, "it needed no second attempt"
+    await stage.until(lambda: host not in stage.simulation.live_hosts())
 
 
-def test_a_host_of_a_pool_of_its_own_is_retired_when_it_has_been_empty_for_so_long() -> None:
-    async def story(stage: Stage) -> None:
-        running = asyncio.create_task(stage.client.run(Demanding, 30_000, run_id="r"))
-        await stage.until(lambda: bool(stage.host_of(address(Demanding, "r"))))
-        host = stage.host_of(address(Demanding, "r"))
-        assert (await running).output == 1
-        await asyncio.sleep(10)
-        assert host in stage.simulation.live_hosts()
-        await asyncio.sleep(20)
-        assert host not in stage.simulation.live_hosts()
-
-    play(story, limits=replace(ROOMY, host_idle_ms=15_000))
+@staged(limits=replace(ROOMY, host_idle_ms=15000))
+async def test_a_host_of_a_pool_of_its_own_is_retired_when_it_has_been_empty_for_so_long(stage: Stage) -> None:
+    running = asyncio.create_task(stage.client.run(Demanding, 30_000, run_id="r"))
+    await stage.until(lambda: bool(stage.host_of(address(Demanding, "r"))))
+    host = stage.host_of(address(Demanding, "r"))
+    assert (await running).output == 1
+    await asyncio.sleep(10)
+    assert host in stage.simulation.live_hosts()
+    await asyncio.sleep(20)
+    assert host not in stage.simulation.live_hosts()
 
 
-def test_hosts_that_some_had_alone_end_when_they_are_empty_and_too_many() -> None:
-    async def story(stage: Stage) -> None:
-        asked = [(Hermit, 20_000), *[(Sleeper, 20_000)] * 4]
-        running = [asyncio.create_task(stage.client.run(kind, ms)) for kind, ms in asked]
-        await stage.until(lambda: len(stage.simulation.live_hosts()) > 2)
-        await asyncio.gather(*running)
-        await asyncio.sleep(5)
-        assert len(stage.simulation.live_hosts()) > 2
-        await asyncio.sleep(30)
-        assert len(stage.simulation.live_hosts()) == 2
-
-    play(story, limits=replace(ROOMY, hosts_max=2, host_idle_ms=15_000))
+@staged(limits=replace(ROOMY, hosts_max=2, host_idle_ms=15000))
+async def test_hosts_that_some_had_alone_end_when_they_are_empty_and_too_many(stage: Stage) -> None:
+    asked = [(Hermit, 20_000), *[(Sleeper, 20_000)] * 4]
+    running = [asyncio.create_task(stage.client.run(kind, ms)) for kind, ms in asked]
+    await stage.until(lambda: len(stage.simulation.live_hosts()) > 2)
+    await asyncio.gather(*running)
+    await asyncio.sleep(5)
+    assert len(stage.simulation.live_hosts()) > 2
+    await asyncio.sleep(30)
+    assert len(stage.simulation.live_hosts()) == 2
 
 
-def test_a_host_that_nobody_leads_any_more_ends_itself() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.client.run(Sleeper, 1)
-        stage.simulation.kill("supervisor")
-        await asyncio.sleep(ROOMY.orphan_ms / 1000 - 5)
-        assert stage.simulation.live_hosts()
-        await asyncio.sleep(15)
-        assert not stage.simulation.live_hosts()
-
-    play(story, weather=replace(Weather.calm(), restart_ms=Span(60_000, 60_000)))
+@staged(weather=replace(Weather.calm(), restart_ms=Span(60000, 60000)))
+async def test_a_host_that_nobody_leads_any_more_ends_itself(stage: Stage) -> None:
+    await stage.client.run(Sleeper, 1)
+    stage.simulation.kill("supervisor")
+    await asyncio.sleep(ROOMY.orphan_ms / 1000 - 5)
+    assert stage.simulation.live_hosts()
+    await asyncio.sleep(15)
+    assert not stage.simulation.live_hosts()
 
 
 class Reception:
