@@ -149,16 +149,20 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """An async test is a story: of a simulated cluster if it asks for its `stage`, with the options of `tests.kit.staged`."""
-    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+    """An async test is a story: played as `tests.kit.played` says, or in a simulated cluster if it asks for its `stage`, or on a loop."""
+    test = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(test):
         return None
     given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}  # noqa: SLF001 - those of the test itself
     if "stage" in given:
         from tests.kit import play  # noqa: PLC0415 - the process that hands out the tests needs none of our code
 
-        play(lambda stage: pyfuncitem.obj(**{**given, "stage": stage}), **getattr(pyfuncitem.obj, "options", {}))
+        del given["stage"]
+        getattr(test, "play", play)(lambda stage: test(stage=stage, **given))
+    elif hasattr(test, "play"):
+        test.play(lambda *handed: test(*handed, **given))
     else:
-        asyncio.run(pyfuncitem.obj(**given))
+        asyncio.run(test(**given))
     return True
 
 

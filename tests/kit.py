@@ -245,14 +245,19 @@ def address(agent_class: type[Agent], name: str) -> str:
     return agent_id(type_name(agent_class), name)
 
 
-def staged(**options: Any) -> Callable[[T], T]:
-    """Play the story that a test is with these options of `play`."""
+def played(by: Callable[[Callable[..., Awaitable[Any]]], object]) -> Callable[[T], T]:
+    """The test is a story that is played `by` this, which hands over what stands before the `/` of its arguments."""
 
-    def with_options(test: T) -> T:
-        test.options = options  # type: ignore[attr-defined]
+    def with_player(test: T) -> T:
+        test.play = by  # type: ignore[attr-defined]
         return test
 
-    return with_options
+    return with_player
+
+
+def staged(**options: Any) -> Callable[[T], T]:
+    """The test is a story of a simulated cluster with these options of `play`."""
+    return played(lambda story: play(story, **options))
 
 
 def play(

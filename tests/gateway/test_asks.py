@@ -17,7 +17,7 @@ from perdure.scenarios.testing.laboratory import Laboratory
 from tests.gateway.door import Answer, Door
 from tests.gateway.test_live import told
 from tests.gateway.test_rest_reading import client_of
-from tests.gateway.world import visit
+from tests.gateway.world import visiting
 
 CHATS = frozenset({Scope.READ, Scope.CHAT, Scope.OPERATE})
 BY_TOKEN = bearer(
@@ -64,55 +64,49 @@ async def output(laboratory: Laboratory, run_id: str) -> Any:
     return (await client.run(Shipper, "anybody" if "any" in run_id else "ops", run_id=run_id)).output
 
 
-def test_one_inbox_is_listed_and_an_answer_closes_it_for_all() -> None:
-    async def story(door: Door, laboratory: Laboratory) -> None:
-        ask = await begun(door, "a/b")
-        models.AskTold.model_validate(ask)
-        assert (ask["ask_id"], ask["to"], ask["args"]) == ("a/b:1", ["ops"], {"count": 40})
-        assert (await door.get("/api/asks?to=ops")).json()["asks"] == [ask]
-        assert (await door.get("/api/asks?to=nobody")).json()["asks"] == []
-        assert (await door.get("/api/asks/a%2Fb%3A1")).json() == ask
-        said = {"value": True, "digest": ask["digest"], "args": {"count": 3}, "who": "ada", "channel": "dashboard"}
-        first = await answered(door, "a/b:1", {**said, "answer_id": "mine"})
-        assert (first.status, first.json()["status"]) == (200, "answered")
-        assert (await answered(door, "a/b:1", {**said, "answer_id": "mine"})).status == 200
-        again = await answered(door, "a/b:1", said)
-        assert (again.status, again.json()["error"]["type"]) == (409, "AlreadyAnswered")
-        assert "by ada (dashboard)" in again.json()["error"]["message"]
-        assert isinstance(error_of(again.status, again.json()), AlreadyAnswered)
-        assert (await door.get("/api/asks")).json()["asks"] == []
-        assert [each["status"] for each in (await door.get("/api/asks?closed=true")).json()["asks"]] == ["answered"]
-        assert await output(laboratory, "a/b") == [True, "ada", "dashboard", {"count": 3}]
-
-    visit([Shipper], story)
+@visiting(Shipper)
+async def test_one_inbox_is_listed_and_an_answer_closes_it_for_all(door: Door, laboratory: Laboratory, /) -> None:
+    ask = await begun(door, "a/b")
+    models.AskTold.model_validate(ask)
+    assert (ask["ask_id"], ask["to"], ask["args"]) == ("a/b:1", ["ops"], {"count": 40})
+    assert (await door.get("/api/asks?to=ops")).json()["asks"] == [ask]
+    assert (await door.get("/api/asks?to=nobody")).json()["asks"] == []
+    assert (await door.get("/api/asks/a%2Fb%3A1")).json() == ask
+    said = {"value": True, "digest": ask["digest"], "args": {"count": 3}, "who": "ada", "channel": "dashboard"}
+    first = await answered(door, "a/b:1", {**said, "answer_id": "mine"})
+    assert (first.status, first.json()["status"]) == (200, "answered")
+    assert (await answered(door, "a/b:1", {**said, "answer_id": "mine"})).status == 200
+    again = await answered(door, "a/b:1", said)
+    assert (again.status, again.json()["error"]["type"]) == (409, "AlreadyAnswered")
+    assert "by ada (dashboard)" in again.json()["error"]["message"]
+    assert isinstance(error_of(again.status, again.json()), AlreadyAnswered)
+    assert (await door.get("/api/asks")).json()["asks"] == []
+    assert [each["status"] for each in (await door.get("/api/asks?closed=true")).json()["asks"]] == ["answered"]
+    assert await output(laboratory, "a/b") == [True, "ada", "dashboard", {"count": 3}]
 
 
-def test_who_may_answer_is_said_by_the_question_and_the_token() -> None:
-    async def story(door: Door, laboratory: Laboratory) -> None:
-        await begun(door, "r", **by("a"))
-        for token, status in (("l", 403), ("a", 403)):
-            refused = await answered(door, "r:1", {"value": True}, **by(token))
-            assert refused.status == status
-        assert refused.json()["error"]["type"] == "AnswerForbidden"
-        pretended = await answered(door, "r:1", {"value": True, "who": "bob"}, **by("a"))
-        assert (pretended.status, pretended.json()["error"]["field"]) == (400, "who")
-        assert (await answered(door, "r:1", {"value": True}, **by("b"))).status == 200
-        assert (await output(laboratory, "r"))[:3] == [True, "bob", "rest"]
-
-    visit([Shipper], story, gateway_options={"authenticate": BY_TOKEN})
+@visiting(Shipper, gateway_options={"authenticate": BY_TOKEN})
+async def test_who_may_answer_is_said_by_the_question_and_the_token(door: Door, laboratory: Laboratory, /) -> None:
+    await begun(door, "r", **by("a"))
+    for token, status in (("l", 403), ("a", 403)):
+        refused = await answered(door, "r:1", {"value": True}, **by(token))
+        assert refused.status == status
+    assert refused.json()["error"]["type"] == "AnswerForbidden"
+    pretended = await answered(door, "r:1", {"value": True, "who": "bob"}, **by("a"))
+    assert (pretended.status, pretended.json()["error"]["field"]) == (400, "who")
+    assert (await answered(door, "r:1", {"value": True}, **by("b"))).status == 200
+    assert (await output(laboratory, "r"))[:3] == [True, "bob", "rest"]
 
 
-def test_whoever_began_a_run_answers_it_only_where_that_is_allowed() -> None:
-    async def story(door: Door, laboratory: Laboratory) -> None:
-        ask = await begun(door, "mine", **by("b"))
-        assert ask["began_by"] == "bob"
-        refused = await answered(door, "mine:1", {"value": True}, **by("b"))
-        assert (refused.status, "bob began the run" in refused.json()["error"]["message"]) == (403, True)
-        assert (await answered(door, "mine:1", {"value": False}, **by("r"))).status == 200
-        await begun(door, "any", "anybody", **by("a"))
-        assert (await answered(door, "any:1", {"value": True}, **by("a"))).status == 200
-
-    visit([Shipper], story, gateway_options={"authenticate": BY_TOKEN})
+@visiting(Shipper, gateway_options={"authenticate": BY_TOKEN})
+async def test_whoever_began_a_run_answers_it_only_where_that_is_allowed(door: Door, laboratory: Laboratory, /) -> None:
+    ask = await begun(door, "mine", **by("b"))
+    assert ask["began_by"] == "bob"
+    refused = await answered(door, "mine:1", {"value": True}, **by("b"))
+    assert (refused.status, "bob began the run" in refused.json()["error"]["message"]) == (403, True)
+    assert (await answered(door, "mine:1", {"value": False}, **by("r"))).status == 200
+    await begun(door, "any", "anybody", **by("a"))
+    assert (await answered(door, "any:1", {"value": True}, **by("a"))).status == 200
 
 
 @pytest.mark.parametrize(
@@ -131,75 +125,73 @@ def test_whoever_began_a_run_answers_it_only_where_that_is_allowed() -> None:
         ("r:1", {"value": True, "channel": "telepathy"}, 400, "channel"),
     ],
 )
-def test_an_answer_that_is_refused_names_the_field_and_the_run_hears_nothing(
-    ask_id: str, body: dict[str, Any], status: int, field: str
+@visiting(Shipper)
+async def test_an_answer_that_is_refused_names_the_field_and_the_run_hears_nothing(
+    door: Door, laboratory: Laboratory, /, ask_id: str, body: dict[str, Any], status: int, field: str
 ) -> None:
-    async def story(door: Door, laboratory: Laboratory) -> None:
-        await begun(door, "r")
-        refused = await answered(door, ask_id, body)
-        assert (refused.status, refused.json()["error"]["field"]) == (status, field)
-        assert isinstance(error_of(refused.status, refused.json()), BadRequest)
-        assert [each["ask_id"] for each in (await door.get("/api/asks")).json()["asks"]] == ["r:1"]
-        assert (await answered(door, "r:1", {"value": True})).status == 200
-
-    visit([Shipper], story)
+    await begun(door, "r")
+    refused = await answered(door, ask_id, body)
+    assert (refused.status, refused.json()["error"]["field"]) == (status, field)
+    assert isinstance(error_of(refused.status, refused.json()), BadRequest)
+    assert [each["ask_id"] for each in (await door.get("/api/asks")).json()["asks"]] == ["r:1"]
+    assert (await answered(door, "r:1", {"value": True})).status == 200
 
 
-def test_the_questions_of_one_run_or_agent_are_found_and_each_reader_is_told_whether_it_may_answer() -> None:
-    async def story(door: Door, laboratory: Laboratory) -> None:
-        ask = await begun(door, "one", **by("b"))
-        await begun(door, "two", "anybody", **by("a"))
-        for asked_by in ("one", f"one@{ask['agent_type']}"):
-            found = (await door.get(f"/api/asks?asked_by={quote(asked_by)}", headers=by("a"))).json()["asks"]
-            assert [each["ask_id"] for each in found] == ["one:1"]
-        assert (await door.get("/api/asks?asked_by=nobody", headers=by("a"))).json()["asks"] == []
-        expected = {
-            "a": ["ada is not asked; ops may answer", None],
-            "b": ["bob began the run, and somebody else is to answer what it asks", None],
-            "r": [None, None],
-            "l": ["lea may only look, without the scope 'chat'"] * 2,
-        }
-        for token, refusals in expected.items():
-            found = (await door.get("/api/asks", headers=by(token))).json()["asks"]
-            assert [each["refusal"] for each in found] == refusals
-            assert (await door.get("/api/asks/one%3A1", headers=by(token))).json()["refusal"] == refusals[0]
-        assert (await answered(door, "one:1", {"value": False}, **by("r"))).json()["refusal"] is None
-        assert (await answered(door, "two:1", {"value": False}, **by("r"))).status == 200
+@visiting(Shipper, gateway_options={"authenticate": BY_TOKEN})
+async def test_the_questions_of_one_run_or_agent_are_found_and_each_reader_is_told_whether_it_may_answer(
+    door: Door, laboratory: Laboratory, /
+) -> None:
+    ask = await begun(door, "one", **by("b"))
+    await begun(door, "two", "anybody", **by("a"))
+    for asked_by in ("one", f"one@{ask['agent_type']}"):
+        found = (await door.get(f"/api/asks?asked_by={quote(asked_by)}", headers=by("a"))).json()["asks"]
+        assert [each["ask_id"] for each in found] == ["one:1"]
+    assert (await door.get("/api/asks?asked_by=nobody", headers=by("a"))).json()["asks"] == []
+    expected = {
+        "a": ["ada is not asked; ops may answer", None],
+        "b": ["bob began the run, and somebody else is to answer what it asks", None],
+        "r": [None, None],
+        "l": ["lea may only look, without the scope 'chat'"] * 2,
+    }
+    for token, refusals in expected.items():
+        found = (await door.get("/api/asks", headers=by(token))).json()["asks"]
+        assert [each["refusal"] for each in found] == refusals
+        assert (await door.get("/api/asks/one%3A1", headers=by(token))).json()["refusal"] == refusals[0]
+    assert (await answered(door, "one:1", {"value": False}, **by("r"))).json()["refusal"] is None
+    assert (await answered(door, "two:1", {"value": False}, **by("r"))).status == 200
 
-    visit([Shipper], story, gateway_options={"authenticate": BY_TOKEN})
 
+@visiting(Shipper)
+async def test_how_many_are_open_is_told_with_a_mark_that_changes_with_any_of_them(
+    door: Door, laboratory: Laboratory, /
+) -> None:
+    marks = list[str]()
 
-def test_how_many_are_open_is_told_with_a_mark_that_changes_with_any_of_them() -> None:
-    async def story(door: Door, laboratory: Laboratory) -> None:
-        marks = list[str]()
+    async def stand() -> int:
+        now = (await door.get("/api/overview?live=0")).json()["asks"]
+        marks.append(now["mark"])
+        return int(now["open"])
 
-        async def stand() -> int:
-            now = (await door.get("/api/overview?live=0")).json()["asks"]
-            marks.append(now["mark"])
-            return int(now["open"])
-
-        assert await stand() == 0
-        await begun(door, "one", "twice")
-        assert await stand() == 1
-        assert await stand() == 1
-        assert marks[1] == marks[2]
-        await answered(door, "one:1", {"value": True, "who": "ada"})
-        assert await stand() == 1
-        await answered(door, "one:1", {"value": False, "who": "bob"})
-        assert await stand() == 0
-        assert len({*marks}) == 4, "none, one, one with an answer, and none again"
-        async with door.stream("GET", "/api/live") as (_, pieces):
-            events = told(pieces)
-            await begun(door, "two")
-            async for each in events:
-                if each.name == "counts" and each.data["asks"]["open"]:
-                    break
-            await answered(door, "two:1", {"value": True})
-            async for each in events:
-                if each.name == "counts" and not each.data["asks"]["open"]:
-                    return
-
-    visit([Shipper], story)
+    assert await stand() == 0
+    await begun(door, "one", "twice")
+    assert await stand() == 1
+    assert await stand() == 1
+    assert marks[1] == marks[2]
+    await answered(door, "one:1", {"value": True, "who": "ada"})
+    assert await stand() == 1
+    await answered(door, "one:1", {"value": False, "who": "bob"})
+    assert await stand() == 0
+    assert len({*marks}) == 4, "none, one, one with an answer, and none again"
+    async with door.stream("GET", "/api/live") as (_, pieces):
+        events = told(pieces)
+        await begun(door, "two")
+        async for each in events:
+            if each.name == "counts" and each.data["asks"]["open"]:
+                break
+        await answered(door, "two:1", {"value": True})
+        async for each in events:
+            if each.name == "counts" and not each.data["asks"]["open"]:
+                return
 
 
 class Noted(Operations):

@@ -24,6 +24,7 @@ from tests.actors.chat.talk import tell
 from tests.gateway.clerk import CLERK, Clerk
 from tests.gateway.test_mcp import ERAS, NEW, Era, polled, raw, task
 from tests.gateway.world import gateway
+from tests.kit import played
 
 OPS = frozenset({"ops"})
 ANN, BOB = Principal("ann", groups=OPS), Principal("bob", frozenset({Scope.READ, Scope.CHAT, Scope.OPERATE}), OPS)
@@ -182,55 +183,51 @@ def test_what_a_person_leaves_stays_open_for_others_and_is_not_shown_again(mode:
     assert len(person.shown) == 1
 
 
-def test_a_call_that_is_made_again_after_its_run_has_ended_begins_no_other() -> None:
-    async def story(opened: Opened, perdure: PerdureClient) -> None:
-        async with opened(elicitation_callback=Person()) as client:
-            given = {"name": "gate", "arguments": {}}
-            told = await raw(client, "tools/call", **given)
-            assert told["resultType"] == "input_required"
-            (key,) = told["inputRequests"]
-            await answered_elsewhere(perdure, (await until_asked(perdure))["ask_id"], False)
-            said = {key: {"action": "accept", "content": {"answer": True}}}
-            again = await raw(client, "tools/call", **given, requestState=told["requestState"], inputResponses=said)
-            assert again["structuredContent"]["result"][:2] == [False, "eve"]
-            for state in ("{", "[1]", "{}", '["nobody"]'):
-                told = await raw(client, "tools/call", **given, requestState=state)
-                assert told["isError"], state
-            assert len(await perdure.ask("list", None, None, None, 100)) == 1
+@played(play)
+async def test_a_call_that_is_made_again_after_its_run_has_ended_begins_no_other(
+    opened: Opened, perdure: PerdureClient, /
+) -> None:
+    async with opened(elicitation_callback=Person()) as client:
+        given = {"name": "gate", "arguments": {}}
+        told = await raw(client, "tools/call", **given)
+        assert told["resultType"] == "input_required"
+        (key,) = told["inputRequests"]
+        await answered_elsewhere(perdure, (await until_asked(perdure))["ask_id"], False)
+        said = {key: {"action": "accept", "content": {"answer": True}}}
+        again = await raw(client, "tools/call", **given, requestState=told["requestState"], inputResponses=said)
+        assert again["structuredContent"]["result"][:2] == [False, "eve"]
+        for state in ("{", "[1]", "{}", '["nobody"]'):
+            told = await raw(client, "tools/call", **given, requestState=state)
+            assert told["isError"], state
+        assert len(await perdure.ask("list", None, None, None, 100)) == 1
 
-    play(story)
 
-
-def test_a_task_requires_what_its_run_and_those_below_it_ask() -> None:
-    async def story(opened: Opened, perdure: PerdureClient) -> None:
-        async with opened(extensions=[advertise(TASKS)]) as client:
-            waiting = await task(client, "house", kind="int")
-            ((key, asked),) = (await polled(client, waiting, "input_required"))["inputRequests"].items()
-            assert asked["params"]["requestedSchema"]["properties"] == {"answer": {"type": "integer"}}
-            for wrong in ({"answer": "x"}, {}):
-                said = {key: {"action": "accept", "content": wrong}}
-                with pytest.raises(MCPError):
-                    await raw(client, "tasks/update", taskId=waiting, inputResponses=said)
-            said = {key: {"action": "accept", "content": {"answer": 7}}, "nothing": {"action": "cancel"}}
-            for _ in range(2):
+@played(play)
+async def test_a_task_requires_what_its_run_and_those_below_it_ask(opened: Opened, perdure: PerdureClient, /) -> None:
+    async with opened(extensions=[advertise(TASKS)]) as client:
+        waiting = await task(client, "house", kind="int")
+        ((key, asked),) = (await polled(client, waiting, "input_required"))["inputRequests"].items()
+        assert asked["params"]["requestedSchema"]["properties"] == {"answer": {"type": "integer"}}
+        for wrong in ({"answer": "x"}, {}):
+            said = {key: {"action": "accept", "content": wrong}}
+            with pytest.raises(MCPError):
                 await raw(client, "tasks/update", taskId=waiting, inputResponses=said)
-            whole = await polled(client, waiting, "completed")
-            assert whole["result"]["structuredContent"]["result"] == [7, STDIO, "mcp", None]
-
-    play(story)
-
-
-def test_a_task_of_a_chat_requires_what_a_run_of_its_turn_asks() -> None:
-    async def story(opened: Opened, perdure: PerdureClient) -> None:
-        async with opened(extensions=[advertise(TASKS)]) as client:
-            waiting = await task(client, "clerk", message="please inquire")
-            ((key, asked),) = (await polled(client, waiting, "input_required"))["inputRequests"].items()
-            assert asked["params"]["message"].startswith("Open the gate?")
-            said = {key: {"action": "accept", "content": {"answer": True}}}
+        said = {key: {"action": "accept", "content": {"answer": 7}}, "nothing": {"action": "cancel"}}
+        for _ in range(2):
             await raw(client, "tasks/update", taskId=waiting, inputResponses=said)
-            assert not (await polled(client, waiting, "completed"))["result"]["isError"]
+        whole = await polled(client, waiting, "completed")
+        assert whole["result"]["structuredContent"]["result"] == [7, STDIO, "mcp", None]
 
-    play(story)
+
+@played(play)
+async def test_a_task_of_a_chat_requires_what_a_run_of_its_turn_asks(opened: Opened, perdure: PerdureClient, /) -> None:
+    async with opened(extensions=[advertise(TASKS)]) as client:
+        waiting = await task(client, "clerk", message="please inquire")
+        ((key, asked),) = (await polled(client, waiting, "input_required"))["inputRequests"].items()
+        assert asked["params"]["message"].startswith("Open the gate?")
+        said = {key: {"action": "accept", "content": {"answer": True}}}
+        await raw(client, "tasks/update", taskId=waiting, inputResponses=said)
+        assert not (await polled(client, waiting, "completed"))["result"]["isError"]
 
 
 @pytest.mark.parametrize(
@@ -261,62 +258,60 @@ def test_only_whoever_may_answer_is_asked(who: Principal, input: dict[str, Any],
     assert len(person.shown) == is_shown
 
 
-def test_the_inbox_has_no_questions_of_agents_that_a_principal_may_not_address_unless_it_is_named_in_them() -> None:
-    async def story(opened: Opened, perdure: PerdureClient) -> None:
-        run = await perdure.start(Gate, {})
-        given = {"ask_id": (row := await until_asked(perdure))["ask_id"], "value": True}
-        eve, bea = [Principal(name, frozenset({Scope.READ, Scope.CHAT})) for name in ("eve", "bea")]
-        async with opened(who=eve) as stranger, opened(who=replace(bea, groups=OPS)) as named:
-            assert structured(await stranger.call_tool("list_asks", {})) == {"asks": []}
-            assert f"no question {given['ask_id']!r} is known" in words(await stranger.call_tool("answer_ask", given))
-            assert structured(await named.call_tool("list_asks", {})) == {"asks": [row]}
-            assert structured(await named.call_tool("answer_ask", given))["status"] == "answered"
-        assert (await run.result()).output[:2] == [True, "bea"]
-
-    play(story, may_address=lambda who, kind, name: who.name == name)
-
-
-def test_a_client_without_forms_waits_and_people_answer_by_the_tools_of_the_inbox() -> None:
-    async def story(opened: Opened, perdure: PerdureClient) -> None:
-        async with opened("legacy", ANN) as ann, opened("legacy", BOB) as bob, opened("legacy", READER) as rita:
-            call = asyncio.ensure_future(ann.call_tool("gate", {"self_answer": False, "args": {"n": 1}}))
-            row = await until_asked(perdure)
-            for client in (ann, bob, rita):
-                assert (await client.call_tool("list_asks", {})).structured_content == {"asks": [row]}
-            assert (await bob.call_tool("list_asks", {"to": "board"})).structured_content == {"asks": []}
-            given = {"ask_id": row["ask_id"], "value": True, "args": {"n": 2}, "digest": row["digest"]}
-            assert "ann began the run" in words(await ann.call_tool("answer_ask", given))
-            assert words(await rita.call_tool("answer_ask", given)) == "rita has not the scope 'chat'"
-            refused = {
-                "value: is missing": {"ask_id": row["ask_id"]},
-                "ask_id: is missing": {"value": True},
-                "answers for nobody else": {**given, "who": "eve"},
-                "no question 'nobody:1'": {**given, "ask_id": "nobody:1"},
-                "is not of type 'boolean'": {**given, "value": "maybe"},
-                "has no such argument": {**given, "channel": "telepathy"},
-                "no object of arguments": {**given, "args": 5},
-                "has changed": {**given, "digest": "other"},
-            }
-            for said, wrong in refused.items():
-                told = await bob.call_tool("answer_ask", wrong)
-                assert (told.is_error, said in words(told)) == (True, True), words(told)
-            told = await bob.call_tool("answer_ask", given)
-            assert structured(told)["status"] == "answered"
-            assert "already answered by bob (mcp)" in words(await bob.call_tool("answer_ask", given))
-            assert structured(await call) == [True, "bob", "mcp", {"n": 2}]
-
-    play(story)
+@played(lambda story: play(story, may_address=lambda who, kind, name: who.name == name))
+async def test_the_inbox_has_no_questions_of_agents_that_a_principal_may_not_address_unless_it_is_named_in_them(
+    opened: Opened, perdure: PerdureClient, /
+) -> None:
+    run = await perdure.start(Gate, {})
+    given = {"ask_id": (row := await until_asked(perdure))["ask_id"], "value": True}
+    eve, bea = [Principal(name, frozenset({Scope.READ, Scope.CHAT})) for name in ("eve", "bea")]
+    async with opened(who=eve) as stranger, opened(who=replace(bea, groups=OPS)) as named:
+        assert structured(await stranger.call_tool("list_asks", {})) == {"asks": []}
+        assert f"no question {given['ask_id']!r} is known" in words(await stranger.call_tool("answer_ask", given))
+        assert structured(await named.call_tool("list_asks", {})) == {"asks": [row]}
+        assert structured(await named.call_tool("answer_ask", given))["status"] == "answered"
+    assert (await run.result()).output[:2] == [True, "bea"]
 
 
-def test_where_nobody_is_known_the_tool_says_who_answers() -> None:
-    async def story(opened: Opened, perdure: PerdureClient) -> None:
-        async with opened("legacy") as client:
-            call = asyncio.ensure_future(client.call_tool("gate", {"self_answer": False}))
-            ask_id = (await until_asked(perdure))["ask_id"]
-            await client.call_tool("answer_ask", {"ask_id": ask_id, "value": False, "who": "dora"})
-            assert structured(await call) == [False, "dora", "mcp", None]
+@played(play)
+async def test_a_client_without_forms_waits_and_people_answer_by_the_tools_of_the_inbox(
+    opened: Opened, perdure: PerdureClient, /
+) -> None:
+    async with opened("legacy", ANN) as ann, opened("legacy", BOB) as bob, opened("legacy", READER) as rita:
+        call = asyncio.ensure_future(ann.call_tool("gate", {"self_answer": False, "args": {"n": 1}}))
+        row = await until_asked(perdure)
+        for client in (ann, bob, rita):
+            assert (await client.call_tool("list_asks", {})).structured_content == {"asks": [row]}
+        assert (await bob.call_tool("list_asks", {"to": "board"})).structured_content == {"asks": []}
+        given = {"ask_id": row["ask_id"], "value": True, "args": {"n": 2}, "digest": row["digest"]}
+        assert "ann began the run" in words(await ann.call_tool("answer_ask", given))
+        assert words(await rita.call_tool("answer_ask", given)) == "rita has not the scope 'chat'"
+        refused = {
+            "value: is missing": {"ask_id": row["ask_id"]},
+            "ask_id: is missing": {"value": True},
+            "answers for nobody else": {**given, "who": "eve"},
+            "no question 'nobody:1'": {**given, "ask_id": "nobody:1"},
+            "is not of type 'boolean'": {**given, "value": "maybe"},
+            "has no such argument": {**given, "channel": "telepathy"},
+            "no object of arguments": {**given, "args": 5},
+            "has changed": {**given, "digest": "other"},
+        }
+        for said, wrong in refused.items():
+            told = await bob.call_tool("answer_ask", wrong)
+            assert (told.is_error, said in words(told)) == (True, True), words(told)
+        told = await bob.call_tool("answer_ask", given)
+        assert structured(told)["status"] == "answered"
+        assert "already answered by bob (mcp)" in words(await bob.call_tool("answer_ask", given))
+        assert structured(await call) == [True, "bob", "mcp", {"n": 2}]
 
-    play(story)
+
+@played(play)
+async def test_where_nobody_is_known_the_tool_says_who_answers(opened: Opened, perdure: PerdureClient, /) -> None:
+    async with opened("legacy") as client:
+        call = asyncio.ensure_future(client.call_tool("gate", {"self_answer": False}))
+        ask_id = (await until_asked(perdure))["ask_id"]
+        await client.call_tool("answer_ask", {"ask_id": ask_id, "value": False, "who": "dora"})
+        assert structured(await call) == [False, "dora", "mcp", None]
 
 
 def row(schema: dict[str, Any], **more: Any) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from tests.actors.one_process import OneProcess, play
 from tests.gateway.door import Answer, Door
 from tests.gateway.mcp_cast import Importer, by_name
 from tests.gateway.world import gateway
+from tests.kit import played
 
 HEADERS = {
     "accept": "application/json, text/event-stream",
@@ -30,89 +31,86 @@ async def said(door: Door, message: dict[str, Any], session: str = "", name: str
 
 
 @pytest.mark.parametrize(("call_at", "cancel_at"), [(0, 0), (0, 1), (1, 0), (1, 1)])
-def test_a_call_is_cancelled_whichever_processes_have_it_and_its_session(call_at: int, cancel_at: int) -> None:
-    async def story(world: OneProcess) -> None:
-        both = GatewayBus(), GatewayBus()
-        options: dict[str, Any] = {"mcp_tools": [Importer], "authenticate": by_name}
-        apps = [gateway(world.client, [Importer], neighbours=each, **options) for each in both]
-        doors = [Door(each) for each in apps]
-        session = (await said(doors[0], {"id": 1, "method": "initialize", "params": WHO})).headers["mcp-session-id"]
-        asked = {"name": "importer", "arguments": {"rows": 1, "gate": "/nowhere"}}
-        call = asyncio.ensure_future(said(doors[call_at], {"id": 2, "method": "tools/call", "params": asked}, session))
+@played(play)
+async def test_a_call_is_cancelled_whichever_processes_have_it_and_its_session(
+    world: OneProcess, /, call_at: int, cancel_at: int
+) -> None:
+    both = GatewayBus(), GatewayBus()
+    options: dict[str, Any] = {"mcp_tools": [Importer], "authenticate": by_name}
+    apps = [gateway(world.client, [Importer], neighbours=each, **options) for each in both]
+    doors = [Door(each) for each in apps]
+    session = (await said(doors[0], {"id": 1, "method": "initialize", "params": WHO})).headers["mcp-session-id"]
+    asked = {"name": "importer", "arguments": {"rows": 1, "gate": "/nowhere"}}
+    call = asyncio.ensure_future(said(doors[call_at], {"id": 2, "method": "tools/call", "params": asked}, session))
 
-        async def status() -> str:
-            found: Any = await world.client.ask("ps", 10)
-            return found["live"][0]["status"] if found["live"] else ""
+    async def status() -> str:
+        found: Any = await world.client.ask("ps", 10)
+        return found["live"][0]["status"] if found["live"] else ""
 
-        async def carried() -> None:
-            """What the one tells reaches the other."""
-            for teller, hearer in (both, both[::-1]):
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(0.2):
-                        await hearer.hear(await teller.news())
+    async def carried() -> None:
+        """What the one tells reaches the other."""
+        for teller, hearer in (both, both[::-1]):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await hearer.hear(await teller.news())
 
-        while await status() != "running":
-            await asyncio.sleep(0.01)
-        (run,) = (await world.client.ask("ps", 10))["live"]
-        cancel = {"method": "notifications/cancelled", "params": {"requestId": 2, "reason": "enough"}}
-        foreign = await said(doors[cancel_at], cancel, session, name="eve")
-        assert foreign.status == (202 if cancel_at else 404)  # the process that has the session knows whose it is
-        await carried()
-        assert await status() == "running"  # the call is alice's
-        assert (await said(doors[cancel_at], cancel, session)).status == 202
-        await carried()
-        assert await status() == ""
-        assert (await call).status == 200
-        assert "enough" in (await world.client.ask("inspect", run["run_id"]))["error"]
-        for each in apps:
-            await each.backend.close()
-
-    play(story)
+    while await status() != "running":
+        await asyncio.sleep(0.01)
+    (run,) = (await world.client.ask("ps", 10))["live"]
+    cancel = {"method": "notifications/cancelled", "params": {"requestId": 2, "reason": "enough"}}
+    foreign = await said(doors[cancel_at], cancel, session, name="eve")
+    assert foreign.status == (202 if cancel_at else 404)  # the process that has the session knows whose it is
+    await carried()
+    assert await status() == "running"  # the call is alice's
+    assert (await said(doors[cancel_at], cancel, session)).status == 202
+    await carried()
+    assert await status() == ""
+    assert (await call).status == 200
+    assert "enough" in (await world.client.ask("inspect", run["run_id"]))["error"]
+    for each in apps:
+        await each.backend.close()
 
 
 @pytest.mark.parametrize("end_at", [0, 1, 2])
-def test_a_session_is_ended_and_listened_to_at_any_process(end_at: int) -> None:
+@played(play)
+async def test_a_session_is_ended_and_listened_to_at_any_process(world: OneProcess, /, end_at: int) -> None:
     """The first one has it, the third one has had no request yet. Nobody ends the session of another one."""
+    buses = GatewayBus(), GatewayBus(), GatewayBus()
+    options: dict[str, Any] = {"mcp_tools": [Importer], "authenticate": by_name}
+    apps = [gateway(world.client, [Importer], neighbours=each, **options) for each in buses]
+    doors = [Door(each) for each in apps]
+    session = (await said(doors[0], {"id": 1, "method": "initialize", "params": WHO})).headers["mcp-session-id"]
+    listed = {"id": 2, "method": "tools/list"}
 
-    async def story(world: OneProcess) -> None:
-        buses = GatewayBus(), GatewayBus(), GatewayBus()
-        options: dict[str, Any] = {"mcp_tools": [Importer], "authenticate": by_name}
-        apps = [gateway(world.client, [Importer], neighbours=each, **options) for each in buses]
-        doors = [Door(each) for each in apps]
-        session = (await said(doors[0], {"id": 1, "method": "initialize", "params": WHO})).headers["mcp-session-id"]
-        listed = {"id": 2, "method": "tools/list"}
+    async def ended(door: Door, name: str = "alice") -> int:
+        headers = HEADERS | {"x-name": name, "mcp-session-id": session}
+        return (await door.ask("DELETE", "/mcp", headers=headers)).status
 
-        async def ended(door: Door, name: str = "alice") -> int:
-            headers = HEADERS | {"x-name": name, "mcp-session-id": session}
-            return (await door.ask("DELETE", "/mcp", headers=headers)).status
+    async def carried() -> None:
+        for teller in buses:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    news = await teller.news()
+                    for hearer in (each for each in buses if each is not teller):
+                        await hearer.hear(news)
 
-        async def carried() -> None:
-            for teller in buses:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(0.2):
-                        news = await teller.news()
-                        for hearer in (each for each in buses if each is not teller):
-                            await hearer.hear(news)
-
-        assert [(await said(door, listed, session)).status for door in doors[:2]] == [200, 200]
-        listening = HEADERS | {"x-name": "alice", "mcp-session-id": session}
-        for door in doors[:2]:
-            async with door.stream("GET", "/mcp", headers=listening) as (head, _):
-                assert (head.status, head.headers["content-type"].partition(";")[0]) == (200, "text/event-stream")
-        rest = await doors[1].get("/mcp", headers=listening | {"last-event-id": "3:2"})
-        assert (rest.status, rest.headers["retry-after"]) == (503, "1")
-        assert await ended(doors[end_at], "eve") == (200 if end_at else 404)
-        await carried()
-        assert (await said(doors[0], listed, session)).status == 200
-        assert await ended(doors[end_at]) == 200
-        await carried()
-        assert [(await said(door, listed, session)).status for door in doors] == [404] * 3
-        assert [await ended(door) for door in doors] == [404] * 3
-        assert [(await door.get("/mcp", headers=listening)).status for door in doors] == [404] * 3
-        for each in apps:
-            await each.backend.close()
-
-    play(story)
+    assert [(await said(door, listed, session)).status for door in doors[:2]] == [200, 200]
+    listening = HEADERS | {"x-name": "alice", "mcp-session-id": session}
+    for door in doors[:2]:
+        async with door.stream("GET", "/mcp", headers=listening) as (head, _):
+            assert (head.status, head.headers["content-type"].partition(";")[0]) == (200, "text/event-stream")
+    rest = await doors[1].get("/mcp", headers=listening | {"last-event-id": "3:2"})
+    assert (rest.status, rest.headers["retry-after"]) == (503, "1")
+    assert await ended(doors[end_at], "eve") == (200 if end_at else 404)
+    await carried()
+    assert (await said(doors[0], listed, session)).status == 200
+    assert await ended(doors[end_at]) == 200
+    await carried()
+    assert [(await said(door, listed, session)).status for door in doors] == [404] * 3
+    assert [await ended(door) for door in doors] == [404] * 3
+    assert [(await door.get("/mcp", headers=listening)).status for door in doors] == [404] * 3
+    for each in apps:
+        await each.backend.close()
 
 
 def test_sessions_that_are_over_take_no_more_than_so_much_memory() -> None:

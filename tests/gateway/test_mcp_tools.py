@@ -23,6 +23,7 @@ from tests.actors.chat.talk import tell
 from tests.gateway.clerk import CLERK, Clerk
 from tests.gateway.test_mcp import ERAS, NEW, Era, polled, raw, task, until
 from tests.gateway.world import gateway
+from tests.kit import played
 
 HERE, ELSEWHERE = Principal("here"), Principal("elsewhere")
 Report = tuple[str, Any]
@@ -90,65 +91,61 @@ def words(told: types.CallToolResult) -> str:
 
 
 @ERAS
-def test_each_tool_is_told_with_what_may_be_repeated_and_what_only_reads(mode: Era) -> None:
-    async def story(opened: Opened) -> None:
-        async with opened(mode) as client:
-            tools = {each.name: each for each in (await client.list_tools()).tools}
-        assert {
-            name: (each.annotations.title, each.annotations.read_only_hint, each.annotations.idempotent_hint)
-            for name, each in tools.items()
-            if each.annotations is not None
-        } == {
-            "pacer": ("Pacer", None, None),
-            "clerk": ("Clerk", None, None),
-            "shelf_kept": ("Shelf kept", None, True),
-            "shelf_keep": ("Shelf keep", None, False),
-            "start_run": (None, False, None),
-            "get_run": (None, True, None),
-            "cancel_run": (None, False, None),
-            "list_asks": (None, True, None),
-            "answer_ask": (None, False, None),
-        }
-        assert {name: each.input_schema.get("required") for name, each in tools.items()} == {
-            "pacer": None,
-            "clerk": ["message"],
-            "shelf_kept": ["agent"],
-            "shelf_keep": ["agent", "thing"],
-            "start_run": ["tool", "arguments"],
-            "get_run": ["run"],
-            "cancel_run": ["run"],
-            "list_asks": [],
-            "answer_ask": ["ask_id", "value"],
-        }
-        assert tools["start_run"].input_schema["properties"]["tool"]["enum"] == ["clerk", "pacer"]
-        wrapped = {"result": {"items": {"type": "string"}, "type": "array"}}
-        assert tools["shelf_kept"].output_schema == {"type": "object", "properties": wrapped, "required": ["result"]}
-        assert tools["pacer"].output_schema == {"type": "object", "additionalProperties": {"type": "integer"}}
-        assert (tools["clerk"].output_schema, tools["shelf_keep"].output_schema) == (None, None)
-
-    play(story)
+@played(play)
+async def test_each_tool_is_told_with_what_may_be_repeated_and_what_only_reads(opened: Opened, /, mode: Era) -> None:
+    async with opened(mode) as client:
+        tools = {each.name: each for each in (await client.list_tools()).tools}
+    assert {
+        name: (each.annotations.title, each.annotations.read_only_hint, each.annotations.idempotent_hint)
+        for name, each in tools.items()
+        if each.annotations is not None
+    } == {
+        "pacer": ("Pacer", None, None),
+        "clerk": ("Clerk", None, None),
+        "shelf_kept": ("Shelf kept", None, True),
+        "shelf_keep": ("Shelf keep", None, False),
+        "start_run": (None, False, None),
+        "get_run": (None, True, None),
+        "cancel_run": (None, False, None),
+        "list_asks": (None, True, None),
+        "answer_ask": (None, False, None),
+    }
+    assert {name: each.input_schema.get("required") for name, each in tools.items()} == {
+        "pacer": None,
+        "clerk": ["message"],
+        "shelf_kept": ["agent"],
+        "shelf_keep": ["agent", "thing"],
+        "start_run": ["tool", "arguments"],
+        "get_run": ["run"],
+        "cancel_run": ["run"],
+        "list_asks": [],
+        "answer_ask": ["ask_id", "value"],
+    }
+    assert tools["start_run"].input_schema["properties"]["tool"]["enum"] == ["clerk", "pacer"]
+    wrapped = {"result": {"items": {"type": "string"}, "type": "array"}}
+    assert tools["shelf_kept"].output_schema == {"type": "object", "properties": wrapped, "required": ["result"]}
+    assert tools["pacer"].output_schema == {"type": "object", "additionalProperties": {"type": "integer"}}
+    assert (tools["clerk"].output_schema, tools["shelf_keep"].output_schema) == (None, None)
 
 
 @ERAS
-def test_a_method_is_called_at_the_agent_that_is_named(mode: Era) -> None:
-    async def story(opened: Opened) -> None:
-        async with opened(mode) as client:
-            for thing in ("book", "vase"):
-                told = await client.call_tool("shelf_keep", {"agent": "mine", "thing": thing})
-                assert (told.is_error, told.structured_content) == (False, {"result": None})
-            told = await client.call_tool("shelf_kept", {"agent": "mine"})
-            assert (told.structured_content, words(told)) == (
-                {"result": ["book", "vase"]},
-                '{"result":["book","vase"]}',
-            )
-            assert (await client.call_tool("shelf_kept", {"agent": "other"})).structured_content == {"result": []}
-            for given in ({}, {"agent": 5}):
-                told = await client.call_tool("shelf_kept", given)
-                assert (told.is_error, words(told)) == (True, "agent: name the agent")
-            with pytest.raises(MCPError, match="there is no tool 'shelf_lost'"):
-                await client.call_tool("shelf_lost", {})
-
-    play(story)
+@played(play)
+async def test_a_method_is_called_at_the_agent_that_is_named(opened: Opened, /, mode: Era) -> None:
+    async with opened(mode) as client:
+        for thing in ("book", "vase"):
+            told = await client.call_tool("shelf_keep", {"agent": "mine", "thing": thing})
+            assert (told.is_error, told.structured_content) == (False, {"result": None})
+        told = await client.call_tool("shelf_kept", {"agent": "mine"})
+        assert (told.structured_content, words(told)) == (
+            {"result": ["book", "vase"]},
+            '{"result":["book","vase"]}',
+        )
+        assert (await client.call_tool("shelf_kept", {"agent": "other"})).structured_content == {"result": []}
+        for given in ({}, {"agent": 5}):
+            told = await client.call_tool("shelf_kept", given)
+            assert (told.is_error, words(told)) == (True, "agent: name the agent")
+        with pytest.raises(MCPError, match="there is no tool 'shelf_lost'"):
+            await client.call_tool("shelf_lost", {})
 
 
 @ERAS
@@ -175,33 +172,31 @@ def test_progress_rises_with_each_report_whatever_it_says(mode: Era) -> None:
     assert [each[2] for each in heard] == ["begun", None, None, "half", "last", None, "more"]
 
 
-def test_a_run_is_begun_looked_at_and_cancelled_by_its_handle() -> None:
-    async def story(opened: Opened) -> None:
-        async with opened("legacy") as client:
-            given: dict[str, Any] = {"reports": [["fraction", 0.5], ["milestone", "half"]], "ends": False}
-            asked = {"tool": "pacer", "arguments": given, "idempotency_key": "k"}
-            begun = (await client.call_tool("start_run", asked)).structured_content
-            assert begun is not None
-            assert set(begun) == {"run", "status"}
-            assert (await client.call_tool("start_run", asked)).structured_content["run"] == begun["run"]  # type: ignore[index]
-            await asyncio.sleep(5)
-            told = (await client.call_tool("get_run", {"run": begun["run"]})).structured_content
-            assert told is not None
-            assert (set(told), told["status"]) == ({"run", "status", "progress", "milestones"}, "running")
-            async with opened("legacy", ELSEWHERE) as stranger:
-                for name in ("get_run", "cancel_run"):
-                    refused = await stranger.call_tool(name, {"run": begun["run"]})
-                    assert words(refused) == f"run: no run is known as {begun['run']!r}"
-            await client.call_tool("cancel_run", {"run": begun["run"]})
-            ended = await until(client, begun["run"], "aborted")
-            assert "cancelled over MCP" in ended["error"]
-            assert (await client.call_tool("cancel_run", {"run": begun["run"]})).structured_content == ended
-            told = await client.call_tool("start_run", {"tool": "shelf_kept", "arguments": {"agent": "a"}})
-            assert words(told) == "tool: shelf_kept is no run; call it"
-            failed = await client.call_tool("pacer", {"reports": [["phase", "fails"]]})
-            assert (failed.is_error, "as it was told" in words(failed)) == (True, True)
-
-    play(story)
+@played(play)
+async def test_a_run_is_begun_looked_at_and_cancelled_by_its_handle(opened: Opened, /) -> None:
+    async with opened("legacy") as client:
+        given: dict[str, Any] = {"reports": [["fraction", 0.5], ["milestone", "half"]], "ends": False}
+        asked = {"tool": "pacer", "arguments": given, "idempotency_key": "k"}
+        begun = (await client.call_tool("start_run", asked)).structured_content
+        assert begun is not None
+        assert set(begun) == {"run", "status"}
+        assert (await client.call_tool("start_run", asked)).structured_content["run"] == begun["run"]  # type: ignore[index]
+        await asyncio.sleep(5)
+        told = (await client.call_tool("get_run", {"run": begun["run"]})).structured_content
+        assert told is not None
+        assert (set(told), told["status"]) == ({"run", "status", "progress", "milestones"}, "running")
+        async with opened("legacy", ELSEWHERE) as stranger:
+            for name in ("get_run", "cancel_run"):
+                refused = await stranger.call_tool(name, {"run": begun["run"]})
+                assert words(refused) == f"run: no run is known as {begun['run']!r}"
+        await client.call_tool("cancel_run", {"run": begun["run"]})
+        ended = await until(client, begun["run"], "aborted")
+        assert "cancelled over MCP" in ended["error"]
+        assert (await client.call_tool("cancel_run", {"run": begun["run"]})).structured_content == ended
+        told = await client.call_tool("start_run", {"tool": "shelf_kept", "arguments": {"agent": "a"}})
+        assert words(told) == "tool: shelf_kept is no run; call it"
+        failed = await client.call_tool("pacer", {"reports": [["phase", "fails"]]})
+        assert (failed.is_error, "as it was told" in words(failed)) == (True, True)
 
 
 SCOPES = (
@@ -231,40 +226,36 @@ def test_each_tool_asks_for_one_scope(name: str, given: dict[str, Any], scope: S
 
 
 @pytest.mark.parametrize("scope", [Scope.READ, Scope.CHAT])
-def test_only_who_may_read_is_told_which_tools_there_are(scope: Scope) -> None:
-    async def story(opened: Opened) -> None:
-        async with opened("legacy", Principal("rita", frozenset({scope}))) as client:
-            if scope is Scope.READ:
-                assert await client.list_tools()
-                return
-            with pytest.raises(MCPError, match="rita has not the scope 'read'"):
-                await client.list_tools()
-
-    play(story)
+@played(play)
+async def test_only_who_may_read_is_told_which_tools_there_are(opened: Opened, /, scope: Scope) -> None:
+    async with opened("legacy", Principal("rita", frozenset({scope}))) as client:
+        if scope is Scope.READ:
+            assert await client.list_tools()
+            return
+        with pytest.raises(MCPError, match="rita has not the scope 'read'"):
+            await client.list_tools()
 
 
-def test_a_task_is_at_work_until_its_run_has_ended() -> None:
-    async def story(opened: Opened) -> None:
-        async with opened(extensions=[advertise(TASKS)]) as client:
-            given: dict[str, Any] = {"reports": [["message", "begun"]], "ends": False}
-            waiting = await task(client, "pacer", **given)
-            assert await task(client, "pacer", **given) == waiting, "the same call is under way"
-            told = await polled(client, waiting, "working")
-            assert (told["ttlMs"], told["pollIntervalMs"], "statusMessage" in told) == (None, 1_000, False)
-            assert told["lastUpdatedAt"] == told["createdAt"]
-            await asyncio.sleep(5)
-            later = await polled(client, waiting, "working")
-            assert (later["statusMessage"], later["createdAt"]) == ("begun", told["createdAt"])
-            assert later["lastUpdatedAt"] > told["lastUpdatedAt"]
-            assert await raw(client, "tasks/cancel", taskId=waiting) == {"resultType": "complete"} | told_by(client)
-            assert "result" not in await polled(client, waiting, "cancelled")
-            another = await task(client, "pacer", **given)
-            assert another != waiting, "that one has ended"
-            await raw(client, "tasks/cancel", taskId=another)
-            whole = await polled(client, await task(client, "pacer"), "completed")
-            assert whole["result"]["structuredContent"] == {"reports": 0}
-
-    play(story)
+@played(play)
+async def test_a_task_is_at_work_until_its_run_has_ended(opened: Opened, /) -> None:
+    async with opened(extensions=[advertise(TASKS)]) as client:
+        given: dict[str, Any] = {"reports": [["message", "begun"]], "ends": False}
+        waiting = await task(client, "pacer", **given)
+        assert await task(client, "pacer", **given) == waiting, "the same call is under way"
+        told = await polled(client, waiting, "working")
+        assert (told["ttlMs"], told["pollIntervalMs"], "statusMessage" in told) == (None, 1_000, False)
+        assert told["lastUpdatedAt"] == told["createdAt"]
+        await asyncio.sleep(5)
+        later = await polled(client, waiting, "working")
+        assert (later["statusMessage"], later["createdAt"]) == ("begun", told["createdAt"])
+        assert later["lastUpdatedAt"] > told["lastUpdatedAt"]
+        assert await raw(client, "tasks/cancel", taskId=waiting) == {"resultType": "complete"} | told_by(client)
+        assert "result" not in await polled(client, waiting, "cancelled")
+        another = await task(client, "pacer", **given)
+        assert another != waiting, "that one has ended"
+        await raw(client, "tasks/cancel", taskId=another)
+        whole = await polled(client, await task(client, "pacer"), "completed")
+        assert whole["result"]["structuredContent"] == {"reports": 0}
 
 
 def told_by(client: Client) -> dict[str, Any]:
@@ -272,25 +263,23 @@ def told_by(client: Client) -> dict[str, Any]:
     return {"_meta": {"io.modelcontextprotocol/serverInfo": {"name": "perdure", "version": ""}}}
 
 
-def test_a_task_of_a_chat_asks_its_client_and_goes_on_with_the_answers() -> None:
-    async def story(opened: Opened) -> None:
-        async with opened(extensions=[advertise(TASKS)]) as client:
-            asking = await task(client, "clerk", message="please both")
-            told = await polled(client, asking, "input_required")
-            requests = {each["params"]["message"]: call for call, each in told["inputRequests"].items()}
-            assert list(requests) == ["May risky be called with {'a': 1}?", "ask_user: {}"]
-            risk, user = requests.values()
-            schemas = {call: each["params"]["requestedSchema"] for call, each in told["inputRequests"].items()}
-            assert schemas[risk]["properties"] == {"approved": {"type": "boolean"}}
-            assert schemas[user]["properties"] == {"result": {"type": "string"}}
-            with pytest.raises(MCPError, match="has no action"):
-                await raw(client, "tasks/update", taskId=asking, inputResponses={risk: {"action": "perhaps"}})
-            said = {risk: {"action": "decline"}, user: {"action": "accept", "content": {"result": "blue"}}}
-            await raw(client, "tasks/update", taskId=asking, inputResponses=said)
-            whole = await polled(client, asking, "completed")
-            assert whole["result"]["isError"] is False
-
-    play(story)
+@played(play)
+async def test_a_task_of_a_chat_asks_its_client_and_goes_on_with_the_answers(opened: Opened, /) -> None:
+    async with opened(extensions=[advertise(TASKS)]) as client:
+        asking = await task(client, "clerk", message="please both")
+        told = await polled(client, asking, "input_required")
+        requests = {each["params"]["message"]: call for call, each in told["inputRequests"].items()}
+        assert list(requests) == ["May risky be called with {'a': 1}?", "ask_user: {}"]
+        risk, user = requests.values()
+        schemas = {call: each["params"]["requestedSchema"] for call, each in told["inputRequests"].items()}
+        assert schemas[risk]["properties"] == {"approved": {"type": "boolean"}}
+        assert schemas[user]["properties"] == {"result": {"type": "string"}}
+        with pytest.raises(MCPError, match="has no action"):
+            await raw(client, "tasks/update", taskId=asking, inputResponses={risk: {"action": "perhaps"}})
+        said = {risk: {"action": "decline"}, user: {"action": "accept", "content": {"result": "blue"}}}
+        await raw(client, "tasks/update", taskId=asking, inputResponses=said)
+        whole = await polled(client, asking, "completed")
+        assert whole["result"]["isError"] is False
 
 
 def test_the_same_key_is_the_same_run_for_ever_and_the_same_call_while_it_is_under_way(

@@ -57,7 +57,7 @@ from perdure.ledger import (
 )
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.gateway.door import Door
-from tests.gateway.world import visit
+from tests.gateway.world import visit, visiting
 
 FULL = LedgerUnwritable("/srv/secret/ledger", "the disk is full", "free some space")
 STOPPED = NoLongerServed("/srv/secret", "what served it was stopped (`perdure stop`)", "open it anew")
@@ -109,67 +109,65 @@ async def all_of(pieces: AsyncGenerator[bytes, None]) -> bytes:
 
 
 @pytest.mark.parametrize("problem", [FULL, STOPPED])
-def test_while_the_ledger_cannot_go_on_requests_are_refused_with_503_and_afterwards_they_are_answered(
-    problem: LedgerError,
+@visiting(Slow)
+async def test_while_the_ledger_cannot_go_on_requests_are_refused_with_503_and_afterwards_they_are_answered(
+    door: Door, laboratory: Laboratory, /, problem: LedgerError
 ) -> None:
-    async def story(door: Door, laboratory: Laboratory) -> None:
-        assert (await door.get("/readyz")).json() == {"ready": True}
-        failing = broken_off(laboratory)
-        failing.problem = problem
-        for _ in range(3):
-            for method, path in (("GET", "/api/overview"), ("POST", "/api/agents/slow/one/call/greet")):
-                body = {"args": []} if method == "POST" else None
-                async with asyncio.timeout(5):
-                    answer = await door.ask(method, path, json_body=body)
-                assert (answer.status, answer.headers["retry-after"]) == (503, "2")
-                told = answer.json()["error"]
-                assert (told["type"], problem.problem in told["message"]) == (type(problem).__name__, True)
-                assert "/srv/secret" not in answer.body.decode()
-            ready = await door.get("/readyz")
-            assert (ready.status, problem.problem in ready.json()["why"]) == (503, True)
-            assert (await door.get("/healthz")).json() == {"alive": True}
-        failing.problem = None
-        await asyncio.sleep(2)
-        assert (await door.get("/readyz")).json() == {"ready": True}
-        assert (await door.post("/api/agents/slow/one/call/greet", {"args": []})).json() == {"value": "hello"}
-
-    visit([Slow], story)
+    assert (await door.get("/readyz")).json() == {"ready": True}
+    failing = broken_off(laboratory)
+    failing.problem = problem
+    for _ in range(3):
+        for method, path in (("GET", "/api/overview"), ("POST", "/api/agents/slow/one/call/greet")):
+            body = {"args": []} if method == "POST" else None
+            async with asyncio.timeout(5):
+                answer = await door.ask(method, path, json_body=body)
+            assert (answer.status, answer.headers["retry-after"]) == (503, "2")
+            told = answer.json()["error"]
+            assert (told["type"], problem.problem in told["message"]) == (type(problem).__name__, True)
+            assert "/srv/secret" not in answer.body.decode()
+        ready = await door.get("/readyz")
+        assert (ready.status, problem.problem in ready.json()["why"]) == (503, True)
+        assert (await door.get("/healthz")).json() == {"alive": True}
+    failing.problem = None
+    await asyncio.sleep(2)
+    assert (await door.get("/readyz")).json() == {"ready": True}
+    assert (await door.post("/api/agents/slow/one/call/greet", {"args": []})).json() == {"value": "hello"}
 
 
-def test_event_streams_and_sockets_that_are_under_way_are_cut_and_never_hang() -> None:
-    async def story(door: Door, laboratory: Laboratory) -> None:
-        failing = broken_off(laboratory)
-        await door.post("/api/runs", {"type": "slow", "input": 200, "run_id": "r"})
-        async with door.stream("GET", "/api/runs/r/events") as (_, pieces), door.socket("/agents/slow/one") as socket:
-            assert b"started" in await anext(pieces)
-            await socket.receive()
-            failing.problem = FULL
-            async with asyncio.timeout(90):
-                with pytest.raises(LedgerUnwritable):
-                    await all_of(pieces)
-        failing.problem = None
-        await asyncio.sleep(2)
-        async with door.stream("GET", "/api/runs/r/events") as (_, pieces):
-            assert b"started" in await anext(pieces)
+@visiting(Slow)
+async def test_event_streams_and_sockets_that_are_under_way_are_cut_and_never_hang(
+    door: Door, laboratory: Laboratory, /
+) -> None:
+    failing = broken_off(laboratory)
+    await door.post("/api/runs", {"type": "slow", "input": 200, "run_id": "r"})
+    async with door.stream("GET", "/api/runs/r/events") as (_, pieces), door.socket("/agents/slow/one") as socket:
+        assert b"started" in await anext(pieces)
+        await socket.receive()
+        failing.problem = FULL
+        async with asyncio.timeout(90):
+            with pytest.raises(LedgerUnwritable):
+                await all_of(pieces)
+    failing.problem = None
+    await asyncio.sleep(2)
+    async with door.stream("GET", "/api/runs/r/events") as (_, pieces):
+        assert b"started" in await anext(pieces)
 
-    visit([Slow], story)
 
-
-def test_hosts_that_cannot_start_are_a_503_with_the_cause_and_not_ready() -> None:
-    async def story(door: Door, laboratory: Laboratory) -> None:
-        laboratory.simulation.fail_hosts(lambda _spec: "ImportError: libfoo")
-        for host in laboratory.simulation.live_hosts():
-            laboratory.simulation.kill(host)
-        async with asyncio.timeout(30):
-            answer = await door.post("/api/agents/slow/one/call/greet", {"args": []})
-        assert answer.status == 503
-        assert answer.json()["error"]["type"] == "HostUnavailable"
-        assert "ImportError: libfoo" in answer.json()["error"]["message"]
-        assert "ImportError: libfoo" in (await door.get("/readyz")).json()["why"]
-        assert (await door.get("/api/overview")).json()["unstartable"][0]["cause"] == "ImportError: libfoo"
-        laboratory.simulation.fail_hosts(lambda _spec: "")
-
-    visit([Slow], story)
+@visiting(Slow)
+async def test_hosts_that_cannot_start_are_a_503_with_the_cause_and_not_ready(
+    door: Door, laboratory: Laboratory, /
+) -> None:
+    laboratory.simulation.fail_hosts(lambda _spec: "ImportError: libfoo")
+    for host in laboratory.simulation.live_hosts():
+        laboratory.simulation.kill(host)
+    async with asyncio.timeout(30):
+        answer = await door.post("/api/agents/slow/one/call/greet", {"args": []})
+    assert answer.status == 503
+    assert answer.json()["error"]["type"] == "HostUnavailable"
+    assert "ImportError: libfoo" in answer.json()["error"]["message"]
+    assert "ImportError: libfoo" in (await door.get("/readyz")).json()["why"]
+    assert (await door.get("/api/overview")).json()["unstartable"][0]["cause"] == "ImportError: libfoo"
+    laboratory.simulation.fail_hosts(lambda _spec: "")
 
 
 @pytest.mark.parametrize("raises", [True, False])

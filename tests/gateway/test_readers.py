@@ -13,6 +13,7 @@ from perdure.scenarios.testing.laboratory import Laboratory
 from tests.gateway.door import Door, Socket
 from tests.gateway.test_agents_client import Counter, call, opened
 from tests.gateway.world import visit
+from tests.kit import played
 
 READER, WRITER = Principal("reader", frozenset({Scope.READ})), Principal("writer", frozenset({Scope.READ, Scope.CHAT}))
 PATH = "/agents/counter/one"
@@ -60,23 +61,20 @@ async def counts(socket: Socket, count: int) -> None:
 
 
 @pytest.mark.shows(sub_agents="B80 B81 B82 B83 B85 B90 B91 B92 B96")
-def test_a_reader_is_told_everything_and_changes_nothing() -> None:
+@played(play)
+async def test_a_reader_is_told_everything_and_changes_nothing(door: Door, writer: Socket, /) -> None:
     """P-022, as far as states are concerned."""
-
-    async def story(door: Door, writer: Socket) -> None:
-        async with door.socket(f"{PATH}?as=reader") as reader:
-            frames = await opened(reader)
-            assert frames[1] == {"type": "cf_agent_state", "state": {"count": 4}}
-            for _ in range(3):
-                await is_refused(reader, 4)
-            await counts(writer, 5)
-            assert await reader.receive() == {"type": "cf_agent_state", "state": {"count": 5}}
-            await is_refused(reader, 5)
-        async with door.socket(f"{PATH}?as=reader") as again:
-            await opened(again)
-            await is_refused(again, 5)
-
-    play(story)
+    async with door.socket(f"{PATH}?as=reader") as reader:
+        frames = await opened(reader)
+        assert frames[1] == {"type": "cf_agent_state", "state": {"count": 4}}
+        for _ in range(3):
+            await is_refused(reader, 4)
+        await counts(writer, 5)
+        assert await reader.receive() == {"type": "cf_agent_state", "state": {"count": 5}}
+        await is_refused(reader, 5)
+    async with door.socket(f"{PATH}?as=reader") as again:
+        await opened(again)
+        await is_refused(again, 5)
 
 
 @pytest.mark.shows(sub_agents="B86 B87")

@@ -18,7 +18,7 @@ from perdure.scenarios.testing.laboratory import Laboratory
 from tests.gateway.cast import Booker, Counter, Walker
 from tests.gateway.door import Door
 from tests.gateway.test_rest_reading import Teller, client_of, fits, tell
-from tests.gateway.world import visit
+from tests.gateway.world import visit, visiting
 
 
 async def ended(laboratory: Laboratory, run_id: str) -> str:
@@ -29,20 +29,18 @@ async def ended(laboratory: Laboratory, run_id: str) -> str:
     return str((await client.ask("show", run_id))["status"])
 
 
-def test_a_run_is_started_once_however_often_it_is_asked_for() -> None:
-    async def story(door: Door, laboratory: Laboratory) -> None:
-        wish = {"type": "teller", "input": "word", "run_id": "mine"}
-        first, second = [await door.post("/api/runs", wish) for _ in range(2)]
-        assert (first.status, second.status) == (200, 200)
-        fits(models.Started, first.json())
-        assert await ended(laboratory, "mine") == "completed"
-        other = await door.post("/api/runs", {**wish, "input": "other"})
-        assert (other.status, other.json()["error"]["type"]) == (409, "ConflictingRequest")
-        assert len((await door.get("/api/runs")).json()["runs"]) == 1
-        by_type = await door.post("/api/runs", {"type": f"{Teller.__module__}:Teller", "input": "x"})
-        assert by_type.json()["run_id"]
-
-    visit([Teller], story)
+@visiting(Teller)
+async def test_a_run_is_started_once_however_often_it_is_asked_for(door: Door, laboratory: Laboratory, /) -> None:
+    wish = {"type": "teller", "input": "word", "run_id": "mine"}
+    first, second = [await door.post("/api/runs", wish) for _ in range(2)]
+    assert (first.status, second.status) == (200, 200)
+    fits(models.Started, first.json())
+    assert await ended(laboratory, "mine") == "completed"
+    other = await door.post("/api/runs", {**wish, "input": "other"})
+    assert (other.status, other.json()["error"]["type"]) == (409, "ConflictingRequest")
+    assert len((await door.get("/api/runs")).json()["runs"]) == 1
+    by_type = await door.post("/api/runs", {"type": f"{Teller.__module__}:Teller", "input": "x"})
+    assert by_type.json()["run_id"]
 
 
 @pytest.mark.parametrize(
@@ -60,15 +58,15 @@ def test_a_run_is_started_once_however_often_it_is_asked_for() -> None:
         (None, "content-type"),
     ],
 )
-def test_a_wish_that_does_not_fit_starts_nothing_and_names_the_field(wish: Any, field: str) -> None:
-    async def story(door: Door, laboratory: Laboratory) -> None:
-        answer = await door.post("/api/runs", wish)
-        told = answer.json()["error"]
-        assert (answer.status, told.get("field")) == (400, field)
-        assert field != "input" or ("is missing" in told["message"]) == ("input" not in wish)
-        assert (await door.get("/api/runs")).json()["runs"] == []
-
-    visit([Teller], story)
+@visiting(Teller)
+async def test_a_wish_that_does_not_fit_starts_nothing_and_names_the_field(
+    door: Door, laboratory: Laboratory, /, wish: Any, field: str
+) -> None:
+    answer = await door.post("/api/runs", wish)
+    told = answer.json()["error"]
+    assert (answer.status, told.get("field")) == (400, field)
+    assert field != "input" or ("is missing" in told["message"]) == ("input" not in wish)
+    assert (await door.get("/api/runs")).json()["runs"] == []
 
 
 class Joiner(Agent):
@@ -109,20 +107,20 @@ def test_a_run_waits_for_others_that_clients_asked_for(after: Any, status: str, 
     visit([Teller, Joiner], story)
 
 
-def test_those_of_which_nothing_was_needed_are_cancelled_and_what_is_waited_for_is_told() -> None:
-    async def story(door: Door, laboratory: Laboratory) -> None:
-        await door.post("/api/runs", {"type": "walker", "input": 3, "run_id": "short"})
-        await door.post("/api/runs", {"type": "walker", "input": 900, "run_id": "long"})
-        either = {"any_of": [{"end": "short"}, {"end": "long"}]}
-        await door.post("/api/runs", join("j", either, losers="cancel"))
-        told = (await door.get("/api/runs/j")).json()
-        assert (told["status"], told["waits_for"]) == ("starting", "1 of: the end of short, the end of long")
-        assert await ended(laboratory, "j") == "completed"
-        assert (await ended(laboratory, "long"), await ended(laboratory, "short")) == ("aborted", "completed")
-        changed = await door.post("/api/runs", join("j", {"all_of": either["any_of"]}, losers="cancel"))
-        assert (changed.status, changed.json()["error"]["type"]) == (409, "ConflictingRequest")
-
-    visit([Walker, Joiner], story)
+@visiting(Walker, Joiner)
+async def test_those_of_which_nothing_was_needed_are_cancelled_and_what_is_waited_for_is_told(
+    door: Door, laboratory: Laboratory, /
+) -> None:
+    await door.post("/api/runs", {"type": "walker", "input": 3, "run_id": "short"})
+    await door.post("/api/runs", {"type": "walker", "input": 900, "run_id": "long"})
+    either = {"any_of": [{"end": "short"}, {"end": "long"}]}
+    await door.post("/api/runs", join("j", either, losers="cancel"))
+    told = (await door.get("/api/runs/j")).json()
+    assert (told["status"], told["waits_for"]) == ("starting", "1 of: the end of short, the end of long")
+    assert await ended(laboratory, "j") == "completed"
+    assert (await ended(laboratory, "long"), await ended(laboratory, "short")) == ("aborted", "completed")
+    changed = await door.post("/api/runs", join("j", {"all_of": either["any_of"]}, losers="cancel"))
+    assert (changed.status, changed.json()["error"]["type"]) == (409, "ConflictingRequest")
 
 
 def deep(levels: int) -> Any:
@@ -158,28 +156,26 @@ def deep(levels: int) -> Any:
         ("a", 400, "after", "object"),
     ],
 )
-def test_a_condition_that_makes_no_sense_is_refused_at_its_place(
-    after: Any, status: int, field: str, words: str
+@visiting(Teller, Joiner)
+async def test_a_condition_that_makes_no_sense_is_refused_at_its_place(
+    door: Door, laboratory: Laboratory, /, after: Any, status: int, field: str, words: str
 ) -> None:
-    async def story(door: Door, laboratory: Laboratory) -> None:
-        await door.post("/api/runs", {"type": "teller", "input": "a", "run_id": "a"})
-        answer = await door.post("/api/runs", join("j", after))
-        told = answer.json()["error"]
-        assert (answer.status, told.get("field")) == (status, field), told
-        assert words in told["message"]
-        assert [each["run_id"] for each in (await door.get("/api/runs")).json()["runs"]] == ["a"]
-
-    visit([Teller, Joiner], story)
+    await door.post("/api/runs", {"type": "teller", "input": "a", "run_id": "a"})
+    answer = await door.post("/api/runs", join("j", after))
+    told = answer.json()["error"]
+    assert (answer.status, told.get("field")) == (status, field), told
+    assert words in told["message"]
+    assert [each["run_id"] for each in (await door.get("/api/runs")).json()["runs"]] == ["a"]
 
 
 @pytest.mark.parametrize(("wish", "words"), [({"losers": "cancel"}, "without"), ({"losers": "kill"}, "leave")])
-def test_losers_are_those_of_a_condition(wish: dict[str, Any], words: str) -> None:
-    async def story(door: Door, laboratory: Laboratory) -> None:
-        answer = await door.post("/api/runs", join("j", None, **wish))
-        assert (answer.status, answer.json()["error"]["field"]) == (400, "losers")
-        assert words in answer.json()["error"]["message"]
-
-    visit([Joiner], story)
+@visiting(Joiner)
+async def test_losers_are_those_of_a_condition(
+    door: Door, laboratory: Laboratory, /, wish: dict[str, Any], words: str
+) -> None:
+    answer = await door.post("/api/runs", join("j", None, **wish))
+    assert (answer.status, answer.json()["error"]["field"]) == (400, "losers")
+    assert words in answer.json()["error"]["message"]
 
 
 class Asker(Agent):
@@ -189,29 +185,25 @@ class Asker(Agent):
         return (await self.run_agent_tool(Teller, "a")).run_id
 
 
-def test_a_run_that_an_agent_asked_for_is_nothing_to_wait_for() -> None:
-    async def story(door: Door, laboratory: Laboratory) -> None:
-        await door.post("/api/runs", {"type": "asker", "run_id": "asker"})
-        assert await ended(laboratory, "asker") == "completed"
-        child = (await door.get("/api/runs/asker")).json()["output"]
-        answer = await door.post("/api/runs", join("j", {"all_of": [{"end": "asker"}, {"end": child}]}))
-        assert (answer.status, answer.json()["error"]["field"]) == (404, "after")
-        assert f"no run {child!r} of a client is known" in answer.json()["error"]["message"]
-
-    visit([Teller, Asker, Joiner], story)
+@visiting(Teller, Asker, Joiner)
+async def test_a_run_that_an_agent_asked_for_is_nothing_to_wait_for(door: Door, laboratory: Laboratory, /) -> None:
+    await door.post("/api/runs", {"type": "asker", "run_id": "asker"})
+    assert await ended(laboratory, "asker") == "completed"
+    child = (await door.get("/api/runs/asker")).json()["output"]
+    answer = await door.post("/api/runs", join("j", {"all_of": [{"end": "asker"}, {"end": child}]}))
+    assert (answer.status, answer.json()["error"]["field"]) == (404, "after")
+    assert f"no run {child!r} of a client is known" in answer.json()["error"]["message"]
 
 
-def test_runs_cannot_wait_for_each_other() -> None:
-    async def story(door: Door, laboratory: Laboratory) -> None:
-        await door.post("/api/runs", {"type": "walker", "input": 900, "run_id": "v"})
-        assert (await door.post("/api/runs", join("w", {"end": "v"}))).status == 200
-        circle = await door.post("/api/runs", {"type": "walker", "input": 900, "run_id": "v", "after": {"end": "w"}})
-        assert (circle.status, circle.json()["error"]["field"]) == (409, "after")
-        assert "waits for something else (nothing; not the end of w)" in circle.json()["error"]["message"]
-        await door.post("/api/runs/v/cancel", {})
-        assert await ended(laboratory, "w") == "error"
-
-    visit([Walker, Joiner], story)
+@visiting(Walker, Joiner)
+async def test_runs_cannot_wait_for_each_other(door: Door, laboratory: Laboratory, /) -> None:
+    await door.post("/api/runs", {"type": "walker", "input": 900, "run_id": "v"})
+    assert (await door.post("/api/runs", join("w", {"end": "v"}))).status == 200
+    circle = await door.post("/api/runs", {"type": "walker", "input": 900, "run_id": "v", "after": {"end": "w"}})
+    assert (circle.status, circle.json()["error"]["field"]) == (409, "after")
+    assert "waits for something else (nothing; not the end of w)" in circle.json()["error"]["message"]
+    await door.post("/api/runs/v/cancel", {})
+    assert await ended(laboratory, "w") == "error"
 
 
 @pytest.mark.parametrize(
@@ -233,112 +225,104 @@ def test_what_is_nested_too_deeply_for_the_next_reader_is_refused_though_it_can_
         read_json(opening * (times + 1) + b"[]" + closing * (times + 1))
 
 
-def test_a_body_that_is_no_json_or_nested_too_deeply_is_refused() -> None:
-    async def story(door: Door, laboratory: Laboratory) -> None:
-        kind = {"content-type": "application/json"}
-        deep = b'{"type":"teller","input":' + b"[" * 5_000 + b"]" * 5_000 + b"}"
-        for body in (
-            b"{",
-            b"\xff\xfe",
-            b'{"type":NaN}',
-            deep,
-            b"[" * 100_000,
-            b'{"type":"\\ud800"}',
-            b"1" * 10_000,
-        ):
-            answer = await door.ask("POST", "/api/runs", body=body, headers=kind)
-            assert answer.status == 400, body[:40]
-            told = answer.json()["error"]
-            assert told["field"]
-            if b"[" * 5_000 in body:
-                assert (told["field"], told["message"]) == ("body", f"body: is nested more than {DEPTH_MAX} deep")
-        for path in ("/api/runs", "/api/agents/teller/one/call/tell", "/api/upgrade"):
-            told = (await door.ask("POST", path, body=b"[1]", headers=kind)).json()["error"]
-            assert told["message"].endswith("body: Input should be an object"), (
-                "no class of ours is named to a stranger"
-            )
-
-    visit([Teller], story)
+@visiting(Teller)
+async def test_a_body_that_is_no_json_or_nested_too_deeply_is_refused(door: Door, laboratory: Laboratory, /) -> None:
+    kind = {"content-type": "application/json"}
+    deep = b'{"type":"teller","input":' + b"[" * 5_000 + b"]" * 5_000 + b"}"
+    for body in (
+        b"{",
+        b"\xff\xfe",
+        b'{"type":NaN}',
+        deep,
+        b"[" * 100_000,
+        b'{"type":"\\ud800"}',
+        b"1" * 10_000,
+    ):
+        answer = await door.ask("POST", "/api/runs", body=body, headers=kind)
+        assert answer.status == 400, body[:40]
+        told = answer.json()["error"]
+        assert told["field"]
+        if b"[" * 5_000 in body:
+            assert (told["field"], told["message"]) == ("body", f"body: is nested more than {DEPTH_MAX} deep")
+    for path in ("/api/runs", "/api/agents/teller/one/call/tell", "/api/upgrade"):
+        told = (await door.ask("POST", path, body=b"[1]", headers=kind)).json()["error"]
+        assert told["message"].endswith("body: Input should be an object"), "no class of ours is named to a stranger"
 
 
-def test_a_run_is_cancelled_tried_again_and_cleared() -> None:
-    async def story(door: Door, laboratory: Laboratory) -> None:
-        await door.post("/api/runs", {"type": "walker", "input": 600, "run_id": "long"})
-        cancelled = await door.post("/api/runs/long/cancel", {"reason": "enough"})
-        assert cancelled.json() == {"run_id": "long", "status": "aborted"}
-        await tell(laboratory, "fail")
-        again = await door.post("/api/runs/fail-0/retry", {})
-        assert (again.status, again.json()["status"]) == (200, "starting")
-        assert await ended(laboratory, "fail-0") == "error"
-        assert (await door.get("/api/runs/fail-0")).json()["retries"] == 1
-        refused = await door.post("/api/runs/long/retry", {})
-        assert (refused.status, refused.json()["error"]["type"]) == (409, "RetryRefused")
-        assert (await door.ask("DELETE", "/api/runs/long")).json() == {"cleared": 1}
-        for method, path in (("POST", "cancel"), ("POST", "retry"), ("DELETE", "")):
-            gone = await door.ask(method, f"/api/runs/long/{path}".rstrip("/"), json_body={} if path else None)
-            assert gone.status == 404
-
-    visit([Teller, Walker], story)
+@visiting(Teller, Walker)
+async def test_a_run_is_cancelled_tried_again_and_cleared(door: Door, laboratory: Laboratory, /) -> None:
+    await door.post("/api/runs", {"type": "walker", "input": 600, "run_id": "long"})
+    cancelled = await door.post("/api/runs/long/cancel", {"reason": "enough"})
+    assert cancelled.json() == {"run_id": "long", "status": "aborted"}
+    await tell(laboratory, "fail")
+    again = await door.post("/api/runs/fail-0/retry", {})
+    assert (again.status, again.json()["status"]) == (200, "starting")
+    assert await ended(laboratory, "fail-0") == "error"
+    assert (await door.get("/api/runs/fail-0")).json()["retries"] == 1
+    refused = await door.post("/api/runs/long/retry", {})
+    assert (refused.status, refused.json()["error"]["type"]) == (409, "RetryRefused")
+    assert (await door.ask("DELETE", "/api/runs/long")).json() == {"cleared": 1}
+    for method, path in (("POST", "cancel"), ("POST", "retry"), ("DELETE", "")):
+        gone = await door.ask(method, f"/api/runs/long/{path}".rstrip("/"), json_body={} if path else None)
+        assert gone.status == 404
 
 
-def test_a_run_that_undoes_its_steps_is_told_as_such_beside_its_status_until_it_ends(tmp_path: Path) -> None:
-    async def story(door: Door, laboratory: Laboratory) -> None:
-        await door.post("/api/runs", {"type": "booker", "input": str(tmp_path / "gate"), "run_id": "booked"})
-        await door.post("/api/runs", {"type": "walker", "input": 600, "run_id": "other"})
-        while not (await door.get("/api/runs/booked")).json()["host"]:
-            await asyncio.sleep(1)
-        await asyncio.sleep(5)
-        assert (await door.get("/api/runs/booked")).json()["undoing"] is False
-        cancelled = await door.post("/api/runs/booked/cancel", {"reason": "rain"})
-        assert cancelled.json() == {"run_id": "booked", "status": "running"}
-        told = (await door.get("/api/runs/booked")).json()
-        fits(models.RunTold, told)
-        assert (told["undoing"], told["error"]) == (True, "rain")
-        lines = (await door.get("/api/runs?undoing=true")).json()["runs"]
-        assert [(each["run_id"], each["undoing"], each["outcome"]["error"]) for each in lines] == [
-            ("booked", True, "rain")
-        ]
-        live = (await door.get("/api/overview")).json()["live"]
-        assert {each["run_id"]: each["undoing"] for each in live} == {"booked": True, "other": False}
-        hit = await door.post("/api/runs/bulk", {"verb": "cancel", "undoing": True, "dry_run": True})
-        assert (hit.json()["found"], hit.json()["sample"]) == (1, ["booked"])
-        refused = await door.get("/api/runs?undoing=true&status=aborted")
-        assert (refused.status, refused.json()["error"]["field"]) == (400, "undoing")
-        (tmp_path / "gate").touch()
-        assert await ended(laboratory, "booked") == "aborted"
-        assert (await door.get("/api/runs/booked")).json()["undoing"] is False
-        await door.post("/api/runs/other/cancel", {})
-
-    visit([Booker, Walker], story)
+@visiting(Booker, Walker)
+async def test_a_run_that_undoes_its_steps_is_told_as_such_beside_its_status_until_it_ends(
+    door: Door, laboratory: Laboratory, /, tmp_path: Path
+) -> None:
+    await door.post("/api/runs", {"type": "booker", "input": str(tmp_path / "gate"), "run_id": "booked"})
+    await door.post("/api/runs", {"type": "walker", "input": 600, "run_id": "other"})
+    while not (await door.get("/api/runs/booked")).json()["host"]:
+        await asyncio.sleep(1)
+    await asyncio.sleep(5)
+    assert (await door.get("/api/runs/booked")).json()["undoing"] is False
+    cancelled = await door.post("/api/runs/booked/cancel", {"reason": "rain"})
+    assert cancelled.json() == {"run_id": "booked", "status": "running"}
+    told = (await door.get("/api/runs/booked")).json()
+    fits(models.RunTold, told)
+    assert (told["undoing"], told["error"]) == (True, "rain")
+    lines = (await door.get("/api/runs?undoing=true")).json()["runs"]
+    assert [(each["run_id"], each["undoing"], each["outcome"]["error"]) for each in lines] == [("booked", True, "rain")]
+    live = (await door.get("/api/overview")).json()["live"]
+    assert {each["run_id"]: each["undoing"] for each in live} == {"booked": True, "other": False}
+    hit = await door.post("/api/runs/bulk", {"verb": "cancel", "undoing": True, "dry_run": True})
+    assert (hit.json()["found"], hit.json()["sample"]) == (1, ["booked"])
+    refused = await door.get("/api/runs?undoing=true&status=aborted")
+    assert (refused.status, refused.json()["error"]["field"]) == (400, "undoing")
+    (tmp_path / "gate").touch()
+    assert await ended(laboratory, "booked") == "aborted"
+    assert (await door.get("/api/runs/booked")).json()["undoing"] is False
+    await door.post("/api/runs/other/cancel", {})
 
 
-def test_runs_are_steered_by_names_filters_or_all_but_never_by_saying_nothing() -> None:
-    async def story(door: Door, laboratory: Laboratory) -> None:
-        await tell(laboratory, "a", "fail", "b", "c")
+@visiting(Teller)
+async def test_runs_are_steered_by_names_filters_or_all_but_never_by_saying_nothing(
+    door: Door, laboratory: Laboratory, /
+) -> None:
+    await tell(laboratory, "a", "fail", "b", "c")
 
-        async def steered(verb: str = "clear", **wish: Any) -> Any:
-            answer = await door.post("/api/runs/bulk", {"verb": verb, **wish})
-            if answer.status != 200:
-                return answer.json()["error"]["field"]
-            fits(models.BulkTold, answer.json())
-            return answer.json()
+    async def steered(verb: str = "clear", **wish: Any) -> Any:
+        answer = await door.post("/api/runs/bulk", {"verb": verb, **wish})
+        if answer.status != 200:
+            return answer.json()["error"]["field"]
+        fits(models.BulkTold, answer.json())
+        return answer.json()
 
-        assert (await steered(), await steered(all=True, q="a")) == ("filter", "filter")
-        assert await steered(run_ids=["a-0"], all=True) == "filter"
-        assert await steered(run_ids=["a-0"], status="error") == "run_ids"
-        assert (await steered("burn", all=True), await steered("cancel", status=["error"])) == ("verb", "status")
-        counted = await steered(status=["completed", "error"], dry_run=True)
-        assert (counted["found"], counted["statuses"], counted["hit"]) == (4, {"completed": 3, "error": 1}, 0)
-        assert counted["sample"] == ["c-3", "b-2", "fail-1", "a-0"]
-        named = await steered(run_ids=["a-0", "nobody"])
-        assert (named["hit"], named["gone"], named["next"]) == (1, 1, None)
-        assert (await steered(requested_before_ms=5))["found"] == 0
-        again = await steered("retry", error="AS ASKED")
-        assert (again["hit"], again["refused"]) == (1, {})
-        assert await ended(laboratory, "fail-1") == "error"
-        assert (await steered(all=True))["hit"] == 3
-
-    visit([Teller], story)
+    assert (await steered(), await steered(all=True, q="a")) == ("filter", "filter")
+    assert await steered(run_ids=["a-0"], all=True) == "filter"
+    assert await steered(run_ids=["a-0"], status="error") == "run_ids"
+    assert (await steered("burn", all=True), await steered("cancel", status=["error"])) == ("verb", "status")
+    counted = await steered(status=["completed", "error"], dry_run=True)
+    assert (counted["found"], counted["statuses"], counted["hit"]) == (4, {"completed": 3, "error": 1}, 0)
+    assert counted["sample"] == ["c-3", "b-2", "fail-1", "a-0"]
+    named = await steered(run_ids=["a-0", "nobody"])
+    assert (named["hit"], named["gone"], named["next"]) == (1, 1, None)
+    assert (await steered(requested_before_ms=5))["found"] == 0
+    again = await steered("retry", error="AS ASKED")
+    assert (again["hit"], again["refused"]) == (1, {})
+    assert await ended(laboratory, "fail-1") == "error"
+    assert (await steered(all=True))["hit"] == 3
 
 
 @pytest.mark.parametrize(
@@ -362,14 +346,14 @@ def test_runs_are_steered_by_names_filters_or_all_but_never_by_saying_nothing() 
         ({"all": True, "reason": "x" * 1_001}, "reason"),
     ],
 )
-def test_a_choice_of_runs_that_does_not_fit_does_nothing_and_names_the_field(wish: Any, field: str) -> None:
-    async def story(door: Door, laboratory: Laboratory) -> None:
-        await tell(laboratory, "a")
-        answer = await door.post("/api/runs/bulk", {"verb": "clear", **wish})
-        assert (answer.status, answer.json()["error"].get("field")) == (400, field)
-        assert len((await door.get("/api/runs")).json()["runs"]) == 1
-
-    visit([Teller], story)
+@visiting(Teller)
+async def test_a_choice_of_runs_that_does_not_fit_does_nothing_and_names_the_field(
+    door: Door, laboratory: Laboratory, /, wish: Any, field: str
+) -> None:
+    await tell(laboratory, "a")
+    answer = await door.post("/api/runs/bulk", {"verb": "clear", **wish})
+    assert (answer.status, answer.json()["error"].get("field")) == (400, field)
+    assert len((await door.get("/api/runs")).json()["runs"]) == 1
 
 
 def test_many_runs_are_answered_in_parts_and_each_part_goes_on_where_the_last_has_ended(
@@ -396,59 +380,54 @@ def test_many_runs_are_answered_in_parts_and_each_part_goes_on_where_the_last_ha
     visit([Teller], story)
 
 
-def test_a_run_whose_id_has_slashes_and_spaces_is_found() -> None:
-    async def story(door: Door, laboratory: Laboratory) -> None:
-        run_id = "a/b c/ü"
-        await door.post("/api/runs", {"type": "teller", "input": "x", "run_id": run_id})
-        assert await ended(laboratory, run_id) == "completed"
-        assert (await door.get("/api/runs/a%2Fb%20c%2F%C3%BC")).json()["run_id"] == run_id
-        assert (await door.get("/api/runs/a%2Fb%20c%2F%C3%BC/explain")).json()["run_id"] == run_id
-
-    visit([Teller], story)
+@visiting(Teller)
+async def test_a_run_whose_id_has_slashes_and_spaces_is_found(door: Door, laboratory: Laboratory, /) -> None:
+    run_id = "a/b c/ü"
+    await door.post("/api/runs", {"type": "teller", "input": "x", "run_id": run_id})
+    assert await ended(laboratory, run_id) == "completed"
+    assert (await door.get("/api/runs/a%2Fb%20c%2F%C3%BC")).json()["run_id"] == run_id
+    assert (await door.get("/api/runs/a%2Fb%20c%2F%C3%BC/explain")).json()["run_id"] == run_id
 
 
-def test_exposed_methods_are_called_with_checked_arguments_and_nothing_else_is() -> None:
-    async def story(door: Door, laboratory: Laboratory) -> None:
-        path = "/api/agents/counter/one/call"
-        assert (await door.post(f"{path}/add", {"args": [2]})).json() == {"value": 2}
-        assert (await door.post(f"{path}/add", {"kwargs": {"amount": 3}})).json() == {"value": 5}
-        for body in ({"args": ["two"]}, {"args": []}, {"args": [1, 2]}, {"kwargs": {"other": 1}}, {"args": 1}):
-            assert (await door.post(f"{path}/add", body)).status == 400, body
-        for method in ("run_agent_tool", "_perdure_follow_turn", "__init__", "sql", "nothing", "state"):
-            assert (await door.post(f"{path}/{method}", {})).status == 400, method
-        raised = await door.post(f"{path}/fail", {})
-        assert (raised.status, raised.json()["error"]["message"]) == (422, "ValueError: as asked")
-        assert (await door.post("/api/agents/nobody/one/call/add", {"args": [2]})).status == 404
+@visiting(Counter)
+async def test_exposed_methods_are_called_with_checked_arguments_and_nothing_else_is(
+    door: Door, laboratory: Laboratory, /
+) -> None:
+    path = "/api/agents/counter/one/call"
+    assert (await door.post(f"{path}/add", {"args": [2]})).json() == {"value": 2}
+    assert (await door.post(f"{path}/add", {"kwargs": {"amount": 3}})).json() == {"value": 5}
+    for body in ({"args": ["two"]}, {"args": []}, {"args": [1, 2]}, {"kwargs": {"other": 1}}, {"args": 1}):
+        assert (await door.post(f"{path}/add", body)).status == 400, body
+    for method in ("run_agent_tool", "_perdure_follow_turn", "__init__", "sql", "nothing", "state"):
+        assert (await door.post(f"{path}/{method}", {})).status == 400, method
+    raised = await door.post(f"{path}/fail", {})
+    assert (raised.status, raised.json()["error"]["message"]) == (422, "ValueError: as asked")
+    assert (await door.post("/api/agents/nobody/one/call/add", {"args": [2]})).status == 404
 
-    visit([Counter], story)
 
-
-def test_an_address_in_another_form_is_refused_with_the_one_that_it_has() -> None:
+@visiting(Counter)
+async def test_an_address_in_another_form_is_refused_with_the_one_that_it_has(
+    door: Door, laboratory: Laboratory, /
+) -> None:
     """The description of the operations has it too, as it says of every part of a path what it is."""
-
-    async def story(door: Door, _: Laboratory) -> None:
-        for wrong in ("agents/counter/one", "Counter/one", "counter"):
-            answer = await door.post(f"/api/agents/{wrong}/call/add", {"args": [2]})
-            told = answer.json()["error"]
-            assert (answer.status, told["type"]) == (404, "NoSuchAgent")
-            assert "an address is CLASS/NAME, as in counter/one" in told["message"]
-        paths = (await door.get("/api/openapi.json")).json()["paths"]
-        for path, operations in paths.items():
-            for parameter in (each for told in operations.values() for each in told["parameters"]):
-                assert parameter["in"] != "path" or parameter["description"], (path, parameter)
-        (address, _method) = paths["/api/agents/{address}/call/{method}"]["post"]["parameters"]
-        assert "`class/name`" in address["description"]
-
-    visit([Counter], story)
+    for wrong in ("agents/counter/one", "Counter/one", "counter"):
+        answer = await door.post(f"/api/agents/{wrong}/call/add", {"args": [2]})
+        told = answer.json()["error"]
+        assert (answer.status, told["type"]) == (404, "NoSuchAgent")
+        assert "an address is CLASS/NAME, as in counter/one" in told["message"]
+    paths = (await door.get("/api/openapi.json")).json()["paths"]
+    for path, operations in paths.items():
+        for parameter in (each for told in operations.values() for each in told["parameters"]):
+            assert parameter["in"] != "path" or parameter["description"], (path, parameter)
+    (address, _method) = paths["/api/agents/{address}/call/{method}"]["post"]["parameters"]
+    assert "`class/name`" in address["description"]
 
 
-def test_a_method_that_is_told_takes_effect_once() -> None:
-    async def story(door: Door, laboratory: Laboratory) -> None:
-        assert (await door.post("/api/agents/counter/one/tell/add", {"args": [2]})).status == 200
-        while (await door.post("/api/agents/counter/one/call/add", {"args": [0]})).json()["value"] != 2:
-            await asyncio.sleep(1)
-
-    visit([Counter], story)
+@visiting(Counter)
+async def test_a_method_that_is_told_takes_effect_once(door: Door, laboratory: Laboratory, /) -> None:
+    assert (await door.post("/api/agents/counter/one/tell/add", {"args": [2]})).status == 200
+    while (await door.post("/api/agents/counter/one/call/add", {"args": [0]})).json()["value"] != 2:
+        await asyncio.sleep(1)
 
 
 def test_each_operation_asks_for_its_scope() -> None:
@@ -480,45 +459,41 @@ class Approved(Agent):
         return [await run.wait_for("approval"), run.attempt]
 
 
-def test_an_event_is_sent_once_and_a_run_that_has_ended_takes_none() -> None:
-    async def story(door: Door, laboratory: Laboratory) -> None:
-        client = await client_of(laboratory)
-        await client.start(Approved, run_id="one")
-        await asyncio.sleep(60)
-        shown = (await door.get("/api/runs/one")).json()
-        assert shown["waits"]["events"] == ["approval"]
-        assert (shown["host"], shown["waits_for_host"]) == ("", False)
-        assert "for event 'approval'" in " ".join((await door.get("/api/runs/one/explain")).json()["lines"])
-        event = {"event": "approval", "value": {"by": "Ada"}, "event_id": "mine"}
-        for _ in range(2):
-            sent = await door.post("/api/runs/one/events", event)
-            assert sent.status == 200
-            fits(models.Standing, sent.json())
-        assert await ended(laboratory, "one") == "completed"
-        assert (await door.get("/api/runs/one")).json()["output"] == [{"by": "Ada"}, 2]
-        late = await door.post("/api/runs/one/events", {"event": "approval"})
-        assert (late.status, late.json()["error"]["type"]) == (409, "EventRefused")
-        assert (await door.post("/api/runs/none/events", {"event": "approval"})).status == 404
-        for wrong in ({}, {"event": ""}, {"event": 1}, {"event": "x", "more": 1}):
-            assert (await door.post("/api/runs/one/events", wrong)).status == 400
-
-    visit([Teller], story)
+@visiting(Teller)
+async def test_an_event_is_sent_once_and_a_run_that_has_ended_takes_none(door: Door, laboratory: Laboratory, /) -> None:
+    client = await client_of(laboratory)
+    await client.start(Approved, run_id="one")
+    await asyncio.sleep(60)
+    shown = (await door.get("/api/runs/one")).json()
+    assert shown["waits"]["events"] == ["approval"]
+    assert (shown["host"], shown["waits_for_host"]) == ("", False)
+    assert "for event 'approval'" in " ".join((await door.get("/api/runs/one/explain")).json()["lines"])
+    event = {"event": "approval", "value": {"by": "Ada"}, "event_id": "mine"}
+    for _ in range(2):
+        sent = await door.post("/api/runs/one/events", event)
+        assert sent.status == 200
+        fits(models.Standing, sent.json())
+    assert await ended(laboratory, "one") == "completed"
+    assert (await door.get("/api/runs/one")).json()["output"] == [{"by": "Ada"}, 2]
+    late = await door.post("/api/runs/one/events", {"event": "approval"})
+    assert (late.status, late.json()["error"]["type"]) == (409, "EventRefused")
+    assert (await door.post("/api/runs/none/events", {"event": "approval"})).status == 404
+    for wrong in ({}, {"event": ""}, {"event": 1}, {"event": "x", "more": 1}):
+        assert (await door.post("/api/runs/one/events", wrong)).status == 400
 
 
-def test_a_run_is_paused_and_goes_on_when_it_is_resumed() -> None:
-    async def story(door: Door, laboratory: Laboratory) -> None:
-        client = await client_of(laboratory)
-        await client.start(Approved, run_id="one")
-        await asyncio.sleep(60)
-        assert (await door.post("/api/runs/one/pause", {})).json()["status"] == "running"
-        await door.post("/api/runs/one/events", {"event": "approval", "value": 1})
-        await asyncio.sleep(60)
-        shown = (await door.get("/api/runs/one")).json()
-        assert (shown["status"], shown["waits"]["paused"]) == ("running", True)
-        assert (await door.post("/api/runs/one/resume", {})).status == 200
-        assert await ended(laboratory, "one") == "completed"
-        for verb in ("pause", "resume"):
-            refused = await door.post(f"/api/runs/one/{verb}", {})
-            assert (refused.status, refused.json()["error"]["type"]) == (409, "PauseRefused")
-
-    visit([Teller], story)
+@visiting(Teller)
+async def test_a_run_is_paused_and_goes_on_when_it_is_resumed(door: Door, laboratory: Laboratory, /) -> None:
+    client = await client_of(laboratory)
+    await client.start(Approved, run_id="one")
+    await asyncio.sleep(60)
+    assert (await door.post("/api/runs/one/pause", {})).json()["status"] == "running"
+    await door.post("/api/runs/one/events", {"event": "approval", "value": 1})
+    await asyncio.sleep(60)
+    shown = (await door.get("/api/runs/one")).json()
+    assert (shown["status"], shown["waits"]["paused"]) == ("running", True)
+    assert (await door.post("/api/runs/one/resume", {})).status == 200
+    assert await ended(laboratory, "one") == "completed"
+    for verb in ("pause", "resume"):
+        refused = await door.post(f"/api/runs/one/{verb}", {})
+        assert (refused.status, refused.json()["error"]["type"]) == (409, "PauseRefused")

@@ -13,7 +13,7 @@ from perdure.actors import Agent, RunContext
 from perdure.actors.gateway.feeds import WINDOW, Batch, RunFeeds, Shared, Watched
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.gateway.door import Door, events
-from tests.gateway.world import visit
+from tests.gateway.world import visit, visiting
 
 
 class Walker(Agent):
@@ -66,43 +66,41 @@ async def begin(laboratory: Laboratory, steps: int, run_id: str) -> None:
     await client.start(Walker, steps, run_id=run_id)
 
 
-def test_a_run_is_shown_and_an_unknown_one_is_not_found() -> None:
-    async def story(door: Door, laboratory: Laboratory) -> None:
-        await begin(laboratory, 2, "walk")
-        found = await door.get("/api/runs/walk")
-        assert (found.status, found.json()["run_id"]) == (200, "walk")
-        missing = await door.get("/api/runs/nobody")
-        assert (missing.status, missing.json()["error"]["type"]) == (404, "UnknownRun")
-        unknown = await door.get("/api/runs/nobody/events")
-        assert unknown.status == 404
-
-    visit([Walker], story)
+@visiting(Walker)
+async def test_a_run_is_shown_and_an_unknown_one_is_not_found(door: Door, laboratory: Laboratory, /) -> None:
+    await begin(laboratory, 2, "walk")
+    found = await door.get("/api/runs/walk")
+    assert (found.status, found.json()["run_id"]) == (200, "walk")
+    missing = await door.get("/api/runs/nobody")
+    assert (missing.status, missing.json()["error"]["type"]) == (404, "UnknownRun")
+    unknown = await door.get("/api/runs/nobody/events")
+    assert unknown.status == 404
 
 
-def test_events_are_streamed_from_a_number_on_across_the_death_of_the_host() -> None:
-    async def story(door: Door, laboratory: Laboratory) -> None:
-        await begin(laboratory, 20, "walk")
-        async with door.stream("GET", "/api/runs/walk/events") as (head, pieces):
-            assert head.status == 200
-            assert head.headers["content-type"].startswith("text/event-stream")
-            told: list[bytes] = []
-            async for piece in pieces:
-                told.append(piece)
-                if b'"progress"' in piece and len(told) == 3:
-                    host = next(iter(laboratory.hosts))
-                    laboratory.simulation.kill(host)
-        frames = [each for each in events(b"".join(told)) if each]
-        numbers = [each["sequence"] for each in frames]
-        assert numbers == list(range(len(numbers)))
-        assert frames[-1]["event"]["kind"] == "finished"
-        again = await door.get("/api/runs/walk/events", headers={"last-event-id": str(numbers[-2])})
-        assert [each["sequence"] for each in events(again.body) if each] == [numbers[-1]]
-        for behind in (numbers[-1], numbers[-1] + 4):
-            over = await door.get("/api/runs/walk/events", headers={"last-event-id": str(behind)})
-            assert (over.status, over.body.count(b"event: end")) == (200, 1)
-            assert not [each for each in events(over.body) if each]
-
-    visit([Walker], story)
+@visiting(Walker)
+async def test_events_are_streamed_from_a_number_on_across_the_death_of_the_host(
+    door: Door, laboratory: Laboratory, /
+) -> None:
+    await begin(laboratory, 20, "walk")
+    async with door.stream("GET", "/api/runs/walk/events") as (head, pieces):
+        assert head.status == 200
+        assert head.headers["content-type"].startswith("text/event-stream")
+        told: list[bytes] = []
+        async for piece in pieces:
+            told.append(piece)
+            if b'"progress"' in piece and len(told) == 3:
+                host = next(iter(laboratory.hosts))
+                laboratory.simulation.kill(host)
+    frames = [each for each in events(b"".join(told)) if each]
+    numbers = [each["sequence"] for each in frames]
+    assert numbers == list(range(len(numbers)))
+    assert frames[-1]["event"]["kind"] == "finished"
+    again = await door.get("/api/runs/walk/events", headers={"last-event-id": str(numbers[-2])})
+    assert [each["sequence"] for each in events(again.body) if each] == [numbers[-1]]
+    for behind in (numbers[-1], numbers[-1] + 4):
+        over = await door.get("/api/runs/walk/events", headers={"last-event-id": str(behind)})
+        assert (over.status, over.body.count(b"event: end")) == (200, 1)
+        assert not [each for each in events(over.body) if each]
 
 
 def test_who_is_slow_or_late_gets_each_event_once_while_others_are_ahead() -> None:
@@ -131,21 +129,19 @@ def test_who_is_slow_or_late_gets_each_event_once_while_others_are_ahead() -> No
 
 
 @pytest.mark.parametrize("last", [8, 9, 10, 11])
-def test_who_comes_later_gets_all_after_the_last_event_that_it_has_wherever_the_window_of_others_begins(
-    last: int,
+@visiting(Talker)
+async def test_who_comes_later_gets_all_after_the_last_event_that_it_has_wherever_the_window_of_others_begins(
+    door: Door, laboratory: Laboratory, /, last: int
 ) -> None:
-    async def story(_door: Door, laboratory: Laboratory) -> None:
-        client: Any = laboratory._client  # noqa: SLF001 - the story's own
-        await client.start(Talker, 200, run_id="talk")
-        feeds = RunFeeds()
-        ahead = Watcher(feeds, client, 9)
-        await ahead.take_all(upto=60)
-        late = Watcher(feeds, client, last)
-        await asyncio.gather(late.take_all(), ahead.take_all())
-        assert late.numbers == list(range(last + 1, 202))
-        assert ahead.numbers == list(range(10, 202))
-
-    visit([Talker], story)
+    client: Any = laboratory._client  # noqa: SLF001 - the story's own
+    await client.start(Talker, 200, run_id="talk")
+    feeds = RunFeeds()
+    ahead = Watcher(feeds, client, 9)
+    await ahead.take_all(upto=60)
+    late = Watcher(feeds, client, last)
+    await asyncio.gather(late.take_all(), ahead.take_all())
+    assert late.numbers == list(range(last + 1, 202))
+    assert ahead.numbers == list(range(10, 202))
 
 
 class Stubborn(Agent):
@@ -159,23 +155,23 @@ class Stubborn(Agent):
         return "said"
 
 
-def test_who_has_all_of_an_ended_run_is_told_what_comes_if_it_is_tried_again_though_others_have_not_read_it() -> None:
-    async def story(door: Door, laboratory: Laboratory) -> None:
-        client: Any = laboratory._client  # noqa: SLF001 - the story's own
-        await client.start(Stubborn, None, run_id="talk")
-        await asyncio.sleep(5)
-        feeds = RunFeeds()
-        slow = Watcher(feeds, client)
-        assert await slow.take()
-        late = Watcher(feeds, client, slow.numbers[-1])
-        waiting = asyncio.ensure_future(late.take())
-        await asyncio.sleep(1)
-        assert (await door.post("/api/runs/talk/retry", {})).status == 200
-        async with asyncio.timeout(60):
-            await waiting
-        assert late.numbers[0] == slow.numbers[-1] + 1
-
-    visit([Stubborn], story)
+@visiting(Stubborn)
+async def test_who_has_all_of_an_ended_run_is_told_what_comes_if_it_is_tried_again_though_others_have_not_read_it(
+    door: Door, laboratory: Laboratory, /
+) -> None:
+    client: Any = laboratory._client  # noqa: SLF001 - the story's own
+    await client.start(Stubborn, None, run_id="talk")
+    await asyncio.sleep(5)
+    feeds = RunFeeds()
+    slow = Watcher(feeds, client)
+    assert await slow.take()
+    late = Watcher(feeds, client, slow.numbers[-1])
+    waiting = asyncio.ensure_future(late.take())
+    await asyncio.sleep(1)
+    assert (await door.post("/api/runs/talk/retry", {})).status == 200
+    async with asyncio.timeout(60):
+        await waiting
+    assert late.numbers[0] == slow.numbers[-1] + 1
 
 
 def test_a_batch_shares_the_text_of_what_it_is_given() -> None:
@@ -196,13 +192,11 @@ def test_a_batch_shares_the_text_of_what_it_is_given() -> None:
     visit([Talker], story)
 
 
-def test_a_page_elsewhere_and_a_foreign_host_name_are_refused() -> None:
-    async def story(door: Door, laboratory: Laboratory) -> None:
-        assert (await door.get("/api/runs/x", headers={"origin": "https://evil.example"})).status == 403
-        assert (await door.get("/api/runs/x", headers={"host": "evil.example"})).status == 403
-        assert (await door.get("/api/runs/x", headers={"origin": "http://127.0.0.1:8787"})).status == 404
-
-    visit([Walker], story)
+@visiting(Walker)
+async def test_a_page_elsewhere_and_a_foreign_host_name_are_refused(door: Door, laboratory: Laboratory, /) -> None:
+    assert (await door.get("/api/runs/x", headers={"origin": "https://evil.example"})).status == 403
+    assert (await door.get("/api/runs/x", headers={"host": "evil.example"})).status == 403
+    assert (await door.get("/api/runs/x", headers={"origin": "http://127.0.0.1:8787"})).status == 404
 
 
 def test_the_text_of_an_event_is_its_frame() -> None:

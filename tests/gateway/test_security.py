@@ -33,7 +33,8 @@ from perdure.ledger import BadRequest, TooLarge
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.gateway.cast import Counter
 from tests.gateway.door import Door
-from tests.gateway.world import visit
+from tests.gateway.world import visit, visiting
+from tests.kit import played
 from tests.tidy import ROOT, imports, sources
 
 KEY = "correct-horse-battery"
@@ -149,16 +150,14 @@ def test_a_connection_that_is_refused_is_taken_first_once_its_wish_was_heard(hea
 # what one may do
 
 
-def test_no_route_and_no_frame_is_open_to_a_principal_without_scopes() -> None:
-    async def story(door: Door) -> None:
-        for method, path in _every_route():
-            answer = await door.ask(method, path, json_body={} if method != "GET" else None)
-            is_page = path in ("/", "/healthz", "/readyz") or (
-                path.startswith("/dashboard/") and answer.headers.get("etag")
-            )
-            assert is_page or answer.status in {401, 403, 404, 405}, (method, path, answer)
-
-    at(story, authenticate=lambda _: NOBODY)
+@played(lambda story: at(story, authenticate=lambda _: NOBODY))
+async def test_no_route_and_no_frame_is_open_to_a_principal_without_scopes(door: Door, /) -> None:
+    for method, path in _every_route():
+        answer = await door.ask(method, path, json_body={} if method != "GET" else None)
+        is_page = path in ("/", "/healthz", "/readyz") or (
+            path.startswith("/dashboard/") and answer.headers.get("etag")
+        )
+        assert is_page or answer.status in {401, 403, 404, 405}, (method, path, answer)
 
 
 def test_who_may_only_read_cannot_have_the_directory_examined(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,16 +182,14 @@ def _every_route() -> list[tuple[str, str]]:
 
 
 @pytest.mark.shows(sub_agents="B133")
-def test_a_guessed_run_or_agent_is_not_found_and_not_created() -> None:
-    async def story(door: Door, laboratory: Laboratory) -> None:
-        client: Any = laboratory._client  # noqa: SLF001 - the story's own
-        before = await client.ask("ps")
-        for path in ("/api/runs/guessed", "/api/runs/guessed/events", "/agents/unknown/x", "/agents/counter"):
-            assert (await door.get(path)).status == 404
-        after = await client.ask("ps")
-        assert (before["runs"], before["agents"]) == (after["runs"], after["agents"])
-
-    visit([Counter], story)
+@visiting(Counter)
+async def test_a_guessed_run_or_agent_is_not_found_and_not_created(door: Door, laboratory: Laboratory, /) -> None:
+    client: Any = laboratory._client  # noqa: SLF001 - the story's own
+    before = await client.ask("ps")
+    for path in ("/api/runs/guessed", "/api/runs/guessed/events", "/agents/unknown/x", "/agents/counter"):
+        assert (await door.get(path)).status == 404
+    after = await client.ask("ps")
+    assert (before["runs"], before["agents"]) == (after["runs"], after["agents"])
 
 
 # pages elsewhere
@@ -275,20 +272,18 @@ async def test_a_name_that_somebody_could_have_pointed_here_is_refused(host: str
     assert (await door.post("/", headers={"host": host})).status == (200 if allowed else 403)
 
 
-def test_every_answer_says_that_it_is_nobodys_to_frame_or_to_guess_about() -> None:
-    async def story(door: Door) -> None:
-        for path in ("/", "/api/runs/x", "/nowhere", "/dashboard/main.js"):
-            answer = await door.get(path)
-            policy = answer.headers["content-security-policy"]
-            assert "default-src 'none'" in policy
-            assert "frame-ancestors 'none'" in policy
-            assert "unsafe" not in policy
-            assert answer.headers["x-content-type-options"] == "nosniff"
-            assert answer.headers["x-frame-options"] == "DENY"
-            assert answer.headers["referrer-policy"] == "no-referrer"
-        assert (await door.get("/api/runs/x")).headers["cache-control"] == "no-store"
-
-    at(story)
+@played(at)
+async def test_every_answer_says_that_it_is_nobodys_to_frame_or_to_guess_about(door: Door, /) -> None:
+    for path in ("/", "/api/runs/x", "/nowhere", "/dashboard/main.js"):
+        answer = await door.get(path)
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["x-frame-options"] == "DENY"
+        assert answer.headers["referrer-policy"] == "no-referrer"
+    assert (await door.get("/api/runs/x")).headers["cache-control"] == "no-store"
 
 
 # too much
@@ -456,32 +451,30 @@ async def test_a_body_that_declares_to_be_too_large_is_refused_before_it_is_read
         await body_of(request, 1000)
 
 
-def test_a_body_that_never_ends_is_waited_for_only_so_long() -> None:
-    async def story(door: Door) -> None:
-        told: list[Any] = []
-        guard = Guard(echo, Security(), GatewayLimits(body_s=5))
-        clock = asyncio.get_running_loop().time
-        began_s = clock()
+@played(at)
+async def test_a_body_that_never_ends_is_waited_for_only_so_long(door: Door, /) -> None:
+    told: list[Any] = []
+    guard = Guard(echo, Security(), GatewayLimits(body_s=5))
+    clock = asyncio.get_running_loop().time
+    began_s = clock()
 
-        async def drip() -> Any:
-            await asyncio.sleep(1)
-            return {"type": "http.request", "body": b"x", "more_body": True}
+    async def drip() -> Any:
+        await asyncio.sleep(1)
+        return {"type": "http.request", "body": b"x", "more_body": True}
 
-        async def say(message: Any) -> None:
-            told.append(message)
+    async def say(message: Any) -> None:
+        told.append(message)
 
-        scope = {
-            "type": "http",
-            "method": "POST",
-            "path": "/",
-            "query_string": b"",
-            "headers": [(b"host", b"localhost")],
-        }
-        await guard(scope, drip, say)
-        assert told[0]["status"] == 408
-        assert clock() - began_s == pytest.approx(5, abs=0.1)
-
-    at(story)
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/",
+        "query_string": b"",
+        "headers": [(b"host", b"localhost")],
+    }
+    await guard(scope, drip, say)
+    assert told[0]["status"] == 408
+    assert clock() - began_s == pytest.approx(5, abs=0.1)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from tests.gateway.test_ag_ui import text_of as said_in
 from tests.gateway.test_ai_sdk import CHAT, Talker, body, play, said, text_of, transcript, until_text
 from tests.gateway.test_rest_reading import fits
 from tests.gateway.world import visit
+from tests.kit import played
 
 SLOW = Pace(first_ms=200, between_ms=50)
 WORDS = "hurry up please"
@@ -37,56 +38,52 @@ async def read(pieces: AsyncGenerator[bytes, None], before: bytes = b"") -> byte
     return before + b"".join([piece async for piece in pieces])
 
 
-def test_an_ai_sdk_client_is_told_by_a_part_that_stays_in_the_message() -> None:
+@played(lambda story: play(story, pace=SLOW))
+async def test_an_ai_sdk_client_is_told_by_a_part_that_stays_in_the_message(
+    door: Door, laboratory: Laboratory, /
+) -> None:
     """Whoever asked, and whoever resumes; the message is known by its id."""
-
-    async def story(door: Door, _: Laboratory) -> None:
-        async with door.stream("POST", CHAT, json_body=body(said("sum"))) as (_, pieces):
-            seen = await until_text(pieces, "Let me")
-            told = [await door.post(f"{CHAT}/ann/steer", {"message": said(WORDS, "m2")}) for _ in range(2)]
-            first, again = [each.json() for each in told]
-            assert (first["message_id"], first["accepted"], again["accepted"]) == ("m2", True, False)
-            assert first["steered"] == again["steered"] is not None
-            async with door.stream("GET", f"{CHAT}/ann/stream?ai=7") as (resumed, others):
-                assert resumed.status == 200
-                other = await read(others)
-            seen = await read(pieces, seen)
-        data = {"id": first["request_id"], "messageId": "m2", "text": WORDS}
-        assert steered(events(seen)) == steered(events(other)) == [data]
-        assert text_of(seen) == WHOLE
-        kept = await transcript(door)
-        assert (len(kept), steered(kept[1]["parts"])) == (2, [data])
-        types = [each["type"] for each in events(seen) if isinstance(each, dict)]
-        at = types.index("data-steered")
-        assert (types[at - 1], types[at + 1]) == ("tool-output-available", "start-step")
-        after = await door.post(CHAT, body(said("sum"), kept[1], said("words", "m3")))
-        assert text_of(after.body).startswith("Only words"), "a client that sends it back is understood"
-
-    play(story, pace=SLOW)
+    async with door.stream("POST", CHAT, json_body=body(said("sum"))) as (_, pieces):
+        seen = await until_text(pieces, "Let me")
+        told = [await door.post(f"{CHAT}/ann/steer", {"message": said(WORDS, "m2")}) for _ in range(2)]
+        first, again = [each.json() for each in told]
+        assert (first["message_id"], first["accepted"], again["accepted"]) == ("m2", True, False)
+        assert first["steered"] == again["steered"] is not None
+        async with door.stream("GET", f"{CHAT}/ann/stream?ai=7") as (resumed, others):
+            assert resumed.status == 200
+            other = await read(others)
+        seen = await read(pieces, seen)
+    data = {"id": first["request_id"], "messageId": "m2", "text": WORDS}
+    assert steered(events(seen)) == steered(events(other)) == [data]
+    assert text_of(seen) == WHOLE
+    kept = await transcript(door)
+    assert (len(kept), steered(kept[1]["parts"])) == (2, [data])
+    types = [each["type"] for each in events(seen) if isinstance(each, dict)]
+    at = types.index("data-steered")
+    assert (types[at - 1], types[at + 1]) == ("tool-output-available", "start-step")
+    after = await door.post(CHAT, body(said("sum"), kept[1], said("words", "m3")))
+    assert text_of(after.body).startswith("Only words"), "a client that sends it back is understood"
 
 
-def test_after_the_end_it_is_a_turn_that_a_client_can_resume() -> None:
+@played(lambda story: play(story, pace=SLOW))
+async def test_after_the_end_it_is_a_turn_that_a_client_can_resume(door: Door, laboratory: Laboratory, /) -> None:
     """And what is no message is refused in plain words."""
-
-    async def story(door: Door, _: Laboratory) -> None:
-        await door.post(CHAT, body(said("sum")))
-        told = (await door.post(f"{CHAT}/ann/steer", {"message": "words"})).json()
-        assert (told["steered"], told["accepted"]) == (None, True)
-        assert text_of((await door.get(f"{CHAT}/ann/stream")).body).startswith("Only words")
-        assert [each["role"] for each in await transcript(door)] == ["user", "assistant"] * 2
-        for wrong, words in (
-            ({}, b"message"),
-            ({"message": ""}, b"blank"),
-            ({"message": 7}, b"neither a text nor a message"),
-            ({"message": "a", "to": "b"}, b"to"),
-            ({"message": {"role": "assistant", "parts": []}}, b"role"),
-        ):
-            refused = await door.post(f"{CHAT}/ann/steer", wrong)
-            assert (refused.status, words in refused.body) == (400, True), refused
-        assert (await door.post("/chat/nobody/ann/steer", {"message": "a"})).status == 404
-        assert len(await transcript(door)) == 4
-
-    play(story, pace=SLOW)
+    await door.post(CHAT, body(said("sum")))
+    told = (await door.post(f"{CHAT}/ann/steer", {"message": "words"})).json()
+    assert (told["steered"], told["accepted"]) == (None, True)
+    assert text_of((await door.get(f"{CHAT}/ann/stream")).body).startswith("Only words")
+    assert [each["role"] for each in await transcript(door)] == ["user", "assistant"] * 2
+    for wrong, words in (
+        ({}, b"message"),
+        ({"message": ""}, b"blank"),
+        ({"message": 7}, b"neither a text nor a message"),
+        ({"message": "a", "to": "b"}, b"to"),
+        ({"message": {"role": "assistant", "parts": []}}, b"role"),
+    ):
+        refused = await door.post(f"{CHAT}/ann/steer", wrong)
+        assert (refused.status, words in refused.body) == (400, True), refused
+    assert (await door.post("/chat/nobody/ann/steer", {"message": "a"})).status == 404
+    assert len(await transcript(door)) == 4
 
 
 def test_an_ag_ui_client_is_told_a_message_of_the_user() -> None:

@@ -10,6 +10,7 @@ from perdure.actors import Agent, Client
 from perdure.actors.serve.app import Gateway
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.gateway.door import Door
+from tests.kit import T, played
 
 
 def gateway(client: Client, agents: Iterable[type[Agent]], **options: Any) -> Gateway:
@@ -44,3 +45,8 @@ def visit(
         laboratory.settle()
         laboratory.simulation.raise_errors()
     return result
+
+
+def visiting(*agents: type[Agent], **options: Any) -> Callable[[T], T]:
+    """The test is a story in front of a gateway with these agents, with these options of `visit`."""
+    return played(lambda story: visit(agents, story, **options))

@@ -29,6 +29,7 @@ from perdure.policies import Answerer
 from perdure.scenarios.simulated_telegram import SimTelegram
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.gateway.real import real_gateway
+from tests.kit import played
 from tests.readmes.pages import GATEWAY, GUIDE, LIMITS, PAGES, PYTHON, Page, example, module_of, modules
 
 DAY_MS = 86_400_000.0
@@ -194,36 +195,30 @@ def test_the_editor_waits_for_its_review_and_its_messages_and_until_monday(monke
     play(story)
 
 
-def test_the_front_page_begins_when_its_sources_are_there_and_takes_the_first_two() -> None:
-    async def story(client: Client) -> None:
-        done = await client.run(example("front_page").FrontPage, ["ray", "duckdb", "temporal"])
-        article, *quickest = done.output
-        assert article == "News: notes on duckdb, from ray.org"
-        assert len(set(quickest) & {f"notes on {topic}" for topic in ("ray", "duckdb", "temporal")}) == 2
-
-    play(story)
+@played(play)
+async def test_the_front_page_begins_when_its_sources_are_there_and_takes_the_first_two(client: Client, /) -> None:
+    done = await client.run(example("front_page").FrontPage, ["ray", "duckdb", "temporal"])
+    article, *quickest = done.output
+    assert article == "News: notes on duckdb, from ray.org"
+    assert len(set(quickest) & {f"notes on {topic}" for topic in ("ray", "duckdb", "temporal")}) == 2
 
 
-def test_the_gate_is_opened_by_whoever_answers_and_stays_shut_if_nobody_does() -> None:
-    async def story(client: Client) -> None:
-        gate = example("gate").Gate
-        for run_id in ("gate", "alone"):
-            await client.start(gate, run_id=run_id)
-        await asyncio.sleep(60)
-        await client.answer("gate:1", True, Answerer("ada", is_operator=True), "cli")
-        assert (await client.run(gate, run_id="gate")).output == "open"
-        assert (await client.run(gate, run_id="alone")).output == "shut"
-
-    play(story)
+@played(play)
+async def test_the_gate_is_opened_by_whoever_answers_and_stays_shut_if_nobody_does(client: Client, /) -> None:
+    gate = example("gate").Gate
+    for run_id in ("gate", "alone"):
+        await client.start(gate, run_id=run_id)
+    await asyncio.sleep(60)
+    await client.answer("gate:1", True, Answerer("ada", is_operator=True), "cli")
+    assert (await client.run(gate, run_id="gate")).output == "open"
+    assert (await client.run(gate, run_id="alone")).output == "shut"
 
 
-def test_the_printing_gives_up_and_cancels_what_it_has_booked() -> None:
-    async def story(client: Client) -> None:
-        done = await client.run(example("printing").Printing, "Bugle", run_id="bugle")
-        assert (done.status, "out of paper" in done.error) == ("error", True)
-        assert (await client.agent(example("printing").Printing, "bugle")._perdure_state()) == {"booked": None}  # noqa: SLF001
-
-    play(story)
+@played(play)
+async def test_the_printing_gives_up_and_cancels_what_it_has_booked(client: Client, /) -> None:
+    done = await client.run(example("printing").Printing, "Bugle", run_id="bugle")
+    assert (done.status, "out of paper" in done.error) == ("error", True)
+    assert (await client.agent(example("printing").Printing, "bugle")._perdure_state()) == {"booked": None}  # noqa: SLF001
 
 
 def test_the_shelf_keeps_what_was_put_and_replaces_it_as_a_whole() -> None:

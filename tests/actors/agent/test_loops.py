@@ -34,6 +34,7 @@ from tests.actors.loop_cast import (
 from tests.actors.messenger.paper import said
 from tests.actors.one_process import OneProcess, play
 from tests.actors.sync_cast import Leaf
+from tests.kit import played
 
 # What authors override, and what is only looked at: it asks nobody for anything.
 NO_VERBS = {
@@ -333,13 +334,13 @@ def test_one_thread_is_enough_for_sync_parents_that_wait_on_loops_and_threads_of
     assert play(story, threads_max=1) == 3 + 6 + 12
 
 
-def test_a_time_limit_in_a_loop_of_its_own_ends_the_wait_and_the_child_that_is_waited_for() -> None:
-    async def story(stage: OneProcess) -> None:
-        assert (await stage.client.run(Waiter, "late")).output == "given up"
-        await stage.until(lambda: stage.supervisor.view.runs["late"].status == "aborted")
-        await stage.until(lambda: all(world.threads.left_behind == 0 for world in stage.worlds))
-
-    play(story)
+@played(play)
+async def test_a_time_limit_in_a_loop_of_its_own_ends_the_wait_and_the_child_that_is_waited_for(
+    stage: OneProcess, /
+) -> None:
+    assert (await stage.client.run(Waiter, "late")).output == "given up"
+    await stage.until(lambda: stage.supervisor.view.runs["late"].status == "aborted")
+    await stage.until(lambda: all(world.threads.left_behind == 0 for world in stage.worlds))
 
 
 def test_who_waits_on_a_loop_of_its_own_is_told_that_this_life_is_over() -> None:

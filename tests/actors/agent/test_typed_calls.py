@@ -16,7 +16,7 @@ from tests.actors import one_process
 from tests.actors.cast import Doubler, Failing
 from tests.actors.one_process import OneProcess
 from tests.actors.sync_cast import Leaf
-from tests.kit import Stage, play
+from tests.kit import Stage, play, played
 
 
 class Own(PerdureError):
@@ -81,15 +81,13 @@ async def test_of_no_runs_there_is_what_there_would_be_of_some(stage: Stage) -> 
     assert await stage.call(Caller, "none") == ["list", "RunHandles"]
 
 
-def test_a_call_blocks_in_sync_code_and_is_awaited_in_async_code() -> None:
-    async def story(world: OneProcess) -> None:
-        caller: Any = world.client.agent(Caller, "p")
-        value = await caller.in_sync_code()
-        assert value == 10
-        assert await caller.a_sync_method_elsewhere() == value
-        assert "is to be awaited" in await caller.in_async_code()
-
-    one_process.play(story, threads_max=2)
+@played(lambda story: one_process.play(story, threads_max=2))
+async def test_a_call_blocks_in_sync_code_and_is_awaited_in_async_code(world: OneProcess, /) -> None:
+    caller: Any = world.client.agent(Caller, "p")
+    value = await caller.in_sync_code()
+    assert value == 10
+    assert await caller.a_sync_method_elsewhere() == value
+    assert "is to be awaited" in await caller.in_async_code()
 
 
 def test_a_result_is_one_of_two_and_both_have_the_same_fields() -> None:

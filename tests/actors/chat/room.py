@@ -12,7 +12,7 @@ from perdure.scenarios.provider.faults import FaultPlan, Pace
 from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import SCRIPT, Listener, Outside
-from tests.kit import address
+from tests.kit import T, address, played
 
 SLOW = Pace(first_ms=200, between_ms=50)
 SLEEP_S = 10
@@ -93,6 +93,11 @@ def visit(
         laboratory.simulation.raise_errors()
     assert Outside.provider.counters().illegal == 0, Outside.provider.log()
     return result
+
+
+def visiting(agent: type[ChatAgent], *given: Any, **options: Any) -> Callable[[T], T]:
+    """The test is a story of one agent, with these options of `visit`."""
+    return played(lambda story: visit(agent, story, *given, **options))
 
 
 def calls(asks: str, *wanted: ScriptedCall) -> ScriptedQuestion:

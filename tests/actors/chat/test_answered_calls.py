@@ -11,7 +11,7 @@ from perdure.actors import Agent, Detached, RunContext, exposed, tool
 from perdure.scenarios.provider.faults import Pace
 from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion
 from tests.actors.chat.desk import SCRIPT, Adder, Listener, Outside
-from tests.actors.chat.room import Room, calls, outcomes, visit
+from tests.actors.chat.room import Room, calls, outcomes, visit, visiting
 from tests.actors.chat.talk import Worker, streams
 
 IT, AGAIN, BROKEN = (ScriptedCall(name="launch", arguments={"what": what}) for what in ("it", "again", "broken"))
@@ -53,21 +53,18 @@ async def _waiting(room: Room) -> list[str]:
 
 
 @pytest.mark.shows(chat_recovery="C-0794")
-def test_of_contrary_answers_at_the_same_time_one_counts() -> None:
+@visiting(Launcher, Script(questions=(calls("go", IT),)))
+async def test_of_contrary_answers_at_the_same_time_one_counts(room: Room, /) -> None:
     """And what it says is done (C-0794)."""
-
-    async def story(room: Room) -> None:
-        await room.do("submit_messages", "go", request_id="asked")
-        (call_id,) = await _waiting(room)
-        answers = [room.soon("respond_to_approval", call_id, approved) for approved in (False, True, False, True)]
-        counted = [await each for each in answers]
-        assert sorted(counted) == [False, False, False, True]
-        result = await room.do("attach", "asked")
-        approved = counted.index(True) % 2 == 1
-        assert [state for state, _ in outcomes(result.message)] == ["output-available" if approved else "output-denied"]
-        assert Outside.effects["launch", "it"] == int(approved)
-
-    visit(Launcher, story, Script(questions=(calls("go", IT),)))
+    await room.do("submit_messages", "go", request_id="asked")
+    (call_id,) = await _waiting(room)
+    answers = [room.soon("respond_to_approval", call_id, approved) for approved in (False, True, False, True)]
+    counted = [await each for each in answers]
+    assert sorted(counted) == [False, False, False, True]
+    result = await room.do("attach", "asked")
+    approved = counted.index(True) % 2 == 1
+    assert [state for state, _ in outcomes(result.message)] == ["output-available" if approved else "output-denied"]
+    assert Outside.effects["launch", "it"] == int(approved)
 
 
 @pytest.mark.shows(chat_recovery="C-0980 C-0984 C-1301")

@@ -13,7 +13,7 @@ from perdure.scenarios.provider.events import Role, Text
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Rule
 from perdure.scenarios.provider.script import Script, ScriptedCall, ScriptedQuestion
 from tests.actors.chat.desk import Adder, Listener, Outside
-from tests.actors.chat.room import Room, visit
+from tests.actors.chat.room import Room, visit, visiting
 from tests.actors.chat.talk import Worker, streams
 from tests.kit import Death
 
@@ -104,26 +104,23 @@ def test_a_turn_that_ends_its_process_is_begun_once_and_then_max_attempts_times(
 
 
 @pytest.mark.parametrize("asked_by", ["attach", "chat"])
-def test_an_exhausted_turn_has_ended_for_everybody(asked_by: str) -> None:
+@visiting(Twice, ONE_WORD, SILENCE)
+async def test_an_exhausted_turn_has_ended_for_everybody(room: Room, /, asked_by: str) -> None:
     """Who comes later hears of the end, as its row tells it, and not for ever of an interruption."""
-
-    async def story(room: Room) -> None:
-        first, listener = await room.follow("chat", "words", request_id="asked")
-        while first.status == "interrupted":
-            first, listener = await room.follow("attach", "asked", first=first.next_event)
-        assert (first.status, listener.ends) == ("error", ["on_error"])
-        for _ in range(2):
-            late = Listener()
-            again = (
-                await room.do("attach", "asked", late)
-                if asked_by == "attach"
-                else await room.do("chat", "words", late, request_id="asked")
-            )
-            assert again == first
-            assert late.ends == ["on_error"]
-        assert (await room.do("inspect_turn", "asked"))["status"] == "error"
-
-    visit(Twice, story, ONE_WORD, SILENCE)
+    first, listener = await room.follow("chat", "words", request_id="asked")
+    while first.status == "interrupted":
+        first, listener = await room.follow("attach", "asked", first=first.next_event)
+    assert (first.status, listener.ends) == ("error", ["on_error"])
+    for _ in range(2):
+        late = Listener()
+        again = (
+            await room.do("attach", "asked", late)
+            if asked_by == "attach"
+            else await room.do("chat", "words", late, request_id="asked")
+        )
+        assert again == first
+        assert late.ends == ["on_error"]
+    assert (await room.do("inspect_turn", "asked"))["status"] == "error"
 
 
 @pytest.mark.parametrize("options", [{}, {"follow": True}])
@@ -273,11 +270,9 @@ def test_a_bound_that_is_none_is_refused_before_a_turn_is_accepted() -> None:
     assert not Outside.provider.log()
 
 
-def test_an_option_that_is_none_is_refused_with_those_that_there_are() -> None:
-    async def story(room: Room) -> None:
-        with pytest.raises(BadRequest, match="foo: is not an option") as refused:
-            await room.do("chat", "words", foo=1)
-        named = refused.value.problem.partition("there are ")[2].split(", ")
-        assert set(named) == TurnOptions.__annotations__.keys()
-
-    visit(Adder, story)
+@visiting(Adder)
+async def test_an_option_that_is_none_is_refused_with_those_that_there_are(room: Room, /) -> None:
+    with pytest.raises(BadRequest, match="foo: is not an option") as refused:
+        await room.do("chat", "words", foo=1)
+    named = refused.value.problem.partition("there are ")[2].split(", ")
+    assert set(named) == TurnOptions.__annotations__.keys()

@@ -12,7 +12,7 @@ from perdure.actors import ChatAgent, exposed
 from perdure.ledger import BadRequest
 from perdure.scenarios.provider.faults import Pace
 from tests.actors.chat.desk import Adder, Listener, Outside
-from tests.actors.chat.room import Room, visit
+from tests.actors.chat.room import Room, visit, visiting
 from tests.kit import Stage, play
 
 
@@ -25,18 +25,15 @@ class Hanging(Listener):
         await asyncio.Event().wait()
 
 
-def test_a_callback_that_hangs_in_an_event_holds_up_nobody() -> None:
+@visiting(Adder)
+async def test_a_callback_that_hangs_in_an_event_holds_up_nobody(room: Room, /) -> None:
     """Its caller has the result a moment after the turn's end, and it hears that end."""
-
-    async def story(room: Room) -> None:
-        await room.do("chat", "words", request_id="before")
-        callback, begun_s = Hanging(), asyncio.get_running_loop().time()
-        result = await room.do("chat", "words", callback, request_id="asked")
-        assert result.ok
-        assert asyncio.get_running_loop().time() - begun_s < 3
-        assert [name for name, *_ in callback.heard] == ["on_start", "on_event", "on_done"]
-
-    visit(Adder, story)
+    await room.do("chat", "words", request_id="before")
+    callback, begun_s = Hanging(), asyncio.get_running_loop().time()
+    result = await room.do("chat", "words", callback, request_id="asked")
+    assert result.ok
+    assert asyncio.get_running_loop().time() - begun_s < 3
+    assert [name for name, *_ in callback.heard] == ["on_start", "on_event", "on_done"]
 
 
 class Slow(Listener):
@@ -53,16 +50,13 @@ class Slow(Listener):
         super().on_done()
 
 
-def test_a_slow_callback_hears_everything_before_its_caller_goes_on() -> None:
+@visiting(Adder)
+async def test_a_slow_callback_hears_everything_before_its_caller_goes_on(room: Room, /) -> None:
     """Slow is not hanging."""
-
-    async def story(room: Room) -> None:
-        slow, quick = Slow(), Listener()
-        await room.do("chat", "words", slow, request_id="asked")
-        await room.do("attach", "asked", quick)
-        assert slow.heard == quick.heard
-
-    visit(Adder, story)
+    slow, quick = Slow(), Listener()
+    await room.do("chat", "words", slow, request_id="asked")
+    await room.do("attach", "asked", quick)
+    assert slow.heard == quick.heard
 
 
 class Retelling(Adder):
@@ -78,32 +72,27 @@ class Retelling(Adder):
         self.heard[:] = listener.types
 
 
-def test_who_attaches_hears_every_event_from_the_first_one_on_unless_another_one_is_named() -> None:
+@visiting(Retelling)
+async def test_who_attaches_hears_every_event_from_the_first_one_on_unless_another_one_is_named(room: Room, /) -> None:
     """From elsewhere, and in the agent itself."""
-
-    async def story(room: Room) -> None:
-        _, whole = await room.follow("chat", "words", request_id="asked")
-        assert whole.types[0] == "start"
-        _, again = await room.follow("attach", "asked")
-        _, rest = await room.follow("attach", "asked", first=2)
-        assert (again.types, rest.types) == (whole.types, whole.types[2:])
-        await room.do("retell", "asked")
-        assert Retelling.heard == whole.types
-        await room.do("retell", "asked", 2)
-        assert Retelling.heard == whole.types[2:]
-
-    visit(Retelling, story)
+    _, whole = await room.follow("chat", "words", request_id="asked")
+    assert whole.types[0] == "start"
+    _, again = await room.follow("attach", "asked")
+    _, rest = await room.follow("attach", "asked", first=2)
+    assert (again.types, rest.types) == (whole.types, whole.types[2:])
+    await room.do("retell", "asked")
+    assert Retelling.heard == whole.types
+    await room.do("retell", "asked", 2)
+    assert Retelling.heard == whole.types[2:]
 
 
-def test_a_callback_for_a_turn_that_is_not_known_hears_so() -> None:
-    async def story(room: Room) -> None:
-        listener = Listener()
-        with pytest.raises(BadRequest, match="request_id"):
-            await room.do("attach", "nobody", listener)
-        assert [name for name, *_ in listener.heard] == ["on_start", "on_error"]
-        assert listener.heard[-1][1] == "request_id: no turn has the id nobody"
-
-    visit(Adder, story)
+@visiting(Adder)
+async def test_a_callback_for_a_turn_that_is_not_known_hears_so(room: Room, /) -> None:
+    listener = Listener()
+    with pytest.raises(BadRequest, match="request_id"):
+        await room.do("attach", "nobody", listener)
+    assert [name for name, *_ in listener.heard] == ["on_start", "on_error"]
+    assert listener.heard[-1][1] == "request_id: no turn has the id nobody"
 
 
 @pytest.mark.parametrize("options", [{}, {"follow": True}])

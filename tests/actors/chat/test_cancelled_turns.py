@@ -19,6 +19,7 @@ from perdure.scenarios.provider.script import ScriptedCall
 from tests.actors.chat.desk import Adder, Listener, Outside
 from tests.actors.chat.room import Room, outcomes, visit
 from tests.actors.chat.talk import Worker, asks_for, bodies, call, status_of, streams, tell, until, until_parked, values
+from tests.kit import played
 
 
 async def _hangs() -> None:
@@ -159,49 +160,41 @@ class Tidy(Worker):
         return "never"
 
 
-def test_a_cancelled_turn_ends_after_its_tools_have_put_their_things_away() -> None:
-    async def story(client: Client) -> None:
-        await call(client, Tidy, "submit_messages", "go", request_id="asked")
-        await until(_began)
-        await call(client, Tidy, "cancel_chat", "asked")
-        assert (await call(client, Tidy, "attach", "asked")).status == "aborted"
-        assert Outside.effects["tidied", "a"] == 1
-
-    tell(story, asks_for(ScriptedCall(name="spread", arguments={})))
+@played(lambda story: tell(story, asks_for(ScriptedCall(name="spread", arguments={}))))
+async def test_a_cancelled_turn_ends_after_its_tools_have_put_their_things_away(client: Client, /) -> None:
+    await call(client, Tidy, "submit_messages", "go", request_id="asked")
+    await until(_began)
+    await call(client, Tidy, "cancel_chat", "asked")
+    assert (await call(client, Tidy, "attach", "asked")).status == "aborted"
+    assert Outside.effects["tidied", "a"] == 1
 
 
 @pytest.mark.shows(chat_recovery="C-1201 C-1202")
-def test_a_cancel_closes_the_connection() -> None:
+@played(lambda story: tell(story, pace=Pace(between_ms=400)))
+async def test_a_cancel_closes_the_connection(client: Client, /) -> None:
     """Case 60: the provider sees its client go, and pays for no more words."""
-
-    async def story(client: Client) -> None:
-        await call(client, Adder, "submit_messages", "sum", request_id="asked")
-        await until(_asked(1))
-        await asyncio.sleep(1.0)
-        await call(client, Adder, "cancel_chat", "asked")
-        await call(client, Adder, "attach", "asked")
-        (record,) = Outside.provider.log()
-        assert record.ended == "gone"
-
-    tell(story, pace=Pace(between_ms=400))
+    await call(client, Adder, "submit_messages", "sum", request_id="asked")
+    await until(_asked(1))
+    await asyncio.sleep(1.0)
+    await call(client, Adder, "cancel_chat", "asked")
+    await call(client, Adder, "attach", "asked")
+    (record,) = Outside.provider.log()
+    assert record.ended == "gone"
 
 
 @pytest.mark.shows(transport_recovery="15")
-def test_a_cancel_leaves_no_half_written_call() -> None:
+@played(lambda story: tell(story, streams(A, B), _at(FaultKind.STALL, 6)))
+async def test_a_cancel_leaves_no_half_written_call(client: Client, /) -> None:
     """Case 15: arguments that broke off are withdrawn, and the whole call before them is told apart from them."""
-
-    async def story(client: Client) -> None:
-        await call(client, Worker, "submit_messages", "go", request_id="asked")
-        await until(_began)
-        await asyncio.sleep(1.0)
-        await call(client, Worker, "cancel_chat", "asked")
-        result = await call(client, Worker, "attach", "asked")
-        assert values(result.message, "toolCallId") == ["call-a"]
-        assert await call(client, Worker, "resolve_tool_call", "call-b", "late") is False
-        assert (await call(client, Worker, "chat", "words")).ok
-        assert "call-b" not in bodies()[-1]
-
-    tell(story, streams(A, B), _at(FaultKind.STALL, 6))
+    await call(client, Worker, "submit_messages", "go", request_id="asked")
+    await until(_began)
+    await asyncio.sleep(1.0)
+    await call(client, Worker, "cancel_chat", "asked")
+    result = await call(client, Worker, "attach", "asked")
+    assert values(result.message, "toolCallId") == ["call-a"]
+    assert await call(client, Worker, "resolve_tool_call", "call-b", "late") is False
+    assert (await call(client, Worker, "chat", "words")).ok
+    assert "call-b" not in bodies()[-1]
 
 
 @pytest.mark.shows(transport_recovery="16 17")
@@ -356,19 +349,16 @@ def test_of_a_tool_that_the_death_came_before_a_cancelled_turn_says_that_it_neve
     visit(Musing, story, asks_for(tool_call), kill_when=rule)
 
 
-def test_who_is_cleared_in_the_moment_of_asking_is_told_an_end_too() -> None:
+@played(lambda story: tell(story, pace=Pace(first_ms=1000)))
+async def test_who_is_cleared_in_the_moment_of_asking_is_told_an_end_too(client: Client, /) -> None:
     """Case 62: whether the turn is forgotten before, between or after the first answers about it."""
-
-    async def story(client: Client) -> None:
-        for wait_s in (0.0, 0.005, 0.01, 0.015, 0.02, 0.05):
-            listener = Listener()
-            asking = asyncio.ensure_future(call(client, Worker, "chat", "words", listener))
-            await asyncio.sleep(wait_s)
-            await call(client, Worker, "clear")
-            assert (await asking).status in ("aborted", "completed")
-            assert len(listener.ends) == 1
-
-    tell(story, pace=Pace(first_ms=1_000))
+    for wait_s in (0.0, 0.005, 0.01, 0.015, 0.02, 0.05):
+        listener = Listener()
+        asking = asyncio.ensure_future(call(client, Worker, "chat", "words", listener))
+        await asyncio.sleep(wait_s)
+        await call(client, Worker, "clear")
+        assert (await asking).status in ("aborted", "completed")
+        assert len(listener.ends) == 1
 
 
 class Debounced(Adder):
@@ -378,32 +368,29 @@ class Debounced(Adder):
 
 
 @pytest.mark.shows(chat_recovery="C-0413 W-21", transport_recovery="62")
-def test_every_caller_of_a_cancelled_queue_is_told_once() -> None:
+@played(lambda story: tell(story, pace=Pace(first_ms=4000)))
+async def test_every_caller_of_a_cancelled_queue_is_told_once(client: Client, /) -> None:
     """Case 62, C-0413: the one that plays, those that wait for their place, and the last one in its quiet time."""
-
-    async def story(client: Client) -> None:
-        listeners = [Listener() for _ in range(4)]
-        jobs = []
-        for number, listener in enumerate(listeners):
-            jobs.append(asyncio.ensure_future(call(client, Debounced, "chat", f"words {number}", listener)))
-            await asyncio.sleep(0.2)
-        assert await call(client, Debounced, "cancel_all_chats", "enough") == len(jobs)
-        assert [(await job).status for job in jobs] == ["aborted"] * len(jobs)
-        assert [each.ends for each in listeners] == [["on_error"]] * len(jobs)
-        assert [each["status"] for each in await call(client, Debounced, "list_turns", "accepted")] == []
-        last = Listener()
-        first, second = (
-            asyncio.ensure_future(call(client, Debounced, "chat", words, each, request_id=words))
-            for words, each in (("words again", Listener()), ("words at last", last))
-        )
-        assert (await first).ok
-        await asyncio.sleep(5)  # the second one has its place, and waits for quiet
-        assert await status_of(client, Debounced, "words at last") == "accepted"
-        assert await call(client, Debounced, "cancel_chat", "words at last") is True
-        assert (await second).status == "aborted"
-        assert last.ends == ["on_error"]
-
-    tell(story, pace=Pace(first_ms=4_000))
+    listeners = [Listener() for _ in range(4)]
+    jobs = []
+    for number, listener in enumerate(listeners):
+        jobs.append(asyncio.ensure_future(call(client, Debounced, "chat", f"words {number}", listener)))
+        await asyncio.sleep(0.2)
+    assert await call(client, Debounced, "cancel_all_chats", "enough") == len(jobs)
+    assert [(await job).status for job in jobs] == ["aborted"] * len(jobs)
+    assert [each.ends for each in listeners] == [["on_error"]] * len(jobs)
+    assert [each["status"] for each in await call(client, Debounced, "list_turns", "accepted")] == []
+    last = Listener()
+    first, second = (
+        asyncio.ensure_future(call(client, Debounced, "chat", words, each, request_id=words))
+        for words, each in (("words again", Listener()), ("words at last", last))
+    )
+    assert (await first).ok
+    await asyncio.sleep(5)  # the second one has its place, and waits for quiet
+    assert await status_of(client, Debounced, "words at last") == "accepted"
+    assert await call(client, Debounced, "cancel_chat", "words at last") is True
+    assert (await second).status == "aborted"
+    assert last.ends == ["on_error"]
 
 
 @pytest.mark.shows(chat_recovery="W-35", transport_recovery="32")

@@ -30,7 +30,7 @@ from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Listener, Outside
 from tests.actors.chat.room import outcomes
 from tests.actors.chat.talk import risky, streams
-from tests.kit import address
+from tests.kit import address, played
 
 Story = Callable[[Client], Awaitable[Any]]
 
@@ -55,78 +55,66 @@ SLOW = Pace(first_ms=200, between_ms=50)
 
 
 @pytest.mark.shows(chat_recovery="W-47")
-def test_a_turn_can_be_submitted_and_asked_about() -> None:
+@played(tell)
+async def test_a_turn_can_be_submitted_and_asked_about(client: Client, /) -> None:
     """The same key with the same content is the same turn; with other content it is refused (W-47, C submissions)."""
-
-    async def story(client: Client) -> None:
-        first = await call(client, Adder, "submit_messages", "words", idempotency_key="k")
-        again = await call(client, Adder, "submit_messages", "words", idempotency_key="k")
-        assert (first["accepted"], again["accepted"]) == (True, False)
-        assert first["request_id"] == again["request_id"]
-        with pytest.raises(ConflictingRequest):
-            await call(client, Adder, "submit_messages", "other words", idempotency_key="k")
-        result = await call(client, Adder, "attach", first["request_id"])
-        assert result.ok
-        told = await call(client, Adder, "inspect_turn", first["request_id"])
-        assert (told["status"], told["trigger"], told["attempt"]) == ("completed", "submission", 1)
-        assert [each["request_id"] for each in await call(client, Adder, "list_turns")] == [first["request_id"]]
-        assert await call(client, Adder, "delete_turns") == 1
-        assert await call(client, Adder, "inspect_turn", first["request_id"]) is None
-        assert len(await call(client, Adder, "get_messages")) == 2
-
-    tell(story)
+    first = await call(client, Adder, "submit_messages", "words", idempotency_key="k")
+    again = await call(client, Adder, "submit_messages", "words", idempotency_key="k")
+    assert (first["accepted"], again["accepted"]) == (True, False)
+    assert first["request_id"] == again["request_id"]
+    with pytest.raises(ConflictingRequest):
+        await call(client, Adder, "submit_messages", "other words", idempotency_key="k")
+    result = await call(client, Adder, "attach", first["request_id"])
+    assert result.ok
+    told = await call(client, Adder, "inspect_turn", first["request_id"])
+    assert (told["status"], told["trigger"], told["attempt"]) == ("completed", "submission", 1)
+    assert [each["request_id"] for each in await call(client, Adder, "list_turns")] == [first["request_id"]]
+    assert await call(client, Adder, "delete_turns") == 1
+    assert await call(client, Adder, "inspect_turn", first["request_id"]) is None
+    assert len(await call(client, Adder, "get_messages")) == 2
 
 
 @pytest.mark.shows(chat_recovery="C-0477 C-0480 C-0530")
-def test_turns_are_played_in_the_order_of_their_acceptance() -> None:
+@played(tell)
+async def test_turns_are_played_in_the_order_of_their_acceptance(client: Client, /) -> None:
     """One at a time, each with the transcript of those before it (C turn queue)."""
-
-    async def story(client: Client) -> None:
-        asked = [await call(client, Adder, "submit_messages", f"words {number}") for number in range(3)]
-        for each in asked:
-            assert (await call(client, Adder, "attach", each["request_id"])).ok
-        roles = [message["role"] for message in await call(client, Adder, "get_messages")]
-        assert roles == ["user", "assistant"] * 3
-        assert Outside.provider.counters().open_most == 1
-
-    tell(story)
+    asked = [await call(client, Adder, "submit_messages", f"words {number}") for number in range(3)]
+    for each in asked:
+        assert (await call(client, Adder, "attach", each["request_id"])).ok
+    roles = [message["role"] for message in await call(client, Adder, "get_messages")]
+    assert roles == ["user", "assistant"] * 3
+    assert Outside.provider.counters().open_most == 1
 
 
 @pytest.mark.shows(chat_recovery="C-0007")
-def test_a_queued_turn_that_is_cancelled_never_begins() -> None:
+@played(lambda story: tell(story, pace=SLOW))
+async def test_a_queued_turn_that_is_cancelled_never_begins(client: Client, /) -> None:
     """Its messages do not join the transcript (#1741). What is over or unknown is cancelled by nobody (C-0007)."""
-
-    async def story(client: Client) -> None:
-        first = await call(client, Adder, "submit_messages", "words one")
-        second = await call(client, Adder, "submit_messages", "words two")
-        assert await call(client, Adder, "cancel_chat", second["request_id"], "not needed") is True
-        for unknown in (second["request_id"], "nobody"):
-            assert await call(client, Adder, "cancel_chat", unknown) is False
-        assert (await call(client, Adder, "attach", first["request_id"])).ok
-        ended = await call(client, Adder, "attach", second["request_id"])
-        assert (ended.status, ended.reason) == ("aborted", "cancelled")
-        assert len(await call(client, Adder, "get_messages")) == 2
-
-    tell(story, pace=SLOW)
+    first = await call(client, Adder, "submit_messages", "words one")
+    second = await call(client, Adder, "submit_messages", "words two")
+    assert await call(client, Adder, "cancel_chat", second["request_id"], "not needed") is True
+    for unknown in (second["request_id"], "nobody"):
+        assert await call(client, Adder, "cancel_chat", unknown) is False
+    assert (await call(client, Adder, "attach", first["request_id"])).ok
+    ended = await call(client, Adder, "attach", second["request_id"])
+    assert (ended.status, ended.reason) == ("aborted", "cancelled")
+    assert len(await call(client, Adder, "get_messages")) == 2
 
 
 @pytest.mark.shows(chat_recovery="C-0499 C-0500 C-0501 C-0502 C-0544 C-1211")
-def test_a_running_turn_that_is_cancelled_keeps_what_it_said() -> None:
+@played(lambda story: tell(story, pace=SLOW))
+async def test_a_running_turn_that_is_cancelled_keeps_what_it_said(client: Client, /) -> None:
     """It ends as aborted, once, for whoever watches (W-21)."""
-
-    async def story(client: Client) -> None:
-        listener = Listener()
-        asking = asyncio.ensure_future(call(client, Adder, "chat", "sum", listener, request_id="asked"))
-        while "text-delta" not in listener.types:
-            await asyncio.sleep(0.05)
-        assert await call(client, Adder, "cancel_chat", "asked", "changed my mind") is True
-        result = await asking
-        assert result.status == "aborted"
-        assert listener.ends == ["on_error"]
-        assert result.text
-        assert (await call(client, Adder, "chat", "words")).ok
-
-    tell(story, pace=SLOW)
+    listener = Listener()
+    asking = asyncio.ensure_future(call(client, Adder, "chat", "sum", listener, request_id="asked"))
+    while "text-delta" not in listener.types:
+        await asyncio.sleep(0.05)
+    assert await call(client, Adder, "cancel_chat", "asked", "changed my mind") is True
+    result = await asking
+    assert result.status == "aborted"
+    assert listener.ends == ["on_error"]
+    assert result.text
+    assert (await call(client, Adder, "chat", "words")).ok
 
 
 class Asker(Adder):
@@ -158,49 +146,40 @@ async def _parked(client: Client) -> str:
 
 
 @pytest.mark.shows(chat_recovery="C-0073 C-0971 C-0995")
-def test_a_turn_waits_for_its_client_and_goes_on_with_the_first_answer() -> None:
+@played(lambda story: tell(story, _round("ask_user")))
+async def test_a_turn_waits_for_its_client_and_goes_on_with_the_first_answer(client: Client, /) -> None:
     """Parked, it costs nothing and holds up nobody, and it survives the sleep of its agent (spec §7)."""
-
-    async def story(client: Client) -> None:
-        call_id = await _parked(client)
-        await asyncio.sleep(10)  # long enough for the agent to sleep
-        assert await call(client, Asker, "resolve_tool_call", call_id, "blue") is True
-        assert await call(client, Asker, "resolve_tool_call", call_id, "red") is False
-        result = await call(client, Asker, "attach", "asked")
-        assert result.ok
-        answers = [part["output"] for part in result.message["parts"] if "output" in part]
-        assert answers == ["blue"]
-
-    tell(story, _round("ask_user"))
+    call_id = await _parked(client)
+    await asyncio.sleep(10)  # long enough for the agent to sleep
+    assert await call(client, Asker, "resolve_tool_call", call_id, "blue") is True
+    assert await call(client, Asker, "resolve_tool_call", call_id, "red") is False
+    result = await call(client, Asker, "attach", "asked")
+    assert result.ok
+    answers = [part["output"] for part in result.message["parts"] if "output" in part]
+    assert answers == ["blue"]
 
 
 @pytest.mark.shows(chat_recovery="C-0789 C-0790 C-0791 C-0798 C-0834 C-0837 C-0973 C-0974")
 @pytest.mark.parametrize("allowed", [True, False])
-def test_a_call_that_needs_approval_runs_only_when_it_is_approved(allowed: bool) -> None:
+@played(lambda story: tell(story, _round("risky", what="it")))
+async def test_a_call_that_needs_approval_runs_only_when_it_is_approved(client: Client, /, allowed: bool) -> None:
     """A refusal is told to the model as one; the call never ran."""
-
-    async def story(client: Client) -> None:
-        call_id = await _parked(client)
-        assert Outside.effects["risky", "it"] == 0
-        assert await call(client, Asker, "respond_to_approval", call_id, allowed) is True
-        result = await call(client, Asker, "attach", "asked")
-        assert result.ok
-        assert Outside.effects["risky", "it"] == int(allowed)
-
-    tell(story, _round("risky", what="it"))
+    call_id = await _parked(client)
+    assert Outside.effects["risky", "it"] == 0
+    assert await call(client, Asker, "respond_to_approval", call_id, allowed) is True
+    result = await call(client, Asker, "attach", "asked")
+    assert result.ok
+    assert Outside.effects["risky", "it"] == int(allowed)
 
 
 @pytest.mark.shows(chat_recovery="W-29")
-def test_another_turn_may_pass_one_that_waits() -> None:
+@played(lambda story: tell(story, _round("ask_user")))
+async def test_another_turn_may_pass_one_that_waits(client: Client, /) -> None:
     """The request pairs all the same, and the question stays open (W-29)."""
-
-    async def story(client: Client) -> None:
-        call_id = await _parked(client)
-        assert (await call(client, Asker, "chat", "something else")).ok
-        assert await call(client, Asker, "resolve_tool_call", call_id, "late") is True
-        assert (await call(client, Asker, "attach", "asked")).ok
-
-    tell(story, _round("ask_user"))
+    call_id = await _parked(client)
+    assert (await call(client, Asker, "chat", "something else")).ok
+    assert await call(client, Asker, "resolve_tool_call", call_id, "late") is True
+    assert (await call(client, Asker, "attach", "asked")).ok
 
 
 class Parent(Adder):
@@ -277,20 +256,17 @@ def test_agents_are_tools_of_a_chat() -> None:
     tell(story, script)
 
 
-def test_a_chat_reads_the_structured_result_of_its_detached_chat_child() -> None:
+@played(tell)
+async def test_a_chat_reads_the_structured_result_of_its_detached_chat_child(client: Client, /) -> None:
     """The summary is the output as JSON, shortened; the notice has all of it."""
-
-    async def story(client: Client) -> None:
-        await call(client, Delegating, "begin")
-        while not (told := await call(client, Delegating, "get_messages")):
-            await asyncio.sleep(0.2)
-        run = await client.ask("inspect", "plan")
-        assert (run["summary"][:40], len(run["summary"])) == ('{"run":"plan","steps":["first","then"],"', 500)
-        text = told[0]["parts"][0]["text"]
-        assert "has completed" in text
-        assert json.loads(text.partition("\n\n")[2]) == run["output"]
-
-    tell(story)
+    await call(client, Delegating, "begin")
+    while not (told := await call(client, Delegating, "get_messages")):
+        await asyncio.sleep(0.2)
+    run = await client.ask("inspect", "plan")
+    assert (run["summary"][:40], len(run["summary"])) == ('{"run":"plan","steps":["first","then"],"', 500)
+    text = told[0]["parts"][0]["text"]
+    assert "has completed" in text
+    assert json.loads(text.partition("\n\n")[2]) == run["output"]
 
 
 @pytest.mark.parametrize(
@@ -314,19 +290,16 @@ def test_the_notice_of_an_end_has_the_summary_and_the_output_once_each(summary: 
 
 
 @pytest.mark.shows(agent_tools="124", chat_recovery="C-0641")
-def test_a_detached_run_tells_its_chat_once_and_the_model_answers() -> None:
+@played(lambda story: tell(story, rests=False))
+async def test_a_detached_run_tells_its_chat_once_and_the_model_answers(client: Client, /) -> None:
     """`notify`: one message of the user, and a turn (seed 003)."""
-
-    async def story(client: Client) -> None:
-        assert await call(client, Parent, "begin") == "counted"
-        while len(await call(client, Parent, "get_messages")) < 2:
-            await asyncio.sleep(0.2)
-        told, answer = await call(client, Parent, "get_messages")
-        assert "counted to 3" in told["parts"][0]["text"]
-        assert told["metadata"]["source"] == "detached-agent-tool"
-        assert answer["role"] == "assistant"
-
-    tell(story, rests=False)
+    assert await call(client, Parent, "begin") == "counted"
+    while len(await call(client, Parent, "get_messages")) < 2:
+        await asyncio.sleep(0.2)
+    told, answer = await call(client, Parent, "get_messages")
+    assert "counted to 3" in told["parts"][0]["text"]
+    assert told["metadata"]["source"] == "detached-agent-tool"
+    assert answer["role"] == "assistant"
 
 
 @pytest.mark.shows(chat_recovery="W-23 W-24")
@@ -354,19 +327,16 @@ def test_a_callback_that_raises_or_hangs_stops_nothing() -> None:
 
 
 @pytest.mark.shows(chat_recovery="C-0481")
-def test_the_conversation_can_be_cleared() -> None:
+@played(lambda story: tell(story, pace=SLOW))
+async def test_the_conversation_can_be_cleared(client: Client, /) -> None:
     """What was under way ends as aborted, and nothing comes back (invariant 10)."""
-
-    async def story(client: Client) -> None:
-        assert (await call(client, Adder, "chat", "words")).ok
-        await call(client, Adder, "submit_messages", "sum", request_id="under-way")
-        await call(client, Adder, "clear")
-        assert await call(client, Adder, "get_messages") == []
-        assert await call(client, Adder, "list_turns") == []
-        assert (await call(client, Adder, "chat", "words")).ok
-        assert len(await call(client, Adder, "get_messages")) == 2
-
-    tell(story, pace=SLOW)
+    assert (await call(client, Adder, "chat", "words")).ok
+    await call(client, Adder, "submit_messages", "sum", request_id="under-way")
+    await call(client, Adder, "clear")
+    assert await call(client, Adder, "get_messages") == []
+    assert await call(client, Adder, "list_turns") == []
+    assert (await call(client, Adder, "chat", "words")).ok
+    assert len(await call(client, Adder, "get_messages")) == 2
 
 
 class Hirer(Adder):
@@ -402,40 +372,34 @@ ADDED = streams(
 
 
 @pytest.mark.parametrize("between", ["nothing", "clear", "delete_turns", "forget"])
-def test_each_turn_has_runs_of_its_own_whatever_its_request_is_called(between: str) -> None:
+@played(lambda story: tell(story, Script(questions=(HIRED.questions[0], ADDED.questions[0]))))
+async def test_each_turn_has_runs_of_its_own_whatever_its_request_is_called(client: Client, /, between: str) -> None:
     """In another chat, after the conversation was cleared, after its ended turns were deleted, or the agent itself was."""
-
-    async def story(client: Client) -> None:
-        for count, name in enumerate(("ann", "bob") if between == "nothing" else ("ann", "ann"), 1):
-            result = await client.call(Hirer, name, "chat", ("go",), {"request_id": "asked"})
-            assert outcomes(result.message) == [
-                ("output-available", f"a, time {count}"),
-                ("output-available", f"b, time {count}"),
-            ]
-            await client.call(Hirer, name, "chat", ("add",), {"request_id": "added"})
-            assert (Outside.effects["add", 1], Outside.effects["add", 2]) == (count, count)
-            if between == "forget":
-                await client.ask("forget", address(Hirer, name))
-            elif between != "nothing":
-                await client.call(Hirer, name, between, (), {})
-
-    tell(story, Script(questions=(HIRED.questions[0], ADDED.questions[0])))
+    for count, name in enumerate(("ann", "bob") if between == "nothing" else ("ann", "ann"), 1):
+        result = await client.call(Hirer, name, "chat", ("go",), {"request_id": "asked"})
+        assert outcomes(result.message) == [
+            ("output-available", f"a, time {count}"),
+            ("output-available", f"b, time {count}"),
+        ]
+        await client.call(Hirer, name, "chat", ("add",), {"request_id": "added"})
+        assert (Outside.effects["add", 1], Outside.effects["add", 2]) == (count, count)
+        if between == "forget":
+            await client.ask("forget", address(Hirer, name))
+        elif between != "nothing":
+            await client.call(Hirer, name, between, (), {})
 
 
 @pytest.mark.shows(chat_recovery="C-0537 C-0538")
-def test_a_continuation_goes_on_in_the_same_message() -> None:
+@played(tell)
+async def test_a_continuation_goes_on_in_the_same_message(client: Client, /) -> None:
     """It appends, under the same id (W-45); without an answer to go on with it is skipped."""
-
-    async def story(client: Client) -> None:
-        skipped = await call(client, Adder, "continue_last_turn")
-        assert skipped.status == "skipped"
-        first = await call(client, Adder, "chat", "words")
-        more = await call(client, Adder, "continue_last_turn")
-        assert more.message["id"] == first.message["id"]
-        assert more.text.startswith(first.text)
-        assert len(await call(client, Adder, "get_messages")) == 2
-
-    tell(story)
+    skipped = await call(client, Adder, "continue_last_turn")
+    assert skipped.status == "skipped"
+    first = await call(client, Adder, "chat", "words")
+    more = await call(client, Adder, "continue_last_turn")
+    assert more.message["id"] == first.message["id"]
+    assert more.text.startswith(first.text)
+    assert len(await call(client, Adder, "get_messages")) == 2
 
 
 class Curt(Adder):
@@ -450,36 +414,30 @@ class Latest(Adder):
     message_concurrency = "latest"
 
 
-def test_a_message_during_a_turn_is_dropped_where_the_author_says_so() -> None:
+@played(lambda story: tell(story, pace=Pace(first_ms=3000)))
+async def test_a_message_during_a_turn_is_dropped_where_the_author_says_so(client: Client, /) -> None:
     """Nothing of it is kept, and its sender is told."""
-
-    async def story(client: Client) -> None:
-        first = asyncio.ensure_future(call(client, Curt, "chat", "words", request_id="first"))
-        await asyncio.sleep(1.0)
-        listener = Listener()
-        second = await call(client, Curt, "chat", "words again", listener)
-        assert (second.status, second.reason) == ("skipped", "dropped")
-        assert listener.ends == ["on_error"]
-        assert (await first).ok
-        assert len(await call(client, Curt, "get_messages")) == 2
-
-    tell(story, pace=Pace(first_ms=3_000))
+    first = asyncio.ensure_future(call(client, Curt, "chat", "words", request_id="first"))
+    await asyncio.sleep(1.0)
+    listener = Listener()
+    second = await call(client, Curt, "chat", "words again", listener)
+    assert (second.status, second.reason) == ("skipped", "dropped")
+    assert listener.ends == ["on_error"]
+    assert (await first).ok
+    assert len(await call(client, Curt, "get_messages")) == 2
 
 
-def test_the_latest_message_takes_the_place_of_those_before_it() -> None:
+@played(lambda story: tell(story, pace=Pace(first_ms=3000)))
+async def test_the_latest_message_takes_the_place_of_those_before_it(client: Client, /) -> None:
     """Theirs stay in the transcript; the model answers once (C submit concurrency)."""
-
-    async def story(client: Client) -> None:
-        jobs = []
-        for number in range(4):
-            jobs.append(asyncio.ensure_future(call(client, Latest, "chat", f"words {number}")))
-            await asyncio.sleep(0.5)
-        statuses = [(await job).status for job in jobs]
-        assert statuses == ["completed", "skipped", "skipped", "completed"]
-        roles = [message["role"] for message in await call(client, Latest, "get_messages")]
-        assert roles == ["user", "assistant", "user", "user", "user", "assistant"]
-
-    tell(story, pace=Pace(first_ms=3_000))
+    jobs = []
+    for number in range(4):
+        jobs.append(asyncio.ensure_future(call(client, Latest, "chat", f"words {number}")))
+        await asyncio.sleep(0.5)
+    statuses = [(await job).status for job in jobs]
+    assert statuses == ["completed", "skipped", "skipped", "completed"]
+    roles = [message["role"] for message in await call(client, Latest, "get_messages")]
+    assert roles == ["user", "assistant", "user", "user", "user", "assistant"]
 
 
 @pytest.mark.shows(chat_recovery="W-41")
@@ -495,33 +453,29 @@ def test_the_latest_message_takes_the_place_of_those_before_it() -> None:
         (("hello",), {"client_tools": "none"}, "client_tools"),
     ],
 )
-def test_bad_requests_name_the_field_and_leave_nothing(args: Any, options: Any, field: str) -> None:
+@played(tell)
+async def test_bad_requests_name_the_field_and_leave_nothing(
+    client: Client, /, args: Any, options: Any, field: str
+) -> None:
     """A typed error, and no turn."""
-
-    async def story(client: Client) -> None:
-        with pytest.raises(BadRequest) as refused:
-            await call(client, Adder, "submit_messages", *args, **options)
-        assert refused.value.field == field
-        assert await call(client, Adder, "list_turns") == []
-
-    tell(story)
+    with pytest.raises(BadRequest) as refused:
+        await call(client, Adder, "submit_messages", *args, **options)
+    assert refused.value.field == field
+    assert await call(client, Adder, "list_turns") == []
 
 
-def test_a_chat_is_run_like_any_agent() -> None:
+@played(tell)
+async def test_a_chat_is_run_like_any_agent(client: Client, /) -> None:
     """As a run it has an output, a summary, and frames that can be followed (seed 003)."""
-
-    async def story(client: Client) -> None:
-        result = await client.run(Adder, "sum", run_id="one")
-        assert result.output == WHOLE
-        frames = await client.ask("frames", "one", -1)
-        kinds = [frame["event"]["kind"] for frame in frames]
-        assert kinds[0] == "started"
-        assert kinds[-1] == "finished"
-        assert "chunk" in kinds
-        again = await client.run(Adder, "sum", run_id="one")
-        assert again.output == WHOLE
-
-    tell(story)
+    result = await client.run(Adder, "sum", run_id="one")
+    assert result.output == WHOLE
+    frames = await client.ask("frames", "one", -1)
+    kinds = [frame["event"]["kind"] for frame in frames]
+    assert kinds[0] == "started"
+    assert kinds[-1] == "finished"
+    assert "chunk" in kinds
+    again = await client.run(Adder, "sum", run_id="one")
+    assert again.output == WHOLE
 
 
 def test_base_classes_need_a_model() -> None:

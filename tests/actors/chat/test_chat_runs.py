@@ -12,7 +12,7 @@ from perdure.actors.events.reducer import RunState
 from perdure.policies import Limits
 from perdure.scenarios.provider.script import Script, ScriptedCall
 from tests.actors.chat.desk import WHOLE, Adder, Outside
-from tests.actors.chat.room import Room, calls, outcomes, texts, visit
+from tests.actors.chat.room import Room, calls, outcomes, texts, visit, visiting
 from tests.kit import Death
 
 
@@ -35,16 +35,13 @@ def _dies_at(detail: str, nth: int) -> Death:
     return Death(KillPoint.MID_STREAM, of=detail, visit=nth)
 
 
-def test_a_parent_sees_the_parts_of_a_childs_answer() -> None:
+@visiting(Adder)
+async def test_a_parent_sees_the_parts_of_a_childs_answer(room: Room, /) -> None:
     """They add up to the very message that the child keeps (C-0901)."""
-
-    async def story(room: Room) -> None:
-        assert (await room.client.run(Adder, "sum", run_id="one")).output == WHOLE
-        shown = await _shown(room)
-        assert shown.parts == (await _kept(room))["parts"]
-        assert shown.previous_parts == {}
-
-    visit(Adder, story)
+    assert (await room.client.run(Adder, "sum", run_id="one")).output == WHOLE
+    shown = await _shown(room)
+    assert shown.parts == (await _kept(room))["parts"]
+    assert shown.previous_parts == {}
 
 
 @pytest.mark.shows(agent_tools="108 109 161 162", chat_recovery="C-0745 C-0746 C-1041 C-1161 C-1215 C-1216 W-07 W-34")
@@ -96,15 +93,12 @@ class Distracted(Adder):
 
 
 @pytest.mark.shows(agent_tools="78", chat_recovery="C-0871")
-def test_a_child_whose_conversation_went_on_without_its_turn_has_failed() -> None:
+@visiting(Distracted, Script(questions=(calls("listen", ScriptedCall(name="listen")),)))
+async def test_a_child_whose_conversation_went_on_without_its_turn_has_failed(room: Room, /) -> None:
     """A turn that was skipped is an error of its run, with the reason (C-0871)."""
-
-    async def story(room: Room) -> None:
-        running = asyncio.ensure_future(room.client.run(Distracted, "listen", run_id="one"))
-        await room.until(lambda: Outside.effects["listened"])
-        room.kill("one")
-        result = await running
-        assert (result.status, result.ok) == ("error", False)
-        assert "has gone on without this turn" in str(result.error)
-
-    visit(Distracted, story, Script(questions=(calls("listen", ScriptedCall(name="listen")),)))
+    running = asyncio.ensure_future(room.client.run(Distracted, "listen", run_id="one"))
+    await room.until(lambda: Outside.effects["listened"])
+    room.kill("one")
+    result = await running
+    assert (result.status, result.ok) == ("error", False)
+    assert "has gone on without this turn" in str(result.error)

@@ -11,7 +11,7 @@ from perdure.actors import KillPoint, client_tool, tool
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
 from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Listener, Outside
-from tests.actors.chat.room import SLOW, Room, calls, outcomes, visit
+from tests.actors.chat.room import SLOW, Room, calls, outcomes, visit, visiting
 from tests.actors.chat.talk import risky
 from tests.kit import Death
 
@@ -130,48 +130,42 @@ def test_w19_w20_and_w44_a_slow_recovery_is_asked_about_once_and_delays_no_call(
 
 
 @pytest.mark.shows(chat_recovery="C-1087 W-22")
-def test_w22_an_interruption_says_what_comes_next_and_where_to_go_on() -> None:
+@visiting(Adder, pace=SLOW)
+async def test_w22_an_interruption_says_what_comes_next_and_where_to_go_on(room: Room, /) -> None:
     """Its cause, its incident, its message, and the number from which the rest is followed without a hole."""
-
-    async def story(room: Room) -> None:
-        listener = Listener()
-        asking = room.soon("chat", "words", listener, request_id="asked")
-        await room.until(lambda: "text-delta" in listener.types)
-        room.kill()
-        result = await asking
-        info = listener.heard[-1][1]
-        assert (info.request_id, info.outcome, info.cause, info.attempt) == ("asked", "scheduled", "process_lost", 1)
-        assert (info.message_id, bool(info.incident_id)) == ("asked-answer", True)
-        assert info.text == result.text != ""
-        rest = Listener()
-        whole = await room.do("attach", "asked", rest, first=info.next_event)
-        assert whole.ok
-        assert whole.text.startswith(info.text)
-        assert info.next_event + len(rest.types) + 1 == whole.next_event
-
-    visit(Adder, story, pace=SLOW)
+    listener = Listener()
+    asking = room.soon("chat", "words", listener, request_id="asked")
+    await room.until(lambda: "text-delta" in listener.types)
+    room.kill()
+    result = await asking
+    info = listener.heard[-1][1]
+    assert (info.request_id, info.outcome, info.cause, info.attempt) == ("asked", "scheduled", "process_lost", 1)
+    assert (info.message_id, bool(info.incident_id)) == ("asked-answer", True)
+    assert info.text == result.text != ""
+    rest = Listener()
+    whole = await room.do("attach", "asked", rest, first=info.next_event)
+    assert whole.ok
+    assert whole.text.startswith(info.text)
+    assert info.next_event + len(rest.types) + 1 == whole.next_event
 
 
 @pytest.mark.shows(chat_recovery="C-0797 C-0805 W-28")
 @pytest.mark.parametrize("is_awake", [True, False])
-def test_w28_a_person_may_be_given_so_much_time_and_no_more(is_awake: bool) -> None:
+@visiting(Slow, MORE)
+async def test_w28_a_person_may_be_given_so_much_time_and_no_more(room: Room, /, is_awake: bool) -> None:
     """Twenty seconds here: then the turn ends in words, whether the agent was awake or asleep, and an answer comes too late."""
-
-    async def story(room: Room) -> None:
-        call_id = await _parked(room, "ask")
-        for _ in range(13 if is_awake else 1):
-            await asyncio.sleep(1.5)
-            assert await room.do("has_pending_interaction")
-        await asyncio.sleep(1 if is_awake else 20)
-        assert await room.do("resolve_tool_call", call_id, "blue") is False
-        result = await room.do("attach", "asked")
-        assert (result.status, result.reason) == ("error", "awaiting_client_deadline")
-        assert "Nobody has answered" in result.error
-        assert [state for state, _ in outcomes(result.message)] == ["output-error"]
-        assert await room.do("wait_until_stable", 1_000) is True
-        assert (await room.do("chat", "words")).ok
-
-    visit(Slow, story, MORE)
+    call_id = await _parked(room, "ask")
+    for _ in range(13 if is_awake else 1):
+        await asyncio.sleep(1.5)
+        assert await room.do("has_pending_interaction")
+    await asyncio.sleep(1 if is_awake else 20)
+    assert await room.do("resolve_tool_call", call_id, "blue") is False
+    result = await room.do("attach", "asked")
+    assert (result.status, result.reason) == ("error", "awaiting_client_deadline")
+    assert "Nobody has answered" in result.error
+    assert [state for state, _ in outcomes(result.message)] == ["output-error"]
+    assert await room.do("wait_until_stable", 1_000) is True
+    assert (await room.do("chat", "words")).ok
 
 
 @pytest.mark.parametrize("is_answered", [True, False])
@@ -202,19 +196,16 @@ def test_w28_each_question_of_a_turn_has_a_time_of_its_own(is_answered: bool) ->
 
 
 @pytest.mark.shows(chat_recovery="C-1061 W-37")
-def test_w37_a_turn_that_was_healthy_for_long_is_recovered_like_any_other() -> None:
+@visiting(Slow, MORE, pace=SLOW)
+async def test_w37_a_turn_that_was_healthy_for_long_is_recovered_like_any_other(room: Room, /) -> None:
     """How long ago it was accepted says nothing: a death after many minutes costs what a death costs."""
-
-    async def story(room: Room) -> None:
-        await room.do("submit_messages", "ponder", request_id="asked")
-        await room.until(lambda: len(Outside.provider.log()) == 1)
-        await asyncio.sleep(400)
-        await room.until(lambda: len(Outside.provider.log()) == 2)
-        room.kill()
-        await asyncio.sleep(11)
-        await room.until(lambda: room.is_("completed"))
-        told = await room.do("inspect_turn", "asked")
-        assert told["attempt"] == 2
-        assert told["ended_at_ms"] - told["accepted_at_ms"] > 400_000
-
-    visit(Slow, story, MORE, pace=SLOW)
+    await room.do("submit_messages", "ponder", request_id="asked")
+    await room.until(lambda: len(Outside.provider.log()) == 1)
+    await asyncio.sleep(400)
+    await room.until(lambda: len(Outside.provider.log()) == 2)
+    room.kill()
+    await asyncio.sleep(11)
+    await room.until(lambda: room.is_("completed"))
+    told = await room.do("inspect_turn", "asked")
+    assert told["attempt"] == 2
+    assert told["ended_at_ms"] - told["accepted_at_ms"] > 400_000

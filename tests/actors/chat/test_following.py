@@ -13,6 +13,7 @@ from perdure.policies import TurnEvent
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace
 from tests.actors.chat.desk import WHOLE, Adder, Listener, Outside, ask, in_third_answer
 from tests.actors.chat.talk import call, status_of, tell
+from tests.kit import played
 
 REFUSED = Fault(kind=FaultKind.STATUS, status=401, type="invalid_request_error", message="Wrong key")
 
@@ -23,35 +24,30 @@ def events_of(listener: Listener) -> list[dict[str, Any]]:
 
 
 @pytest.mark.shows(chat_recovery="C-0335 C-0340 C-0380")
-def test_who_comes_later_is_told_all_of_it_and_adds_nothing() -> None:
+@played(lambda story: tell(story, pace=Pace(first_ms=300)))
+async def test_who_comes_later_is_told_all_of_it_and_adds_nothing(client: Client, /) -> None:
     """C-0335, C-0340: from the beginning or from any number on, live or when it is over; the end is told once, and stored once."""
-
-    async def story(client: Client) -> None:
-        first, second, third = Listener(), Listener(), Listener()
-        asking = asyncio.ensure_future(
-            call(client, Adder, "chat", "sum", first, request_id="asked", metadata={"page": 7})
-        )
-        while len(first.types) < 5:
-            await asyncio.sleep(0.05)
-        assert await status_of(client, Adder) == "running"
-        assert [each["role"] for each in await call(client, Adder, "get_messages")] == ["user"]
-        assert (await call(client, Adder, "attach", "asked", second)).text == WHOLE
-        assert (await asking).text == WHOLE
-        assert events_of(second) == events_of(first)
-        result = await call(client, Adder, "attach", "asked", third, first=5)
-        assert events_of(third) == events_of(first)[5:]
-        assert [each.ends for each in (first, second, third)] == [["on_done"]] * 3
-        assert first.heard[-1] == ("on_done",), "and nothing comes after it"
-        messages = await call(client, Adder, "get_messages")
-        assert [each["id"] for each in messages] == ["asked-0", "asked-answer"]
-        assert messages[1]["metadata"] == {"turn": {"page": 7}}
-        assert result.message == messages[1]
-        reasons = [each["finishReason"] for each in events_of(first) if each["type"] == "finish-step"]
-        assert reasons == ["tool_call", "tool_call", "stop"]
-        plain = await call(client, Adder, "chat", "words")
-        assert "metadata" not in plain.message
-
-    tell(story, pace=Pace(first_ms=300))
+    first, second, third = Listener(), Listener(), Listener()
+    asking = asyncio.ensure_future(call(client, Adder, "chat", "sum", first, request_id="asked", metadata={"page": 7}))
+    while len(first.types) < 5:
+        await asyncio.sleep(0.05)
+    assert await status_of(client, Adder) == "running"
+    assert [each["role"] for each in await call(client, Adder, "get_messages")] == ["user"]
+    assert (await call(client, Adder, "attach", "asked", second)).text == WHOLE
+    assert (await asking).text == WHOLE
+    assert events_of(second) == events_of(first)
+    result = await call(client, Adder, "attach", "asked", third, first=5)
+    assert events_of(third) == events_of(first)[5:]
+    assert [each.ends for each in (first, second, third)] == [["on_done"]] * 3
+    assert first.heard[-1] == ("on_done",), "and nothing comes after it"
+    messages = await call(client, Adder, "get_messages")
+    assert [each["id"] for each in messages] == ["asked-0", "asked-answer"]
+    assert messages[1]["metadata"] == {"turn": {"page": 7}}
+    assert result.message == messages[1]
+    reasons = [each["finishReason"] for each in events_of(first) if each["type"] == "finish-step"]
+    assert reasons == ["tool_call", "tool_call", "stop"]
+    plain = await call(client, Adder, "chat", "words")
+    assert "metadata" not in plain.message
 
 
 def test_who_goes_on_after_an_interruption_misses_nothing_and_hears_nothing_twice() -> None:
@@ -95,22 +91,19 @@ def test_who_comes_to_an_orphan_is_told_all_of_it_and_it_goes_on() -> None:
 
 
 @pytest.mark.shows(chat_recovery="C-0337 C-0384")
-def test_who_comes_to_a_turn_that_failed_is_told_what_it_said_and_then_why() -> None:
+@played(lambda story: tell(story, plan=FaultPlan.at({2: REFUSED})))
+async def test_who_comes_to_a_turn_that_failed_is_told_what_it_said_and_then_why(client: Client, /) -> None:
     """C-0337, C-0384: the chunks first, the error last and once, for each who asks; it is an event, and no part of the message."""
-
-    async def story(client: Client) -> None:
-        failed, (listener,) = await ask(client, Adder, "sum")
-        assert failed.status == "error"
-        for _ in range(2):
-            late = Listener()
-            assert await call(client, Adder, "attach", "asked", late) == failed
-            assert late.heard == listener.heard
-            assert late.heard[-1] == ("on_error", failed.error)
-        told = await client.call(Adder, "somebody", "_perdure_follow_turn", ("asked", 0), {})
-        assert told["events"][-1] == {"type": "error", "errorText": failed.error}
-        assert "error" not in {part["type"] for part in failed.message["parts"]}
-
-    tell(story, plan=FaultPlan.at({2: REFUSED}))
+    failed, (listener,) = await ask(client, Adder, "sum")
+    assert failed.status == "error"
+    for _ in range(2):
+        late = Listener()
+        assert await call(client, Adder, "attach", "asked", late) == failed
+        assert late.heard == listener.heard
+        assert late.heard[-1] == ("on_error", failed.error)
+    told = await client.call(Adder, "somebody", "_perdure_follow_turn", ("asked", 0), {})
+    assert told["events"][-1] == {"type": "error", "errorText": failed.error}
+    assert "error" not in {part["type"] for part in failed.message["parts"]}
 
 
 @pytest.mark.shows(chat_recovery="C-0381 C-0385")

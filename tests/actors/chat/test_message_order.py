@@ -9,7 +9,7 @@ import pytest
 
 from perdure.scenarios.provider.faults import Pace
 from tests.actors.chat.desk import Adder, Listener, Outside
-from tests.actors.chat.room import Room, texts, visit
+from tests.actors.chat.room import Room, texts, visit, visiting
 
 UNHURRIED = Pace(first_ms=3_000)
 ENDED: list[tuple[str, str]] = []
@@ -92,16 +92,13 @@ def test_a_burst_of_messages(agent: type[Adder], statuses: list[str], roles: str
 
 
 @pytest.mark.shows(chat_recovery="C-1018 C-1174")
-def test_the_last_of_a_burst_waits_until_it_has_been_quiet() -> None:
+@visiting(Patient, pace=UNHURRIED)
+async def test_the_last_of_a_burst_waits_until_it_has_been_quiet(room: Room, /) -> None:
     """Counted from the last message, which alone is answered (C-1174)."""
-
-    async def story(room: Room) -> None:
-        await _burst(room, count=5, pause_s=1.5)
-        told = [await room.do("inspect_turn", f"r{number}") for number in range(5)]
-        assert [each["status"] for each in told] == ["completed", "skipped", "skipped", "skipped", "completed"]
-        assert told[-1]["started_at_ms"] - told[-1]["accepted_at_ms"] >= 2_000
-
-    visit(Patient, story, pace=UNHURRIED)
+    await _burst(room, count=5, pause_s=1.5)
+    told = [await room.do("inspect_turn", f"r{number}") for number in range(5)]
+    assert [each["status"] for each in told] == ["completed", "skipped", "skipped", "skipped", "completed"]
+    assert told[-1]["started_at_ms"] - told[-1]["accepted_at_ms"] >= 2_000
 
 
 def test_where_messages_are_dropped_a_repeat_is_answered_by_the_turn_that_it_repeats() -> None:
@@ -126,38 +123,32 @@ def test_where_messages_are_dropped_a_repeat_is_answered_by_the_turn_that_it_rep
 
 
 @pytest.mark.shows(chat_recovery="C-1177 C-1204")
-def test_only_messages_of_people_are_dropped_or_skipped() -> None:
+@visiting(Curt, pace=UNHURRIED)
+async def test_only_messages_of_people_are_dropped_or_skipped(room: Room, /) -> None:
     """What the program asks for waits for its place (C-1177, W-38)."""
-
-    async def story(room: Room) -> None:
-        first = room.soon("chat", "words 0", request_id="first")
-        await asyncio.sleep(0.5)
-        saved, submitted = room.soon("save_messages", "words 1"), await room.do("submit_messages", "words 2")
-        again = room.soon("continue_last_turn")
-        anew = room.soon("regenerate")
-        assert [(await job).status for job in (first, saved, again, anew)] == ["completed"] * 4
-        assert (await room.do("attach", submitted["request_id"])).ok
-        assert await room.roles() == "uauaua"
-
-    visit(Curt, story, pace=UNHURRIED)
+    first = room.soon("chat", "words 0", request_id="first")
+    await asyncio.sleep(0.5)
+    saved, submitted = room.soon("save_messages", "words 1"), await room.do("submit_messages", "words 2")
+    again = room.soon("continue_last_turn")
+    anew = room.soon("regenerate")
+    assert [(await job).status for job in (first, saved, again, anew)] == ["completed"] * 4
+    assert (await room.do("attach", submitted["request_id"])).ok
+    assert await room.roles() == "uauaua"
 
 
 @pytest.mark.shows(chat_recovery="W-10 W-38")
-def test_a_turn_that_is_being_recovered_makes_nobody_wait_outside() -> None:
+@visiting(Curt, pace=UNHURRIED)
+async def test_a_turn_that_is_being_recovered_makes_nobody_wait_outside(room: Room, /) -> None:
     """A person's next message is taken, although this agent takes none during a turn (W-38)."""
-
-    async def story(room: Room) -> None:
-        first = room.soon("chat", "words 0", request_id="first")
-        await asyncio.sleep(1)
-        room.kill()
-        await asyncio.sleep(0.5)
-        result = await room.do("chat", "words 1")
-        assert result.ok, result
-        await first
-        assert await room.is_("completed", "first")
-        assert await room.roles() == "uaua"
-
-    visit(Curt, story, pace=UNHURRIED)
+    first = room.soon("chat", "words 0", request_id="first")
+    await asyncio.sleep(1)
+    room.kill()
+    await asyncio.sleep(0.5)
+    result = await room.do("chat", "words 1")
+    assert result.ok, result
+    await first
+    assert await room.is_("completed", "first")
+    assert await room.roles() == "uaua"
 
 
 @pytest.mark.shows(chat_recovery="C-1021 C-1154 C-1155 C-1178 C-1179 C-1208")

@@ -12,7 +12,7 @@ from perdure.ledger import derived_run_id
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Rule
 from perdure.scenarios.provider.script import Script, ScriptedCall
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside
-from tests.actors.chat.room import Room, calls, outcomes, texts, visit
+from tests.actors.chat.room import Room, calls, outcomes, texts, visit, visiting
 from tests.kit import Death
 
 STALL = Fault(kind=FaultKind.STALL, event=3)
@@ -61,23 +61,20 @@ class Once(Told):
 
 
 @pytest.mark.shows(chat_recovery="C-0564 C-0588 C-0613 C-1134")
-def test_patience_for_one_attempt_is_gone_at_the_second_interruption() -> None:
+@visiting(Once, plan=always(Fault(kind=FaultKind.STALL), results=3))
+async def test_patience_for_one_attempt_is_gone_at_the_second_interruption(room: Room, /) -> None:
     """The hook of recovery is not asked again, the one of the end once, whatever it raises; the work of tools stays
     (C-0564, C-0588, C-0613)."""
-
-    async def story(room: Room) -> None:
-        HEARD.clear()
-        Once.exhausted.clear()
-        result, ends = await followed(room, "sum")
-        assert (result.status, result.error, result.reason) == ("error", "No more.", "max_attempts_exceeded")
-        assert ends == ["on_interrupted", "on_interrupted", "on_error"]
-        assert [context.attempt for context in HEARD] == [1]
-        assert [context.attempt for context in Once.exhausted] == [2]
-        answer = (await room.do("get_messages"))[-1]
-        assert outcomes(answer) == [("output-available", "2"), ("output-available", "3"), ("output-available", "4")]
-        assert (await room.do("inspect_turn", "asked"))["incident"]["status"] == "exhausted"
-
-    visit(Once, story, plan=always(Fault(kind=FaultKind.STALL), results=3))
+    HEARD.clear()
+    Once.exhausted.clear()
+    result, ends = await followed(room, "sum")
+    assert (result.status, result.error, result.reason) == ("error", "No more.", "max_attempts_exceeded")
+    assert ends == ["on_interrupted", "on_interrupted", "on_error"]
+    assert [context.attempt for context in HEARD] == [1]
+    assert [context.attempt for context in Once.exhausted] == [2]
+    answer = (await room.do("get_messages"))[-1]
+    assert outcomes(answer) == [("output-available", "2"), ("output-available", "3"), ("output-available", "4")]
+    assert (await room.do("inspect_turn", "asked"))["incident"]["status"] == "exhausted"
 
 
 class Doubtful(Told):
@@ -97,17 +94,14 @@ class Doubtful(Told):
 
 
 @pytest.mark.shows(chat_recovery="C-0576")
-def test_the_author_may_end_a_recovery_and_only_by_saying_no() -> None:
+@visiting(Doubtful, plan=always(Fault(kind=FaultKind.STALL)))
+async def test_the_author_may_end_a_recovery_and_only_by_saying_no(room: Room, /) -> None:
     """He is asked from the second interruption on; what he raises is no answer (C-0576)."""
-
-    async def story(room: Room) -> None:
-        Doubtful.asked.clear()
-        result, _ = await followed(room, "words")
-        assert (result.status, result.reason) == ("error", "recovery_aborted")
-        assert len(Doubtful.asked) == 2
-        assert Doubtful.asked[0].request_id == "asked"
-
-    visit(Doubtful, story, plan=always(Fault(kind=FaultKind.STALL)))
+    Doubtful.asked.clear()
+    result, _ = await followed(room, "words")
+    assert (result.status, result.reason) == ("error", "recovery_aborted")
+    assert len(Doubtful.asked) == 2
+    assert Doubtful.asked[0].request_id == "asked"
 
 
 @pytest.mark.shows(chat_recovery="C-0567 C-0583 C-0585 C-1313")
@@ -170,52 +164,43 @@ class Careful(Told):
 
 
 @pytest.mark.shows(chat_recovery="C-0612 C-1312")
-def test_a_turn_can_be_dropped_altogether() -> None:
+@visiting(Careful, plan=FaultPlan.at({1: STALL}))
+async def test_a_turn_can_be_dropped_altogether(room: Room, /) -> None:
     """No text stays, and no further request is made (C-0612)."""
-
-    async def story(room: Room) -> None:
-        result, ends = await followed(room, "words")
-        assert (result.status, result.reason, result.message) == ("error", "continue_disabled", None)
-        assert ends == ["on_interrupted", "on_error"]
-        await asyncio.sleep(MINUTE_S)
-        assert await room.roles() == "u"
-        assert len(Outside.provider.log()) == 1
-
-    visit(Careful, story, plan=FaultPlan.at({1: STALL}))
+    result, ends = await followed(room, "words")
+    assert (result.status, result.reason, result.message) == ("error", "continue_disabled", None)
+    assert ends == ["on_interrupted", "on_error"]
+    await asyncio.sleep(MINUTE_S)
+    assert await room.roles() == "u"
+    assert len(Outside.provider.log()) == 1
 
 
 @pytest.mark.shows(chat_recovery="C-0599 W-08")
-def test_a_turn_that_people_have_gone_on_without_is_not_recovered() -> None:
+@visiting(Told, plan=FaultPlan.at({1: STALL}))
+async def test_a_turn_that_people_have_gone_on_without_is_not_recovered(room: Room, /) -> None:
     """A message of the user that came meanwhile supersedes it; what was said stays (W-08, C-0599)."""
-
-    async def story(room: Room) -> None:
-        submitted = await room.do("submit_messages", "words", request_id="asked")
-        assert submitted["accepted"]
-        await room.until(lambda: room.is_("running"))
-        await room.do("add_messages", "never mind")
-        ended = await room.do("attach", "asked")
-        assert (ended.status, ended.reason) == ("skipped", "conversation_changed")
-        assert await room.roles() == "uua"
-        assert len(Outside.provider.log()) == 1
-
-    visit(Told, story, plan=FaultPlan.at({1: STALL}))
+    submitted = await room.do("submit_messages", "words", request_id="asked")
+    assert submitted["accepted"]
+    await room.until(lambda: room.is_("running"))
+    await room.do("add_messages", "never mind")
+    ended = await room.do("attach", "asked")
+    assert (ended.status, ended.reason) == ("skipped", "conversation_changed")
+    assert await room.roles() == "uua"
+    assert len(Outside.provider.log()) == 1
 
 
 @pytest.mark.shows(chat_recovery="C-0565")
-def test_a_continuation_after_an_interruption_is_no_prefill() -> None:
+@visiting(Told, SCRIPT.model_copy(update={"prefill": "refuse"}), FaultPlan.at({1: STALL}))
+async def test_a_continuation_after_an_interruption_is_no_prefill(room: Room, /) -> None:
     """Many providers refuse a request that ends with the assistant's own words; the text is gone on with all the same (C-0565)."""
-
-    async def story(room: Room) -> None:
-        result, _ = await followed(room, "words")
-        assert result.text.startswith("Only words")
-        assert result.text.endswith("∎")
-        assert len(texts(result.message)) == 1
-        more = await room.do("continue_last_turn")
-        assert more.ok
-        for record in Outside.provider.log():
-            assert record.body["messages"][-1]["role"] == "user"
-
-    visit(Told, story, SCRIPT.model_copy(update={"prefill": "refuse"}), FaultPlan.at({1: STALL}))
+    result, _ = await followed(room, "words")
+    assert result.text.startswith("Only words")
+    assert result.text.endswith("∎")
+    assert len(texts(result.message)) == 1
+    more = await room.do("continue_last_turn")
+    assert more.ok
+    for record in Outside.provider.log():
+        assert record.body["messages"][-1]["role"] == "user"
 
 
 @pytest.mark.shows(chat_recovery="C-0593 C-1092 C-1142")

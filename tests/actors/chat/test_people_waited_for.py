@@ -13,7 +13,7 @@ from perdure.actors.sim_world.simulation import Overdue
 from perdure.scenarios.provider.script import Script, ScriptedCall, ScriptedQuestion
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import Adder, Outside
-from tests.actors.chat.room import Room, calls, outcomes, visit
+from tests.actors.chat.room import Room, calls, outcomes, visit, visiting
 from tests.actors.chat.talk import NOTHING, risky
 from tests.kit import address
 
@@ -68,28 +68,25 @@ async def _asked(room: Room, question: str, request_id: str = "asked") -> list[s
         ("risk", ("respond_to_approval", False, "too risky")),
     ],
 )
-def test_a_person_who_is_waited_for_is_no_rest_until_the_turn_has_gone_on(
-    question: str, answer: tuple[Any, ...]
+@visiting(Asker, ASK)
+async def test_a_person_who_is_waited_for_is_no_rest_until_the_turn_has_gone_on(
+    room: Room, /, question: str, answer: tuple[Any, ...]
 ) -> None:
     """Also when other turns have passed, and after a sleep of the agent; whoever waits, waits for the end (C-1184…C-1190)."""
-
-    async def story(room: Room) -> None:
-        (call_id,) = await _asked(room, question)
-        assert (await room.do("chat", "words")).ok
-        assert await room.do("has_pending_interaction") is True
-        assert await room.do("wait_until_stable", 500) is False
-        await room.sleep()
-        assert await room.do("has_pending_interaction") is True
-        waiting = room.soon("wait_until_stable")
-        await asyncio.sleep(1)
-        assert not waiting.done()
-        assert await room.do(answer[0], call_id, *answer[1:]) is True
-        assert await waiting is True
-        assert await room.is_("completed")
-        assert await room.do("has_pending_interaction") is False
-        assert (await room.do("inspect_turn", "asked"))["attempt"] == 1
-
-    visit(Asker, story, ASK)
+    (call_id,) = await _asked(room, question)
+    assert (await room.do("chat", "words")).ok
+    assert await room.do("has_pending_interaction") is True
+    assert await room.do("wait_until_stable", 500) is False
+    await room.sleep()
+    assert await room.do("has_pending_interaction") is True
+    waiting = room.soon("wait_until_stable")
+    await asyncio.sleep(1)
+    assert not waiting.done()
+    assert await room.do(answer[0], call_id, *answer[1:]) is True
+    assert await waiting is True
+    assert await room.is_("completed")
+    assert await room.do("has_pending_interaction") is False
+    assert (await room.do("inspect_turn", "asked"))["attempt"] == 1
 
 
 class Considerate(Asker):
@@ -117,78 +114,66 @@ def test_a_turn_whose_question_nobody_answers_ends_once_however_long_its_author_
 
 
 @pytest.mark.shows(chat_recovery="C-1192")
-def test_clearing_the_conversation_withdraws_the_question() -> None:
+@visiting(Asker, ASK)
+async def test_clearing_the_conversation_withdraws_the_question(room: Room, /) -> None:
     """Its turn ends, its answer is not taken any more, and whoever waits for rest has it (C-1192)."""
-
-    async def story(room: Room) -> None:
-        (call_id,) = await _asked(room, "ask")
-        waiting = room.soon("wait_until_stable")
-        following = room.soon("attach", "asked", follow=True)
-        await asyncio.sleep(0.5)
-        await room.do("clear")
-        assert await waiting is True
-        assert (await following).status == "aborted"
-        assert await room.do("resolve_tool_call", call_id, "blue") is False
-        assert await room.do("get_messages") == []
-        await room.sleep()
-        assert await room.do("list_turns") == []
-        assert await room.do("get_messages") == []
-
-    visit(Asker, story, ASK)
+    (call_id,) = await _asked(room, "ask")
+    waiting = room.soon("wait_until_stable")
+    following = room.soon("attach", "asked", follow=True)
+    await asyncio.sleep(0.5)
+    await room.do("clear")
+    assert await waiting is True
+    assert (await following).status == "aborted"
+    assert await room.do("resolve_tool_call", call_id, "blue") is False
+    assert await room.do("get_messages") == []
+    await room.sleep()
+    assert await room.do("list_turns") == []
+    assert await room.do("get_messages") == []
 
 
-def test_the_id_of_a_question_that_was_withdrawn_is_free_again() -> None:
+@visiting(Asker, ASK)
+async def test_the_id_of_a_question_that_was_withdrawn_is_free_again(room: Room, /) -> None:
     """In the same life of the agent."""
-
-    async def story(room: Room) -> None:
-        for _ in range(2):
-            await _asked(room, "ask")
-            await room.do("clear")
-        assert (await room.do("chat", "words", request_id="asked")).ok
-
-    visit(Asker, story, ASK)
+    for _ in range(2):
+        await _asked(room, "ask")
+        await room.do("clear")
+    assert (await room.do("chat", "words", request_id="asked")).ok
 
 
 @pytest.mark.shows(chat_recovery="C-0962 C-0963 C-0989 C-1217 C-1218 C-1220")
-def test_the_same_answer_again_is_silent_and_another_one_changes_nothing() -> None:
+@visiting(Asker, ASK)
+async def test_the_same_answer_again_is_silent_and_another_one_changes_nothing(room: Room, /) -> None:
     """Neither an event nor a write; after the turn's end neither (C-1217…C-1220)."""
-
-    async def story(room: Room) -> None:
-        first, second, _ = await _asked(room, "both")
-        before = (await room.do("inspect_turn", "asked"))["events"]
-        assert await room.do("resolve_tool_call", first, "blue") is True
-        after = (await room.do("inspect_turn", "asked"))["events"]
-        assert after == before + 1
-        for again in (("blue",), ("red",), (None, "broken")):
-            assert await room.do("resolve_tool_call", first, *again) is False
-        assert await room.do("respond_to_approval", first, False) is False
-        assert (await room.do("inspect_turn", "asked"))["events"] == after
-        assert await room.do("resolve_tool_call", second, None, "no signal") is True
-        result = await room.do("attach", "asked")
-        assert result.ok
-        for again in ((None, "no signal"), ("found",)):
-            assert await room.do("resolve_tool_call", second, *again) is False
-        assert outcomes(result.message)[:2] == [("output-available", "blue"), ("output-error", "no signal")]
-        assert (await room.do("attach", "asked")).message == result.message
-        assert await room.do("resolve_tool_call", "unknown", "x") is False
-
-    visit(Asker, story, ASK)
+    first, second, _ = await _asked(room, "both")
+    before = (await room.do("inspect_turn", "asked"))["events"]
+    assert await room.do("resolve_tool_call", first, "blue") is True
+    after = (await room.do("inspect_turn", "asked"))["events"]
+    assert after == before + 1
+    for again in (("blue",), ("red",), (None, "broken")):
+        assert await room.do("resolve_tool_call", first, *again) is False
+    assert await room.do("respond_to_approval", first, False) is False
+    assert (await room.do("inspect_turn", "asked"))["events"] == after
+    assert await room.do("resolve_tool_call", second, None, "no signal") is True
+    result = await room.do("attach", "asked")
+    assert result.ok
+    for again in ((None, "no signal"), ("found",)):
+        assert await room.do("resolve_tool_call", second, *again) is False
+    assert outcomes(result.message)[:2] == [("output-available", "blue"), ("output-error", "no signal")]
+    assert (await room.do("attach", "asked")).message == result.message
+    assert await room.do("resolve_tool_call", "unknown", "x") is False
 
 
 @pytest.mark.shows(chat_recovery="W-32")
-def test_the_other_turn_of_two_goes_on_with_its_own_answer() -> None:
+@visiting(Asker, ASK)
+async def test_the_other_turn_of_two_goes_on_with_its_own_answer(room: Room, /) -> None:
     """Two questions of two turns, answered the other way round (C-1185, W-11, W-32)."""
-
-    async def story(room: Room) -> None:
-        (one,) = await _asked(room, "ask", "one")
-        (two,) = await _asked(room, "ask", "two")
-        assert await room.do("resolve_tool_call", two, "second")
-        assert outcomes((await room.do("attach", "two")).message) == [("output-available", "second")]
-        assert await room.is_("parked", "one")
-        assert await room.do("resolve_tool_call", one, "first")
-        assert outcomes((await room.do("attach", "one")).message) == [("output-available", "first")]
-
-    visit(Asker, story, ASK)
+    (one,) = await _asked(room, "ask", "one")
+    (two,) = await _asked(room, "ask", "two")
+    assert await room.do("resolve_tool_call", two, "second")
+    assert outcomes((await room.do("attach", "two")).message) == [("output-available", "second")]
+    assert await room.is_("parked", "one")
+    assert await room.do("resolve_tool_call", one, "first")
+    assert outcomes((await room.do("attach", "one")).message) == [("output-available", "first")]
 
 
 class Hasty(Showing):
@@ -238,72 +223,65 @@ WAYS: list[tuple[str, str, tuple[Any, ...]]] = [
 
 
 @pytest.mark.parametrize(("question", "answer", "words"), WAYS)
-def test_a_turn_that_waits_for_a_person_is_returned_as_parked_and_attach_has_its_end(
-    question: str, answer: str, words: tuple[Any, ...]
+@visiting(Asker, ASK)
+async def test_a_turn_that_waits_for_a_person_is_returned_as_parked_and_attach_has_its_end(
+    room: Room, /, question: str, answer: str, words: tuple[Any, ...]
 ) -> None:
     """With what it has said, so that its caller sees which call waits; to attach meanwhile says the same, at once."""
-
-    async def story(room: Room) -> None:
-        told = await room.do("chat", question, request_id="asked")
-        (call_id,) = [part["toolCallId"] for part in told.message["parts"] if "toolCallId" in part]
-        assert (told.status, told.ok) == ("parked", False)
-        for first in (0, told.next_event):
-            began_s = asyncio.get_running_loop().time()
-            again = await room.do("attach", "asked", first=first)
-            assert (again.status, again.message) == ("parked", told.message)
-            assert asyncio.get_running_loop().time() - began_s < 1
-        await room.sleep()
-        assert (await room.do("attach", "asked", first=told.next_event)).status == "parked"
-        assert await room.do(answer, call_id, *words) is True
-        assert (await room.do("attach", "asked", first=told.next_event)).ok
-
-    visit(Asker, story, ASK)
+    told = await room.do("chat", question, request_id="asked")
+    (call_id,) = [part["toolCallId"] for part in told.message["parts"] if "toolCallId" in part]
+    assert (told.status, told.ok) == ("parked", False)
+    for first in (0, told.next_event):
+        began_s = asyncio.get_running_loop().time()
+        again = await room.do("attach", "asked", first=first)
+        assert (again.status, again.message) == ("parked", told.message)
+        assert asyncio.get_running_loop().time() - began_s < 1
+    await room.sleep()
+    assert (await room.do("attach", "asked", first=told.next_event)).status == "parked"
+    assert await room.do(answer, call_id, *words) is True
+    assert (await room.do("attach", "asked", first=told.next_event)).ok
 
 
 @pytest.mark.parametrize(("question", "answer", "words"), WAYS)
-def test_a_caller_that_wants_the_end_waits_for_the_person_too(
-    question: str, answer: str, words: tuple[Any, ...]
+@visiting(Asker, ASK)
+async def test_a_caller_that_wants_the_end_waits_for_the_person_too(
+    room: Room, /, question: str, answer: str, words: tuple[Any, ...]
 ) -> None:
-    async def story(room: Room) -> None:
-        asking = room.soon("chat", question, request_id="asked", follow=True)
-        await room.until(lambda: room.is_("parked"))
-        await asyncio.sleep(60)
-        assert not asking.done()
-        (message,) = [each for each in await room.do("get_messages") if each["role"] == "assistant"]
-        (call_id,) = [part["toolCallId"] for part in message["parts"] if "toolCallId" in part]
-        assert await room.do(answer, call_id, *words) is True
-        assert (await asking).ok
-
-    visit(Asker, story, ASK)
+    asking = room.soon("chat", question, request_id="asked", follow=True)
+    await room.until(lambda: room.is_("parked"))
+    await asyncio.sleep(60)
+    assert not asking.done()
+    (message,) = [each for each in await room.do("get_messages") if each["role"] == "assistant"]
+    (call_id,) = [part["toolCallId"] for part in message["parts"] if "toolCallId" in part]
+    assert await room.do(answer, call_id, *words) is True
+    assert (await asking).ok
 
 
-def test_a_callback_is_told_that_its_turn_waits_for_a_person() -> None:
-    async def story(room: Room) -> None:
-        told, listener = await room.follow("chat", "risk", request_id="asked")
-        assert (told.status, listener.ends) == ("parked", ["on_interrupted"])
-        info = listener.heard[-1][1]
-        assert (info.outcome, info.cause, info.turn_attempt) == ("parked", "person", 1)
-        assert (info.message_id, info.next_event) == ("asked-answer", told.next_event)
-        assert "tool-approval-request" in listener.types
-
-    visit(Asker, story, ASK)
+@visiting(Asker, ASK)
+async def test_a_callback_is_told_that_its_turn_waits_for_a_person(room: Room, /) -> None:
+    told, listener = await room.follow("chat", "risk", request_id="asked")
+    assert (told.status, listener.ends) == ("parked", ["on_interrupted"])
+    info = listener.heard[-1][1]
+    assert (info.outcome, info.cause, info.turn_attempt) == ("parked", "person", 1)
+    assert (info.message_id, info.next_event) == ("asked-answer", told.next_event)
+    assert "tool-approval-request" in listener.types
 
 
-def test_a_turn_in_which_a_tool_is_at_work_beside_the_question_is_returned_when_only_the_person_is_waited_for() -> None:
-    async def story(room: Room) -> None:
-        told = await room.do("chat", "both", request_id="asked")
-        assert [state for state, _ in outcomes(told.message)] == [
-            "input-available",
-            "input-available",
-            "output-available",
-        ]
-        first, second = (part["toolCallId"] for part in told.message["parts"][-3:-1])
-        await room.do("resolve_tool_call", first, "one")
-        assert (await room.do("attach", "asked")).status == "parked"
-        await room.do("resolve_tool_call", second, "two")
-        assert (await room.do("attach", "asked")).ok
-
-    visit(Asker, story, ASK)
+@visiting(Asker, ASK)
+async def test_a_turn_in_which_a_tool_is_at_work_beside_the_question_is_returned_when_only_the_person_is_waited_for(
+    room: Room, /
+) -> None:
+    told = await room.do("chat", "both", request_id="asked")
+    assert [state for state, _ in outcomes(told.message)] == [
+        "input-available",
+        "input-available",
+        "output-available",
+    ]
+    first, second = (part["toolCallId"] for part in told.message["parts"][-3:-1])
+    await room.do("resolve_tool_call", first, "one")
+    assert (await room.do("attach", "asked")).status == "parked"
+    await room.do("resolve_tool_call", second, "two")
+    assert (await room.do("attach", "asked")).ok
 
 
 @pytest.mark.parametrize(

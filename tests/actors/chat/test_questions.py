@@ -10,7 +10,7 @@ from perdure.actors import ChatRecoveryContext, client_tool
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
 from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion
 from tests.actors.chat.desk import SCRIPT, Adder, Outside
-from tests.actors.chat.room import Room, outcomes, texts, visit
+from tests.actors.chat.room import Room, outcomes, texts, visit, visiting
 from tests.actors.chat.talk import Worker, risky
 
 PROMPT = {"type": "object", "properties": {"prompt": {"type": "string"}}}
@@ -122,19 +122,16 @@ def test_an_imported_call_that_waits_for_approval_can_be_answered(approved: bool
     assert Outside.effects["risky", "it"] == approved
 
 
-def test_an_imported_question_can_be_answered_by_its_client() -> None:
+@visiting(Asker)
+async def test_an_imported_question_can_be_answered_by_its_client(room: Room, /) -> None:
     """With its result, as one of its own turns."""
-
-    async def story(room: Room) -> None:
-        part = imported("input-available", "ask_user")
-        await room.do("add_messages", ["words", {"id": "leaf", "role": "assistant", "parts": [part]}])
-        assert await room.do("has_pending_interaction")
-        assert await room.do("resolve_tool_call", "c1", "blue")
-        assert await room.do("wait_until_stable", 60_000)
-        _, leaf = await room.do("get_messages")
-        assert outcomes(leaf) == [("output-available", "blue")]
-
-    visit(Asker, story)
+    part = imported("input-available", "ask_user")
+    await room.do("add_messages", ["words", {"id": "leaf", "role": "assistant", "parts": [part]}])
+    assert await room.do("has_pending_interaction")
+    assert await room.do("resolve_tool_call", "c1", "blue")
+    assert await room.do("wait_until_stable", 60_000)
+    _, leaf = await room.do("get_messages")
+    assert outcomes(leaf) == [("output-available", "blue")]
 
 
 class Stored(Adder):

@@ -10,7 +10,7 @@ import pytest
 from perdure.actors import ChatRecovery, exposed, tool
 from perdure.scenarios.provider.script import Script, ScriptedCall
 from tests.actors.chat.desk import SCRIPT, Adder, Listener, Outside
-from tests.actors.chat.room import SLOW, Room, calls, outcomes, visit
+from tests.actors.chat.room import SLOW, Room, calls, outcomes, visiting
 
 QUESTION = {"name": "ask_user", "description": "Ask.", "parameters": {"type": "object", "properties": {}}}
 ALL = Script(
@@ -63,60 +63,51 @@ async def asked(room: Room, question: str) -> str:
 
 
 @pytest.mark.shows(chat_recovery="C-0630 C-0631 C-1148 C-1152 C-1187 C-1191")
-def test_a_chat_is_at_rest_when_no_turn_is_open() -> None:
+@visiting(Resting, ALL, pace=SLOW)
+async def test_a_chat_is_at_rest_when_no_turn_is_open(room: Room, /) -> None:
     """At once if there is none, else after the last one; in time or not at all (C-0630, C-0631)."""
-
-    async def story(room: Room) -> None:
-        assert await room.do("rests", 0) is True
-        for number in range(2):
-            await room.do("submit_messages", f"words {number}")
-        assert await room.do("rests", 0) is False
-        assert await room.do("rests", 10) is False
-        assert await room.do("rests") is True
-        assert {turn["status"] for turn in await room.do("list_turns")} == {"completed"}
-
-    visit(Resting, story, ALL, pace=SLOW)
+    assert await room.do("rests", 0) is True
+    for number in range(2):
+        await room.do("submit_messages", f"words {number}")
+    assert await room.do("rests", 0) is False
+    assert await room.do("rests", 10) is False
+    assert await room.do("rests") is True
+    assert {turn["status"] for turn in await room.do("list_turns")} == {"completed"}
 
 
 @pytest.mark.shows(chat_recovery="C-0632 C-0634 C-0635")
 @pytest.mark.parametrize("question", ["a question", "a risk"])
-def test_a_question_to_a_person_is_seen_until_it_is_answered(question: str) -> None:
+@visiting(Resting, ALL)
+async def test_a_question_to_a_person_is_seen_until_it_is_answered(room: Room, /, question: str) -> None:
     """A tool of the client's, or an approval; the chat is not at rest as long as it waits (C-0632, C-0634, C-0635)."""
-
-    async def story(room: Room) -> None:
-        assert await room.do("has_pending_interaction") is False
-        call_id = await asked(room, question)
-        await room.until(lambda: room.is_("parked"))
-        assert await room.do("has_pending_interaction") is True
-        assert await room.do("rests", 1_000) is False
-        answer = ("resolve_tool_call", "blue") if question == "a question" else ("respond_to_approval", True)
-        assert await room.do(answer[0], call_id, answer[1]) is True
-        assert await room.do("rests") is True
-        assert await room.do("has_pending_interaction") is False
-        ended = await room.do("attach", "asked")
-        assert [state for state, _ in outcomes(ended.message)] == ["output-available"]
-
-    visit(Resting, story, ALL)
+    assert await room.do("has_pending_interaction") is False
+    call_id = await asked(room, question)
+    await room.until(lambda: room.is_("parked"))
+    assert await room.do("has_pending_interaction") is True
+    assert await room.do("rests", 1_000) is False
+    answer = ("resolve_tool_call", "blue") if question == "a question" else ("respond_to_approval", True)
+    assert await room.do(answer[0], call_id, answer[1]) is True
+    assert await room.do("rests") is True
+    assert await room.do("has_pending_interaction") is False
+    ended = await room.do("attach", "asked")
+    assert [state for state, _ in outcomes(ended.message)] == ["output-available"]
 
 
 @pytest.mark.shows(chat_recovery="C-0633 C-0636 C-0637 C-0638")
-def test_a_tool_at_work_is_nobodys_question() -> None:
+@visiting(Resting, ALL)
+async def test_a_tool_at_work_is_nobodys_question(room: Room, /) -> None:
     """What runs is waited for by the turn. A question beside it is seen before the turn is put aside, and gone when it is answered
     (C-0633, C-0636 – C-0638)."""
-
-    async def story(room: Room) -> None:
-        call_id = await asked(room, "both at once")
-        await room.until(lambda: Outside.effects["dig",])
-        assert await room.is_("running")
-        assert await room.do("has_pending_interaction") is True
-        assert await room.do("resolve_tool_call", call_id, "blue") is True
-        assert await room.do("resolve_tool_call", call_id, "red") is False
-        assert await room.do("has_pending_interaction") is False
-        assert await room.is_("running")
-        ended = await room.do("attach", "asked")
-        assert outcomes(ended.message) == [("output-available", "blue"), ("output-available", "dug")]
-
-    visit(Resting, story, ALL)
+    call_id = await asked(room, "both at once")
+    await room.until(lambda: Outside.effects["dig",])
+    assert await room.is_("running")
+    assert await room.do("has_pending_interaction") is True
+    assert await room.do("resolve_tool_call", call_id, "blue") is True
+    assert await room.do("resolve_tool_call", call_id, "red") is False
+    assert await room.do("has_pending_interaction") is False
+    assert await room.is_("running")
+    ended = await room.do("attach", "asked")
+    assert outcomes(ended.message) == [("output-available", "blue"), ("output-available", "dug")]
 
 
 @pytest.mark.shows(chat_recovery="C-0580 C-0601 C-0743 C-0744 C-0807 C-0991 C-1002 C-1051 W-09 W-12")
@@ -124,49 +115,43 @@ def test_a_tool_at_work_is_nobodys_question() -> None:
     ("question", "answer", "output"),
     [("a question", ("resolve_tool_call", "blue"), "blue"), ("a risk", ("respond_to_approval", True), "done")],
 )
-def test_a_parked_turn_outlives_any_number_of_deaths_and_knows_its_clients_tools(
-    question: str, answer: tuple[Any, ...], output: str
+@visiting(Resting, ALL)
+async def test_a_parked_turn_outlives_any_number_of_deaths_and_knows_its_clients_tools(
+    room: Room, /, question: str, answer: tuple[Any, ...], output: str
 ) -> None:
     """It is not taken up before it is answered, so nothing is asked twice and no patience is spent (C-0580, C-0601, C-0602, C-0743)."""
-
-    async def story(room: Room) -> None:
-        call_id = await asked(room, question)
-        await room.until(lambda: room.is_("parked"))
-        for _ in range(3):
-            room.kill()
-            await asyncio.sleep(90)
-            assert await room.do("has_pending_interaction") is True
-        told = await room.do("inspect_turn", "asked")
-        assert (told["status"], told["attempt"], told["incident"]) == ("parked", 1, None)
-        assert len(Outside.provider.log()) == 1
-        assert await room.do(answer[0], call_id, answer[1]) is True
-        assert (await room.do("inspect_turn", "asked"))["status"] != "error"
-        ended = await room.do("attach", "asked")
-        while ended.status == "interrupted":
-            ended = await room.do("attach", "asked", first=ended.next_event)
-        assert ended.ok
-        assert outcomes(ended.message) == [("output-available", output)]
-
-    visit(Resting, story, ALL)
+    call_id = await asked(room, question)
+    await room.until(lambda: room.is_("parked"))
+    for _ in range(3):
+        room.kill()
+        await asyncio.sleep(90)
+        assert await room.do("has_pending_interaction") is True
+    told = await room.do("inspect_turn", "asked")
+    assert (told["status"], told["attempt"], told["incident"]) == ("parked", 1, None)
+    assert len(Outside.provider.log()) == 1
+    assert await room.do(answer[0], call_id, answer[1]) is True
+    assert (await room.do("inspect_turn", "asked"))["status"] != "error"
+    ended = await room.do("attach", "asked")
+    while ended.status == "interrupted":
+        ended = await room.do("attach", "asked", first=ended.next_event)
+    assert ended.ok
+    assert outcomes(ended.message) == [("output-available", output)]
 
 
 @pytest.mark.shows(chat_recovery="C-0602 C-1107 C-1109")
-def test_deaths_while_a_person_is_waited_for_cost_no_patience() -> None:
+@visiting(Resting, ALL)
+async def test_deaths_while_a_person_is_waited_for_cost_no_patience(room: Room, /) -> None:
     """Also when a tool is at work beside the question; it goes on, and is not begun again (C-0601, C-0602)."""
-
-    async def story(room: Room) -> None:
-        call_id = await asked(room, "both at once")
-        await room.until(lambda: Outside.effects["dig",])
-        for _ in range(3):
-            room.kill()
-            await asyncio.sleep(35)
-            told = await room.do("inspect_turn", "asked")
-            assert (told["status"], told["incident"]["attempt"]) == ("running", 1)
-        await room.until(lambda: room.is_("parked"))
-        assert await room.do("resolve_tool_call", call_id, "blue") is True
-        await room.until(lambda: room.is_("completed"))
-        ended = await room.do("attach", "asked", first=10_000)
-        assert outcomes(ended.message) == [("output-available", "blue"), ("output-available", "dug")]
-        assert Outside.effects["dig",] == 1
-
-    visit(Resting, story, ALL)
+    call_id = await asked(room, "both at once")
+    await room.until(lambda: Outside.effects["dig",])
+    for _ in range(3):
+        room.kill()
+        await asyncio.sleep(35)
+        told = await room.do("inspect_turn", "asked")
+        assert (told["status"], told["incident"]["attempt"]) == ("running", 1)
+    await room.until(lambda: room.is_("parked"))
+    assert await room.do("resolve_tool_call", call_id, "blue") is True
+    await room.until(lambda: room.is_("completed"))
+    ended = await room.do("attach", "asked", first=10_000)
+    assert outcomes(ended.message) == [("output-available", "blue"), ("output-available", "dug")]
+    assert Outside.effects["dig",] == 1

@@ -15,7 +15,7 @@ from perdure.policies import Message, steered_message
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace
 from perdure.scenarios.provider.script import ScriptedCall
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside
-from tests.actors.chat.room import SLOW, Room, outcomes, texts, visit
+from tests.actors.chat.room import SLOW, Room, outcomes, texts, visit, visiting
 from tests.actors.chat.talk import Worker, asks_for
 from tests.actors.chat.test_durable_agent import ALL, Planner, Summer
 
@@ -214,17 +214,14 @@ class Chatty(Worker):
         return {"type": "text", "text": "What do you want?"}
 
 
-def test_it_answers_a_question_that_any_message_answers() -> None:
+@visiting(Chatty, asks_for(ScriptedCall(name="ask_user")))
+async def test_it_answers_a_question_that_any_message_answers(room: Room, /) -> None:
     """So the turn that asked is not under way: it is over with the answer, which is a turn of its own."""
-
-    async def story(room: Room) -> None:
-        await room.do("submit_messages", "go", request_id="asked")
-        await room.until(lambda: room.is_("parked"))
-        assert (await room.do("steer", "words", request_id="steered"))["steered"] is None
-        assert (await ended(room, "steered")).text.startswith("Only words")
-        assert await room.is_("completed")
-
-    visit(Chatty, story, asks_for(ScriptedCall(name="ask_user")))
+    await room.do("submit_messages", "go", request_id="asked")
+    await room.until(lambda: room.is_("parked"))
+    assert (await room.do("steer", "words", request_id="steered"))["steered"] is None
+    assert (await ended(room, "steered")).text.startswith("Only words")
+    assert await room.is_("completed")
 
 
 @BOTH
@@ -403,26 +400,23 @@ BAD: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
 }
 
 
-def test_what_is_no_message_is_refused_where_it_is_given() -> None:
+@visiting(Adder, pace=SLOW)
+async def test_what_is_no_message_is_refused_where_it_is_given(room: Room, /) -> None:
     """And nothing is written; nor for the same id with other words, before and after it was read."""
-
-    async def story(room: Room) -> None:
-        await room.do("submit_messages", "sum", request_id="asked")
-        await is_asked(room, 1)
-        for name, (message, options, kind, words) in BAD.items():
-            with pytest.raises(kind, match=words):
-                await room.do("steer", message, **options)
-            assert len(await room.do("list_turns")) == 1, name
-        await room.do("steer", WORDS, request_id="steered")
-        for _ in range(2):
-            with pytest.raises(ConflictingRequest, match="other content"):
-                await room.do("steer", "other words", request_id="steered")
-            await ended(room)
-        first = await room.do("steer", "words", idempotency_key="once")
-        assert (await room.do("steer", "words", idempotency_key="once"))["request_id"] == first["request_id"]
-        await ended(room, first["request_id"])
-
-    visit(Adder, story, pace=SLOW)
+    await room.do("submit_messages", "sum", request_id="asked")
+    await is_asked(room, 1)
+    for name, (message, options, kind, words) in BAD.items():
+        with pytest.raises(kind, match=words):
+            await room.do("steer", message, **options)
+        assert len(await room.do("list_turns")) == 1, name
+    await room.do("steer", WORDS, request_id="steered")
+    for _ in range(2):
+        with pytest.raises(ConflictingRequest, match="other content"):
+            await room.do("steer", "other words", request_id="steered")
+        await ended(room)
+    first = await room.do("steer", "words", idempotency_key="once")
+    assert (await room.do("steer", "words", idempotency_key="once"))["request_id"] == first["request_id"]
+    await ended(room, first["request_id"])
 
 
 def _story(room: Room, at: list[str], agent: type[ChatAgent]) -> Any:

@@ -18,7 +18,7 @@ from perdure.policies import Event
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
 from perdure.scenarios.provider.script import Script, ScriptedCall
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Listener, Outside
-from tests.actors.chat.room import SLOW, Room, calls, outcomes, texts, visit
+from tests.actors.chat.room import SLOW, Room, calls, outcomes, texts, visiting
 
 WRONG = Fault(
     kind=FaultKind.ERROR, event=3, type="invalid_request_error", code="invalid_prompt", message="a wrong word"
@@ -71,181 +71,156 @@ async def _events(room: Room, request_id: str = "asked", first: int = 0) -> tupl
 
 
 @pytest.mark.shows(chat_recovery="C-1237 C-1238 C-1239 C-1240 C-1250 C-1251 C-1252")
-def test_a_stream_is_on_record_from_its_first_event_to_its_last() -> None:
+@visiting(Keeper, pace=SLOW)
+async def test_a_stream_is_on_record_from_its_first_event_to_its_last(room: Room, /) -> None:
     """Under the turn's id and its message's, packed into few rows that hold each event once and in order (C-1237…C-1240, C-1250…C-1252)."""
-
-    async def story(room: Room) -> None:
-        await room.do("submit_messages", "sum", request_id="asked")
-        await room.until(lambda: room.is_("running"))
-        begun = await room.do("inspect_turn", "asked")
-        assert (begun["events"], begun["message_id"], begun["attempt"]) == (1, "asked-answer", 1)
-        assert begun["started_at_ms"] > 0
-        await room.until(lambda: room.is_("completed"))
-        done = await room.do("inspect_turn", "asked")
-        assert (done["status"], done["message_id"]) == ("completed", "asked-answer")
-        segments = await room.do("segments", "asked")
-        assert [first for first, _ in segments] == [
-            sum(count for _, count in segments[:at]) for at in range(len(segments))
-        ]
-        assert sum(count for _, count in segments) == done["events"]
-        assert len(segments) < done["events"] / 3
-
-    visit(Keeper, story, pace=SLOW)
+    await room.do("submit_messages", "sum", request_id="asked")
+    await room.until(lambda: room.is_("running"))
+    begun = await room.do("inspect_turn", "asked")
+    assert (begun["events"], begun["message_id"], begun["attempt"]) == (1, "asked-answer", 1)
+    assert begun["started_at_ms"] > 0
+    await room.until(lambda: room.is_("completed"))
+    done = await room.do("inspect_turn", "asked")
+    assert (done["status"], done["message_id"]) == ("completed", "asked-answer")
+    segments = await room.do("segments", "asked")
+    assert [first for first, _ in segments] == [sum(count for _, count in segments[:at]) for at in range(len(segments))]
+    assert sum(count for _, count in segments) == done["events"]
+    assert len(segments) < done["events"] / 3
 
 
 @pytest.mark.shows(chat_recovery="C-0771 C-0943 C-1198 C-1256 C-1259 C-1269 C-1315")
-def test_whoever_attaches_late_or_twice_hears_everything_once_and_the_end() -> None:
+@visiting(Keeper, pace=SLOW)
+async def test_whoever_attaches_late_or_twice_hears_everything_once_and_the_end(room: Room, /) -> None:
     """From any number, during the turn, after it, and in the next life (C-0771, C-1198, C-1256, C-1259, C-1269, W-43)."""
-
-    async def story(room: Room) -> None:
-        live = Listener()
-        asking = room.soon("chat", "sum", live, request_id="asked")
-        await asyncio.sleep(0.6)
-        during, shown, ends = await _events(room)
-        assert (await asking).message == during.message
-        heard = [each[1] for each in live.heard if each[0] == "on_event"]
-        assert (shown, ends) == (heard, ["on_done"])
-        assert shown[0] == {"type": "start", "messageId": during.message["id"]}
-        assert _folded(shown) == during.message["parts"]
-        for first in (0, 7, len(heard)):
-            assert await _events(room, first=first) == (during, heard[first:], ["on_done"])
-        await room.sleep()
-        assert await _events(room) == (during, heard, ["on_done"])
-        assert await _events(room, first=5) == (during, heard[5:], ["on_done"])
-        with pytest.raises(BadRequest):
-            await room.do("attach", "unknown")
-        names = ["request_id", "status", "text", "message", "error", "reason", "next_event", "finish_reason"]
-        assert list(vars(during)) == names
-
-    visit(Keeper, story, pace=SLOW)
+    live = Listener()
+    asking = room.soon("chat", "sum", live, request_id="asked")
+    await asyncio.sleep(0.6)
+    during, shown, ends = await _events(room)
+    assert (await asking).message == during.message
+    heard = [each[1] for each in live.heard if each[0] == "on_event"]
+    assert (shown, ends) == (heard, ["on_done"])
+    assert shown[0] == {"type": "start", "messageId": during.message["id"]}
+    assert _folded(shown) == during.message["parts"]
+    for first in (0, 7, len(heard)):
+        assert await _events(room, first=first) == (during, heard[first:], ["on_done"])
+    await room.sleep()
+    assert await _events(room) == (during, heard, ["on_done"])
+    assert await _events(room, first=5) == (during, heard[5:], ["on_done"])
+    with pytest.raises(BadRequest):
+        await room.do("attach", "unknown")
+    names = ["request_id", "status", "text", "message", "error", "reason", "next_event", "finish_reason"]
+    assert list(vars(during)) == names
 
 
 @pytest.mark.shows(chat_recovery="C-0770 C-1196 C-1197 C-1241 C-1260 C-1264")
-def test_a_stream_that_failed_is_replayed_with_its_partial_and_its_error() -> None:
+@visiting(Keeper, plan=FaultPlan.at({1: WRONG, 2: REFUSED}))
+async def test_a_stream_that_failed_is_replayed_with_its_partial_and_its_error(room: Room, /) -> None:
     """In the middle with what had been said, before the first word with the error alone; no empty message stays (C-1196…C-1198, C-1241,
     C-1260, C-1264)."""
-
-    async def story(room: Room) -> None:
-        for request_id, words, roles in (("middle", "a wrong word", "ua"), ("first", "Wrong key", "uau")):
-            failed = await room.do("chat", "words", request_id=request_id)
-            result, shown, ends = await _events(room, request_id)
-            assert (failed.status, ends) == ("error", ["on_error"])
-            assert words in failed.error
-            assert result == failed
-            assert (await room.do("inspect_turn", request_id))["status"] == "error"
-            assert await room.roles() == roles
-            assert bool(texts({"parts": _folded(shown)})) is (request_id == "middle")
-        assert result.message is None
-
-    visit(Keeper, story, plan=FaultPlan.at({1: WRONG, 2: REFUSED}))
+    for request_id, words, roles in (("middle", "a wrong word", "ua"), ("first", "Wrong key", "uau")):
+        failed = await room.do("chat", "words", request_id=request_id)
+        result, shown, ends = await _events(room, request_id)
+        assert (failed.status, ends) == ("error", ["on_error"])
+        assert words in failed.error
+        assert result == failed
+        assert (await room.do("inspect_turn", request_id))["status"] == "error"
+        assert await room.roles() == roles
+        assert bool(texts({"parts": _folded(shown)})) is (request_id == "middle")
+    assert result.message is None
 
 
 @pytest.mark.shows(chat_recovery="C-1088 C-1093 C-1094 C-1143 C-1144 C-1263 C-1265")
-def test_what_was_said_before_a_death_is_there_after_it() -> None:
+@visiting(Keeper, pace=SLOW)
+async def test_what_was_said_before_a_death_is_there_after_it(room: Room, /) -> None:
     """The transcript, the open stream and its calls; the turn goes on under its id, in its message (C-1143, C-1144, C-1263, C-1265)."""
-
-    async def story(room: Room) -> None:
-        assert (await room.do("chat", "words", request_id="before")).ok
-        listener = Listener()
-        asking = room.soon("chat", "sum", listener, request_id="asked")
-        await room.until(lambda: len(Outside.provider.log()) == 3)
-        room.kill()
-        assert (await asking).status == "interrupted"
-        heard = [each[1] for each in listener.heard if each[0] == "on_event"]
-        result, shown, ends = await _events(room)
-        assert (result.status, result.text, ends) == ("completed", WHOLE, ["on_done"])
-        assert shown[: len(heard)] == heard
-        assert _folded(shown) == result.message["parts"]
-        assert outcomes(result.message)[:3] == [("output-available", text) for text in "234"]
-        assert await room.roles() == "uaua"
-        assert (await room.do("get_messages"))[3] == result.message
-
-    visit(Keeper, story, pace=SLOW)
+    assert (await room.do("chat", "words", request_id="before")).ok
+    listener = Listener()
+    asking = room.soon("chat", "sum", listener, request_id="asked")
+    await room.until(lambda: len(Outside.provider.log()) == 3)
+    room.kill()
+    assert (await asking).status == "interrupted"
+    heard = [each[1] for each in listener.heard if each[0] == "on_event"]
+    result, shown, ends = await _events(room)
+    assert (result.status, result.text, ends) == ("completed", WHOLE, ["on_done"])
+    assert shown[: len(heard)] == heard
+    assert _folded(shown) == result.message["parts"]
+    assert outcomes(result.message)[:3] == [("output-available", text) for text in "234"]
+    assert await room.roles() == "uaua"
+    assert (await room.do("get_messages"))[3] == result.message
 
 
 @pytest.mark.shows(chat_recovery="C-1271 C-1274 C-1278 C-1283")
-def test_old_streams_are_dropped_by_number_and_their_turns_are_told_from_the_transcript() -> None:
+@visiting(Keeper, plan=FaultPlan.at({4: WRONG}), pace=SLOW)
+async def test_old_streams_are_dropped_by_number_and_their_turns_are_told_from_the_transcript(room: Room, /) -> None:
     """Failed ones too; never that of a turn that waits, however old it is (C-1271, C-1274, C-1278, C-1283)."""
-
-    async def story(room: Room) -> None:
-        await room.do("submit_messages", "sum", request_id="open")
-        await room.until(lambda: len(Outside.provider.log()) == 1)
-        await room.do("prune", 0)
-        assert await room.do("segments", "open")
-        first = await room.do("attach", "open")
-        failed = await room.do("chat", "words", request_id="failed")
-        assert failed.status == "error"
-        assert (await room.do("chat", "words", request_id="kept")).ok
-        await room.do("prune", 1)
-        assert [await room.do("segments", each) == [] for each in ("open", "failed", "kept")] == [True, True, False]
-        await room.sleep()
-        for request_id, before, end in (("open", first, "on_done"), ("failed", failed, "on_error")):
-            result, shown, ends = await _events(room, request_id)
-            assert (result, ends) == (before, [end])
-            assert texts({"parts": _folded(shown)}) == texts(before.message)
-            assert outcomes({"parts": _folded(shown)}) == outcomes(before.message)
-        told = await room.do("_perdure_follow_turn", "failed", 0)
-        assert told["events"][-1] == {"type": "error", "errorText": failed.error}
-
-    visit(Keeper, story, plan=FaultPlan.at({4: WRONG}), pace=SLOW)
+    await room.do("submit_messages", "sum", request_id="open")
+    await room.until(lambda: len(Outside.provider.log()) == 1)
+    await room.do("prune", 0)
+    assert await room.do("segments", "open")
+    first = await room.do("attach", "open")
+    failed = await room.do("chat", "words", request_id="failed")
+    assert failed.status == "error"
+    assert (await room.do("chat", "words", request_id="kept")).ok
+    await room.do("prune", 1)
+    assert [await room.do("segments", each) == [] for each in ("open", "failed", "kept")] == [True, True, False]
+    await room.sleep()
+    for request_id, before, end in (("open", first, "on_done"), ("failed", failed, "on_error")):
+        result, shown, ends = await _events(room, request_id)
+        assert (result, ends) == (before, [end])
+        assert texts({"parts": _folded(shown)}) == texts(before.message)
+        assert outcomes({"parts": _folded(shown)}) == outcomes(before.message)
+    told = await room.do("_perdure_follow_turn", "failed", 0)
+    assert told["events"][-1] == {"type": "error", "errorText": failed.error}
 
 
 @pytest.mark.shows(chat_recovery="C-1120 C-1248")
-def test_clearing_forgets_the_streams_too() -> None:
+@visiting(Keeper)
+async def test_clearing_forgets_the_streams_too(room: Room, /) -> None:
     """Nothing of them is left (C-1248, W-38)."""
-
-    async def story(room: Room) -> None:
-        assert (await room.do("chat", "words", request_id="asked")).ok
-        assert await room.do("segments", "asked")
-        await room.do("clear")
-        assert await room.do("segments", "asked") == []
-        with pytest.raises(BadRequest):
-            await room.do("attach", "asked")
-        again = await room.do("chat", "words", request_id="asked")
-        assert again.ok
-        assert await room.roles() == "ua"
-
-    visit(Keeper, story)
+    assert (await room.do("chat", "words", request_id="asked")).ok
+    assert await room.do("segments", "asked")
+    await room.do("clear")
+    assert await room.do("segments", "asked") == []
+    with pytest.raises(BadRequest):
+        await room.do("attach", "asked")
+    again = await room.do("chat", "words", request_id="asked")
+    assert again.ok
+    assert await room.roles() == "ua"
 
 
 @pytest.mark.shows(chat_recovery="C-0816 C-1254 W-43")
-def test_what_is_very_long_is_cut_where_it_comes_in_and_nothing_breaks_of_it() -> None:
+@visiting(Keeper, PRINT)
+async def test_what_is_very_long_is_cut_where_it_comes_in_and_nothing_breaks_of_it(room: Room, /) -> None:
     """The result of a tool, a person's message: shortened with a note, in the stream as in the message; data is refused (C-1254, W-43)."""
-
-    async def story(room: Room) -> None:
-        result = await room.do("chat", "print " + "x" * 2_000_000, request_id="asked")
-        assert result.ok
-        ((state, output),) = outcomes(result.message)
-        assert (state, "characters were left out" in output) == ("output-available", True)
-        assert len(output.encode()) < 1_100_000
-        found, shown, ends = await _events(room)
-        assert (found, ends) == (result, ["on_done"])
-        assert _folded(shown) == result.message["parts"]
-        (asked,) = texts((await room.do("get_messages"))[0])
-        assert len(asked) < 1_800_000
-        for method, args, options in (
-            ("chat", ("words",), {"metadata": "x" * 100_000}),
-            ("resolve_tool_call", ("c", "x" * 1_000_001), {}),
-            ("resolve_tool_call", ("c", float("nan")), {}),
-        ):
-            with pytest.raises((TooLarge, BadRequest)):
-                await room.do(method, *args, **options)
-
-    visit(Keeper, story, PRINT)
+    result = await room.do("chat", "print " + "x" * 2_000_000, request_id="asked")
+    assert result.ok
+    ((state, output),) = outcomes(result.message)
+    assert (state, "characters were left out" in output) == ("output-available", True)
+    assert len(output.encode()) < 1_100_000
+    found, shown, ends = await _events(room)
+    assert (found, ends) == (result, ["on_done"])
+    assert _folded(shown) == result.message["parts"]
+    (asked,) = texts((await room.do("get_messages"))[0])
+    assert len(asked) < 1_800_000
+    for method, args, options in (
+        ("chat", ("words",), {"metadata": "x" * 100_000}),
+        ("resolve_tool_call", ("c", "x" * 1_000_001), {}),
+        ("resolve_tool_call", ("c", float("nan")), {}),
+    ):
+        with pytest.raises((TooLarge, BadRequest)):
+            await room.do(method, *args, **options)
 
 
-def test_who_asks_how_an_ended_turn_stands_opens_no_stream_of_it() -> None:
-    async def story(room: Room) -> None:
-        assert (await room.do("chat", "words", request_id="asked")).ok
-        for _ in range(2):
-            standing = await room.do("_perdure_standing", "asked")
-            assert standing["known"]["message_ids"] == ["asked-0"]
-            assert (standing["known"]["status"], standing["known"]["waits_for"]) == ("completed", [])
-            assert standing["last"] == standing["known"] == standing["resumable"]
-            assert await room.do("held") == []
-            await room.sleep()
-
-    visit(Keeper, story)
+@visiting(Keeper)
+async def test_who_asks_how_an_ended_turn_stands_opens_no_stream_of_it(room: Room, /) -> None:
+    assert (await room.do("chat", "words", request_id="asked")).ok
+    for _ in range(2):
+        standing = await room.do("_perdure_standing", "asked")
+        assert standing["known"]["message_ids"] == ["asked-0"]
+        assert (standing["known"]["status"], standing["known"]["waits_for"]) == ("completed", [])
+        assert standing["last"] == standing["known"] == standing["resumable"]
+        assert await room.do("held") == []
+        await room.sleep()
 
 
 # lists of events

@@ -13,7 +13,7 @@ from perdure.ledger import BadRequest, ConflictingRequest, StorageError
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace, Rule
 from perdure.scenarios.provider.script import Script, ScriptedCall, ScriptedQuestion
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside
-from tests.actors.chat.room import SLOW, Room, calls, outcomes, visit
+from tests.actors.chat.room import SLOW, Room, calls, outcomes, visit, visiting
 from tests.kit import Death
 
 NEVER = Pace(first_ms=3_600_000)
@@ -25,44 +25,38 @@ def requests_to_the_model() -> int:
 
 
 @pytest.mark.shows(chat_recovery="C-0640 C-0646 C-0647 C-0649 C-0705")
-def test_a_submission_comes_back_at_once_and_is_the_same_however_often_it_is_made() -> None:
+@visiting(Adder, pace=SLOW)
+async def test_a_submission_comes_back_at_once_and_is_the_same_however_often_it_is_made(room: Room, /) -> None:
     """By its id or its key, one after the other or at the same time: one turn, and its messages once (C-0640, C-0646, C-0647, C-0649)."""
-
-    async def story(room: Room) -> None:
-        twice = await asyncio.gather(*(room.do("submit_messages", "words", idempotency_key="k") for _ in range(2)))
-        assert sorted(each["accepted"] for each in twice) == [False, True]
-        assert {each["status"] for each in twice} <= {"accepted", "running"}
-        by_id = await room.do("submit_messages", "words too", request_id="named")
-        again = await room.do("submit_messages", "words too", request_id="named")
-        assert (by_id["accepted"], again["accepted"], again["request_id"]) == (True, False, "named")
-        for request_id in (twice[0]["request_id"], "named"):
-            assert (await room.do("attach", request_id)).ok
-        assert (await room.do("submit_messages", "words too", request_id="named"))["status"] == "completed"
-        assert await room.roles() == "uaua"
-        assert requests_to_the_model() == 2
-
-    visit(Adder, story, pace=SLOW)
+    twice = await asyncio.gather(*(room.do("submit_messages", "words", idempotency_key="k") for _ in range(2)))
+    assert sorted(each["accepted"] for each in twice) == [False, True]
+    assert {each["status"] for each in twice} <= {"accepted", "running"}
+    by_id = await room.do("submit_messages", "words too", request_id="named")
+    again = await room.do("submit_messages", "words too", request_id="named")
+    assert (by_id["accepted"], again["accepted"], again["request_id"]) == (True, False, "named")
+    for request_id in (twice[0]["request_id"], "named"):
+        assert (await room.do("attach", request_id)).ok
+    assert (await room.do("submit_messages", "words too", request_id="named"))["status"] == "completed"
+    assert await room.roles() == "uaua"
+    assert requests_to_the_model() == 2
 
 
 @pytest.mark.shows(chat_recovery="C-0650 C-0651")
-def test_a_submission_that_contradicts_another_is_refused() -> None:
+@visiting(Adder)
+async def test_a_submission_that_contradicts_another_is_refused(room: Room, /) -> None:
     """Other content under the same key, or a key and an id of different turns; an empty one leaves nothing (C-0650, C-0651)."""
-
-    async def story(room: Room) -> None:
-        await room.do("submit_messages", "words", idempotency_key="k")
-        await room.do("submit_messages", "words", request_id="other", idempotency_key="o")
-        with pytest.raises(ConflictingRequest):
-            await room.do("submit_messages", "different", idempotency_key="k")
-        with pytest.raises(BadRequest) as both:
-            await room.do("submit_messages", "words", request_id="other", idempotency_key="k")
-        assert both.value.field == "idempotency_key"
-        for nothing in ([], "  "):
-            with pytest.raises(BadRequest) as empty:
-                await room.do("submit_messages", nothing)
-            assert empty.value.field == "messages"
-        assert len(await room.do("list_turns")) == 2
-
-    visit(Adder, story)
+    await room.do("submit_messages", "words", idempotency_key="k")
+    await room.do("submit_messages", "words", request_id="other", idempotency_key="o")
+    with pytest.raises(ConflictingRequest):
+        await room.do("submit_messages", "different", idempotency_key="k")
+    with pytest.raises(BadRequest) as both:
+        await room.do("submit_messages", "words", request_id="other", idempotency_key="k")
+    assert both.value.field == "idempotency_key"
+    for nothing in ([], "  "):
+        with pytest.raises(BadRequest) as empty:
+            await room.do("submit_messages", nothing)
+        assert empty.value.field == "messages"
+    assert len(await room.do("list_turns")) == 2
 
 
 class Delegating(Adder):
@@ -89,90 +83,78 @@ def test_what_is_submitted_within_a_turn_is_played_after_it() -> None:
 
 
 @pytest.mark.shows(chat_recovery="C-0543 C-0654 C-0655 C-0656 C-0658")
-def test_a_cancelled_submission_leaves_no_message_and_no_late_answer() -> None:
+@visiting(Adder, pace=Pace(first_ms=60000))
+async def test_a_cancelled_submission_leaves_no_message_and_no_late_answer(room: Room, /) -> None:
     """One that waits appends none of its messages; one that is under way stays aborted, whatever comes after (C-0654 – C-0656, C-0658)."""
-
-    async def story(room: Room) -> None:
-        await room.do("submit_messages", "words first", request_id="first")
-        await room.do("submit_messages", ["words", "and", "words"], request_id="second")
-        await room.until(lambda: room.is_("running", "first"))
-        assert await room.do("cancel_chat", "second") is True
-        assert await room.do("cancel_chat", "first", "enough") is True
-        assert await room.do("cancel_chat", "first") is False
-        await asyncio.sleep(120)  # by now the answer would have come
-        first, second = [await room.do("inspect_turn", each) for each in ("first", "second")]
-        assert [first["status"], second["status"]] == ["aborted", "aborted"]
-        assert first["cancelled"] == "enough"
-        assert await room.roles() == "u"
-        assert requests_to_the_model() == 1
-
-    visit(Adder, story, pace=Pace(first_ms=60_000))
+    await room.do("submit_messages", "words first", request_id="first")
+    await room.do("submit_messages", ["words", "and", "words"], request_id="second")
+    await room.until(lambda: room.is_("running", "first"))
+    assert await room.do("cancel_chat", "second") is True
+    assert await room.do("cancel_chat", "first", "enough") is True
+    assert await room.do("cancel_chat", "first") is False
+    await asyncio.sleep(120)  # by now the answer would have come
+    first, second = [await room.do("inspect_turn", each) for each in ("first", "second")]
+    assert [first["status"], second["status"]] == ["aborted", "aborted"]
+    assert first["cancelled"] == "enough"
+    assert await room.roles() == "u"
+    assert requests_to_the_model() == 1
 
 
 @pytest.mark.shows(chat_recovery="C-0546 C-0547 C-0548 C-0668 C-0670 C-1212 C-1213")
-def test_all_turns_can_be_cancelled_and_new_ones_are_played() -> None:
+@visiting(Adder, pace=NEVER)
+async def test_all_turns_can_be_cancelled_and_new_ones_are_played(room: Room, /) -> None:
     """Active and waiting alike, and nothing is left of them that would stand in the way (C-0546 – C-0548, C-0668, C-0670)."""
-
-    async def story(room: Room) -> None:
-        asked = [f"turn-{number}" for number in range(3)]
-        for request_id in asked:
-            await room.do("submit_messages", "words", request_id=request_id)
-        await room.until(lambda: room.is_("running", "turn-0"))
-        assert await room.do("cancel_all_chats", "all of it") == 3
-        assert await room.do("cancel_all_chats") == 0
-        ends = [await room.do("attach", each) for each in asked]
-        assert [(end.status, end.reason) for end in ends] == [("aborted", "cancelled")] * 3
-        Outside.provider.pace = Pace()
-        assert (await room.do("chat", "words")).ok
-        assert await room.roles() == "uua"
-
-    visit(Adder, story, pace=NEVER)
+    asked = [f"turn-{number}" for number in range(3)]
+    for request_id in asked:
+        await room.do("submit_messages", "words", request_id=request_id)
+    await room.until(lambda: room.is_("running", "turn-0"))
+    assert await room.do("cancel_all_chats", "all of it") == 3
+    assert await room.do("cancel_all_chats") == 0
+    ends = [await room.do("attach", each) for each in asked]
+    assert [(end.status, end.reason) for end in ends] == [("aborted", "cancelled")] * 3
+    Outside.provider.pace = Pace()
+    assert (await room.do("chat", "words")).ok
+    assert await room.roles() == "uua"
 
 
 @pytest.mark.shows(chat_recovery="C-0665 C-0666 C-0667 C-0669 C-0673 C-0674 C-1045 C-1047 W-06")
-def test_submissions_outlive_the_process_and_keep_their_order() -> None:
+@visiting(Adder, pace=Pace(first_ms=1000))
+async def test_submissions_outlive_the_process_and_keep_their_order(room: Room, /) -> None:
     """The active and the waiting ones go on in the next life, by themselves, each once; to ask again wakes and does no harm
     (C-0665 – C-0667, C-0669, C-0673, C-0674)."""
-
-    async def story(room: Room) -> None:
-        asked = [f"turn-{number}" for number in range(3)]
-        for request_id in asked:
-            await room.do("submit_messages", "words", idempotency_key=request_id, request_id=request_id)
-        await room.until(lambda: room.is_("running", "turn-0"))
-        room.kill()
-        again = await room.do("submit_messages", "words", idempotency_key="turn-2", request_id="turn-2")
-        assert again["accepted"] is False
-        await asyncio.sleep(60)
-        turns = await room.do("list_turns")
-        assert [(turn["request_id"], turn["status"]) for turn in turns] == [(each, "completed") for each in asked]
-        assert [turn["attempt"] for turn in turns] == [2, 1, 1]
-        ends = [turn["ended_at_ms"] for turn in turns]
-        assert ends == sorted(ends)
-        assert await room.roles() == "uauaua"
-
-    visit(Adder, story, pace=Pace(first_ms=1_000))
+    asked = [f"turn-{number}" for number in range(3)]
+    for request_id in asked:
+        await room.do("submit_messages", "words", idempotency_key=request_id, request_id=request_id)
+    await room.until(lambda: room.is_("running", "turn-0"))
+    room.kill()
+    again = await room.do("submit_messages", "words", idempotency_key="turn-2", request_id="turn-2")
+    assert again["accepted"] is False
+    await asyncio.sleep(60)
+    turns = await room.do("list_turns")
+    assert [(turn["request_id"], turn["status"]) for turn in turns] == [(each, "completed") for each in asked]
+    assert [turn["attempt"] for turn in turns] == [2, 1, 1]
+    ends = [turn["ended_at_ms"] for turn in turns]
+    assert ends == sorted(ends)
+    assert await room.roles() == "uauaua"
 
 
 @pytest.mark.shows(chat_recovery="C-0675 C-0679")
-def test_a_cancel_outlives_the_process_and_reaches_a_recovered_turn() -> None:
+@visiting(Adder, pace=Pace(first_ms=60000))
+async def test_a_cancel_outlives_the_process_and_reaches_a_recovered_turn(room: Room, /) -> None:
     """Neither a life that finds the turn nor one that recovers it can complete it any more (W-40, C-0675, C-0679)."""
+    await room.do("submit_messages", "words", request_id="early")
+    await room.until(lambda: room.is_("running", "early"))
+    assert await room.do("cancel_chat", "early") is True
+    room.kill()
+    assert (await room.do("attach", "early")).status == "aborted"
 
-    async def story(room: Room) -> None:
-        await room.do("submit_messages", "words", request_id="early")
-        await room.until(lambda: room.is_("running", "early"))
-        assert await room.do("cancel_chat", "early") is True
-        room.kill()
-        assert (await room.do("attach", "early")).status == "aborted"
-
-        await room.do("submit_messages", "words", request_id="late")
-        await room.until(lambda: room.is_("running", "late"))
-        room.kill()
-        await room.until(lambda: requests_to_the_model() == 3)  # the recovered turn has asked the model again
-        assert await room.do("cancel_chat", "late") is True
-        await asyncio.sleep(300)
-        assert [turn["status"] for turn in await room.do("list_turns")] == ["aborted", "aborted"]
-
-    visit(Adder, story, pace=Pace(first_ms=60_000))
+    await room.do("submit_messages", "words", request_id="late")
+    await room.until(lambda: room.is_("running", "late"))
+    room.kill()
+    await room.until(lambda: requests_to_the_model() == 3)  # the recovered turn has asked the model again
+    assert await room.do("cancel_chat", "late") is True
+    await asyncio.sleep(300)
+    assert [turn["status"] for turn in await room.do("list_turns")] == ["aborted", "aborted"]
 
 
 @pytest.mark.shows(chat_recovery="C-0678 C-0683 C-0685")
@@ -196,41 +178,38 @@ def test_the_errors_of_a_submission_are_kept_with_it() -> None:
 
 
 @pytest.mark.shows(chat_recovery="C-0686 C-0687 C-0688 C-0689 C-0690 C-0691")
-def test_turns_are_listed_and_deleted_by_status_newest_and_oldest_first() -> None:
+@visiting(Adder)
+async def test_turns_are_listed_and_deleted_by_status_newest_and_oldest_first(room: Room, /) -> None:
     """Filters come before limits; what goes on or waits is never deleted (C-0686 – C-0691)."""
+    for number in range(3):
+        assert (await room.do("chat", "words", request_id=f"done-{number}")).ok
+    half_way = (await room.do("inspect_turn", "done-1"))["ended_at_ms"]
+    Outside.provider.pace = NEVER
+    for name in ("stopped", "active", "waiting"):
+        await room.do("submit_messages", "words", request_id=name)
+    await room.until(lambda: room.is_("running", "stopped"))
+    await room.do("cancel_chat", "stopped")
+    await room.until(lambda: room.is_("running", "active"))
 
-    async def story(room: Room) -> None:
-        for number in range(3):
-            assert (await room.do("chat", "words", request_id=f"done-{number}")).ok
-        half_way = (await room.do("inspect_turn", "done-1"))["ended_at_ms"]
-        Outside.provider.pace = NEVER
-        for name in ("stopped", "active", "waiting"):
-            await room.do("submit_messages", "words", request_id=name)
-        await room.until(lambda: room.is_("running", "stopped"))
-        await room.do("cancel_chat", "stopped")
-        await room.until(lambda: room.is_("running", "active"))
+    async def listed(*args: Any) -> list[str]:
+        return [turn["request_id"] for turn in await room.do("list_turns", *args)]
 
-        async def listed(*args: Any) -> list[str]:
-            return [turn["request_id"] for turn in await room.do("list_turns", *args)]
-
-        assert await listed() == ["done-0", "done-1", "done-2", "stopped", "active", "waiting"]
-        assert await listed("completed", 2) == ["done-1", "done-2"]
-        assert await listed(["aborted", "completed"], 2) == ["done-2", "stopped"]
-        assert await listed([]) == []
-        assert await room.do("delete_turns", ["running", "accepted"]) == 0
-        assert await room.do("delete_turns", []) == 0
-        assert await room.do("delete_turns", "completed", half_way) == 1
-        assert await room.do("delete_turns", "aborted") == 1
-        assert await room.do("delete_turns", None, None, 1) == 1
-        assert await listed() == ["done-2", "active", "waiting"]
-        assert await room.roles() == "uauauauu", "messages stay"
-        for wrong, field in ((("finished",), "status"), ((None, 0), "limit")):
-            with pytest.raises(BadRequest) as refused:
-                await room.do("list_turns", *wrong)
-            assert refused.value.field == field
-        await room.do("cancel_all_chats")
-
-    visit(Adder, story)
+    assert await listed() == ["done-0", "done-1", "done-2", "stopped", "active", "waiting"]
+    assert await listed("completed", 2) == ["done-1", "done-2"]
+    assert await listed(["aborted", "completed"], 2) == ["done-2", "stopped"]
+    assert await listed([]) == []
+    assert await room.do("delete_turns", ["running", "accepted"]) == 0
+    assert await room.do("delete_turns", []) == 0
+    assert await room.do("delete_turns", "completed", half_way) == 1
+    assert await room.do("delete_turns", "aborted") == 1
+    assert await room.do("delete_turns", None, None, 1) == 1
+    assert await listed() == ["done-2", "active", "waiting"]
+    assert await room.roles() == "uauauauu", "messages stay"
+    for wrong, field in ((("finished",), "status"), ((None, 0), "limit")):
+        with pytest.raises(BadRequest) as refused:
+            await room.do("list_turns", *wrong)
+        assert refused.value.field == field
+    await room.do("cancel_all_chats")
 
 
 class Losing(Adder):
@@ -247,22 +226,19 @@ class Losing(Adder):
 
 
 @pytest.mark.shows(chat_recovery="C-0623 C-0624 C-0627 C-0676 C-0677 C-1078")
-def test_a_storage_that_fails_in_a_turn_ends_nothing() -> None:
+@visiting(Losing)
+async def test_a_storage_that_fails_in_a_turn_ends_nothing(room: Room, /) -> None:
     """The turn stays as it is, half sealed never, and goes on when the storage is there again; no tool runs twice
     (C-0623, C-0624, C-0627, C-0676, C-0677)."""
-
-    async def story(room: Room) -> None:
-        Losing.requests.clear()
-        await room.do("submit_messages", "sum", request_id="asked")
-        await room.until(lambda: len(Losing.requests) == 2)
-        await asyncio.sleep(1)
-        await room.until(lambda: room.is_("completed"))
-        told = await room.do("inspect_turn", "asked")
-        assert told["attempt"] == 2
-        assert (await room.do("attach", "asked")).text == WHOLE
-        assert set(Outside.effects.values()) == {1}
-
-    visit(Losing, story)
+    Losing.requests.clear()
+    await room.do("submit_messages", "sum", request_id="asked")
+    await room.until(lambda: len(Losing.requests) == 2)
+    await asyncio.sleep(1)
+    await room.until(lambda: room.is_("completed"))
+    told = await room.do("inspect_turn", "asked")
+    assert told["attempt"] == 2
+    assert (await room.do("attach", "asked")).text == WHOLE
+    assert set(Outside.effects.values()) == {1}
 
 
 @tool
@@ -451,21 +427,20 @@ class Staged(Adder):
 
 
 @pytest.mark.parametrize(("mode", "roles", "requests"), [("react", "uauaua", 3), ("narrate", "aaua", 1)])
-def test_two_milestones_and_the_end_of_a_run_are_three_messages(mode: str, roles: str, requests: int) -> None:
+@visiting(Staged)
+async def test_two_milestones_and_the_end_of_a_run_are_three_messages(
+    room: Room, /, mode: str, roles: str, requests: int
+) -> None:
     """Each has its own, and of those that are told to the model each its own answer (C-0642, C-0955)."""
-
-    async def story(room: Room) -> None:
-        await room.do("begin", mode)
-        await asyncio.sleep(60)
-        assert await room.roles() == roles
-        messages = await room.do("get_messages")
-        told = [each["parts"][0]["text"] for each in messages if (each.get("metadata") or {}).get("runId") == "staged"]
-        words = [word for text in told for word in ("first", "second", "has completed") if word in text]
-        assert words == ["first", "second", "has completed"]
-        assert requests_to_the_model() == requests
-        assert len({each["id"] for each in messages}) == len(messages)
-
-    visit(Staged, story)
+    await room.do("begin", mode)
+    await asyncio.sleep(60)
+    assert await room.roles() == roles
+    messages = await room.do("get_messages")
+    told = [each["parts"][0]["text"] for each in messages if (each.get("metadata") or {}).get("runId") == "staged"]
+    words = [word for text in told for word in ("first", "second", "has completed") if word in text]
+    assert words == ["first", "second", "has completed"]
+    assert requests_to_the_model() == requests
+    assert len({each["id"] for each in messages}) == len(messages)
 
 
 @pytest.mark.shows(agent_tools="127 128", chat_recovery="C-0644 C-0645")

@@ -24,7 +24,7 @@ from tests.actors.chat.talk import (
     until_parked,
     values,
 )
-from tests.kit import Death
+from tests.kit import Death, played
 
 ONE, TWO = (ScriptedCall(name="ask_user", arguments={"about": about}) for about in ("colour", "size"))
 RISKY = ScriptedCall(name="risky", arguments={"what": "it"})
@@ -39,75 +39,68 @@ async def part_of(client: Client, agent: type[Adder], call_id: str) -> dict[str,
 
 
 @pytest.mark.shows(chat_recovery="C-0035 C-0036 C-0038 C-0039 C-0445 C-0979 C-1151 C-1296")
-def test_a_turn_goes_on_once_when_the_last_of_its_calls_is_answered() -> None:
+@played(lambda story: tell(story, asks_for(ONE, TWO)))
+async def test_a_turn_goes_on_once_when_the_last_of_its_calls_is_answered(client: Client, /) -> None:
     """C-0035, C-0036, C-0038, C-0039, C-0445: an answer settles its own call and no other, and one request is made for all of them."""
-
-    async def story(client: Client) -> None:
-        await call(client, Worker, "submit_messages", "go", request_id="asked")
-        first, second = await until_parked(client, Worker)
-        assert await call(client, Worker, "resolve_tool_call", second, "large") is True
-        await asyncio.sleep(1)
-        assert await status_of(client, Worker) == "parked"
-        assert len(Outside.provider.log()) == 1, "a sibling is still waited for"
-        assert await call(client, Worker, "has_pending_interaction") is True
-        assert await call(client, Worker, "resolve_tool_call", first, "blue") is True
-        result = await call(client, Worker, "attach", "asked")
-        assert result.ok, result
-        assert len(Outside.provider.log()) == 2
-        assert "blue" in bodies()[1]
-        assert "large" in bodies()[1]
-        assert await call(client, Worker, "has_pending_interaction") is False
-
-    tell(story, asks_for(ONE, TWO))
+    await call(client, Worker, "submit_messages", "go", request_id="asked")
+    first, second = await until_parked(client, Worker)
+    assert await call(client, Worker, "resolve_tool_call", second, "large") is True
+    await asyncio.sleep(1)
+    assert await status_of(client, Worker) == "parked"
+    assert len(Outside.provider.log()) == 1, "a sibling is still waited for"
+    assert await call(client, Worker, "has_pending_interaction") is True
+    assert await call(client, Worker, "resolve_tool_call", first, "blue") is True
+    result = await call(client, Worker, "attach", "asked")
+    assert result.ok, result
+    assert len(Outside.provider.log()) == 2
+    assert "blue" in bodies()[1]
+    assert "large" in bodies()[1]
+    assert await call(client, Worker, "has_pending_interaction") is False
 
 
 @pytest.mark.shows(chat_recovery="C-0037 C-0981 C-0982 C-0983 C-0993 W-11")
-def test_an_answer_that_comes_while_the_model_speaks_waits_for_its_end() -> None:
+@played(lambda story: tell(story, streams(ONE, TWO), pace=Pace(between_ms=300)))
+async def test_an_answer_that_comes_while_the_model_speaks_waits_for_its_end(client: Client, /) -> None:
     """C-0037: it is durable at once, and the next request is made when this one is over, once."""
-
-    async def story(client: Client) -> None:
-        await call(client, Worker, "submit_messages", "go", request_id="asked")
-        listener = Listener()
-        following = asyncio.ensure_future(call(client, Worker, "attach", "asked", listener, follow=True))
-        await until(lambda: "tool-input-available" in listener.types)
-        assert await call(client, Worker, "resolve_tool_call", "call-a", "blue") is True
-        assert len(Outside.provider.log()) == 1
-        assert Outside.provider.log()[0].ended is None, "the model speaks still"
-        (_, second) = await until_parked(client, Worker)
-        assert await call(client, Worker, "resolve_tool_call", second, "large") is True
-        assert (await following).ok
-        assert [record.ended for record in Outside.provider.log()] == ["whole", "whole"]
-
-    tell(story, streams(ONE, TWO), pace=Pace(between_ms=300))
+    await call(client, Worker, "submit_messages", "go", request_id="asked")
+    listener = Listener()
+    following = asyncio.ensure_future(call(client, Worker, "attach", "asked", listener, follow=True))
+    await until(lambda: "tool-input-available" in listener.types)
+    assert await call(client, Worker, "resolve_tool_call", "call-a", "blue") is True
+    assert len(Outside.provider.log()) == 1
+    assert Outside.provider.log()[0].ended is None, "the model speaks still"
+    (_, second) = await until_parked(client, Worker)
+    assert await call(client, Worker, "resolve_tool_call", second, "large") is True
+    assert (await following).ok
+    assert [record.ended for record in Outside.provider.log()] == ["whole", "whole"]
 
 
 @pytest.mark.shows(chat_recovery="C-0375 C-0376 C-0377 C-0403 C-0422 C-0425 C-0427 C-0428 C-0429 C-0969")
 @pytest.mark.parametrize("error", [None, "no such file"])
-def test_an_answer_finds_its_call_in_an_earlier_message_while_another_turn_plays(error: str | None) -> None:
+@played(lambda story: tell(story, asks_for(ONE)))
+async def test_an_answer_finds_its_call_in_an_earlier_message_while_another_turn_plays(
+    client: Client, /, error: str | None
+) -> None:
     """C-0375 to C-0377, C-0403, C-0422, C-0425, C-0427 to C-0429: it is written there and nowhere else, and the first one counts."""
-
-    async def story(client: Client) -> None:
-        await call(client, Worker, "submit_messages", "go", request_id="asked")
-        (waiting,) = await until_parked(client, Worker)
-        await call(client, Worker, "submit_messages", "sum", request_id="other")
-        await until(lambda: bool(Outside.effects["add", 0]))
-        answer = ("blue",) if error is None else (None, error)
-        assert await call(client, Worker, "resolve_tool_call", waiting, *answer) is True
-        assert await status_of(client, Worker, "other") == "running"
-        assert (await call(client, Worker, "attach", "other")).ok
-        assert (await call(client, Worker, "attach", "asked")).ok
-        part = await part_of(client, Worker, waiting)
-        before = await call(client, Worker, "get_messages")
-        assert await call(client, Worker, "resolve_tool_call", waiting, "red") is False
-        assert await call(client, Worker, "respond_to_approval", waiting, True) is False
-        assert await call(client, Worker, "get_messages") == before
-        if error is None:
-            assert (part["state"], part["output"]) == ("output-available", "blue")
-        else:
-            assert (part["state"], part["errorText"]) == ("output-error", error)
-        assert [each["id"] for each in before if each["role"] == "assistant"] == ["asked-answer", "other-answer"]
-
-    tell(story, asks_for(ONE))
+    await call(client, Worker, "submit_messages", "go", request_id="asked")
+    (waiting,) = await until_parked(client, Worker)
+    await call(client, Worker, "submit_messages", "sum", request_id="other")
+    await until(lambda: bool(Outside.effects["add", 0]))
+    answer = ("blue",) if error is None else (None, error)
+    assert await call(client, Worker, "resolve_tool_call", waiting, *answer) is True
+    assert await status_of(client, Worker, "other") == "running"
+    assert (await call(client, Worker, "attach", "other")).ok
+    assert (await call(client, Worker, "attach", "asked")).ok
+    part = await part_of(client, Worker, waiting)
+    before = await call(client, Worker, "get_messages")
+    assert await call(client, Worker, "resolve_tool_call", waiting, "red") is False
+    assert await call(client, Worker, "respond_to_approval", waiting, True) is False
+    assert await call(client, Worker, "get_messages") == before
+    if error is None:
+        assert (part["state"], part["output"]) == ("output-available", "blue")
+    else:
+        assert (part["state"], part["errorText"]) == ("output-error", error)
+    assert [each["id"] for each in before if each["role"] == "assistant"] == ["asked-answer", "other-answer"]
 
 
 class Picker(Worker):

@@ -12,7 +12,7 @@ from perdure.ledger import BadRequest
 from perdure.policies import Answerer
 from perdure.scenarios.provider.script import Script, ScriptedCall
 from tests.actors.chat.desk import Adder, Outside
-from tests.actors.chat.room import Room, calls, outcomes, visit
+from tests.actors.chat.room import Room, calls, outcomes, visiting
 from tests.kit import address
 
 ADA = Answerer("ada", is_operator=True)
@@ -107,61 +107,55 @@ async def _outcome(room: Room, request_id: str = "asked") -> list[tuple[str, Any
 
 
 @pytest.mark.parametrize(("name", "entered"), [("once", 1), ("pure", 2), ("here", 1)])
-def test_a_tool_waits_for_a_person_for_longer_than_its_time_limit(name: str, entered: int) -> None:
-    async def story(room: Room) -> None:
-        await room.do("submit_messages", name, request_id="asked")
-        (ask,) = await _opened(room)
-        assert (ask["to"], ask["args"]) == (["ops"], {"what": "it"})
-        assert ask["agent"] == address(Clerk, "somebody"), "whose tool it is, and not what executes it"
-        await asyncio.sleep(100)
-        await _answered(room, "b")
-        assert await _outcome(room) == [("output-available", "it is b by ada")]
-        assert Outside.effects == {(name, "it"): entered}
-
-    visit(Clerk, story, SCRIPT)
+@visiting(Clerk, SCRIPT)
+async def test_a_tool_waits_for_a_person_for_longer_than_its_time_limit(room: Room, /, name: str, entered: int) -> None:
+    await room.do("submit_messages", name, request_id="asked")
+    (ask,) = await _opened(room)
+    assert (ask["to"], ask["args"]) == (["ops"], {"what": "it"})
+    assert ask["agent"] == address(Clerk, "somebody"), "whose tool it is, and not what executes it"
+    await asyncio.sleep(100)
+    await _answered(room, "b")
+    assert await _outcome(room) == [("output-available", "it is b by ada")]
+    assert Outside.effects == {(name, "it"): entered}
 
 
-def test_the_rest_of_its_time_counts_after_the_answer() -> None:
-    async def story(room: Room) -> None:
-        await room.do("submit_messages", "late", request_id="asked")
+@visiting(Clerk, SCRIPT)
+async def test_the_rest_of_its_time_counts_after_the_answer(room: Room, /) -> None:
+    await room.do("submit_messages", "late", request_id="asked")
+    await _opened(room)
+    await asyncio.sleep(50)
+    await _answered(room, "a")
+    ((state, words),) = await _outcome(room)
+    assert state == "output-error"
+    assert "did not return within 3000 ms" in words
+
+
+@visiting(Clerk, SCRIPT)
+async def test_calls_at_the_same_time_have_questions_of_their_own_also_when_they_are_entered_again(
+    room: Room, /
+) -> None:
+    await room.do("submit_messages", "both", request_id="asked")
+    before = [each["ask_id"] for each in await _opened(room, 2)]
+    room.kill()
+    await asyncio.sleep(30)
+    assert [each["ask_id"] for each in await _opened(room, 2)] == before
+    await _answered(room, "a", "y")
+    await asyncio.sleep(5)
+    room.kill()
+    for value, words in (("b", "x"), ("b", "y")):
+        await _answered(room, value, words)
+    await _opened(room)
+    await _answered(room, "a", "x")
+    assert await _outcome(room) == [("output-available", "x is ba"), ("output-available", "y is ab")]
+
+
+@visiting(Clerk, SCRIPT)
+async def test_a_turn_that_is_cancelled_takes_the_question_of_its_tool_along(room: Room, /) -> None:
+    for name in ("once", "here"):
+        await room.do("submit_messages", name, request_id=name)
         await _opened(room)
-        await asyncio.sleep(50)
-        await _answered(room, "a")
-        ((state, words),) = await _outcome(room)
-        assert state == "output-error"
-        assert "did not return within 3000 ms" in words
-
-    visit(Clerk, story, SCRIPT)
-
-
-def test_calls_at_the_same_time_have_questions_of_their_own_also_when_they_are_entered_again() -> None:
-    async def story(room: Room) -> None:
-        await room.do("submit_messages", "both", request_id="asked")
-        before = [each["ask_id"] for each in await _opened(room, 2)]
-        room.kill()
-        await asyncio.sleep(30)
-        assert [each["ask_id"] for each in await _opened(room, 2)] == before
-        await _answered(room, "a", "y")
-        await asyncio.sleep(5)
-        room.kill()
-        for value, words in (("b", "x"), ("b", "y")):
-            await _answered(room, value, words)
-        await _opened(room)
-        await _answered(room, "a", "x")
-        assert await _outcome(room) == [("output-available", "x is ba"), ("output-available", "y is ab")]
-
-    visit(Clerk, story, SCRIPT)
-
-
-def test_a_turn_that_is_cancelled_takes_the_question_of_its_tool_along() -> None:
-    async def story(room: Room) -> None:
-        for name in ("once", "here"):
-            await room.do("submit_messages", name, request_id=name)
-            await _opened(room)
-            await room.do("cancel_chat", name)
-            await _opened(room, 0)
-
-    visit(Clerk, story, SCRIPT)
+        await room.do("cancel_chat", name)
+        await _opened(room, 0)
 
 
 def test_a_context_that_was_made_by_hand_asks_nobody() -> None:

@@ -23,7 +23,7 @@ from perdure.actors.chat.toolsets import ToldToModel, checked_toolsets, effect_o
 from perdure.ledger import BadRequest, UnknownTool
 from perdure.scenarios.provider.script import Script, ScriptedCall
 from tests.actors.chat.desk import Outside, play
-from tests.actors.chat.room import Room, Story, calls, outcomes, visit
+from tests.actors.chat.room import Room, Story, calls, outcomes, visit, visiting
 
 SERVER = str(Path(__file__).parents[2] / "cluster" / "mcp_server.py")
 CALL = ToolContext(call_id="call", run_id="run", attempt=1, idempotency_key="key", report_progress=print)
@@ -386,33 +386,31 @@ def test_a_cancelled_turn_leaves_no_deferred_call_open(agent: type[ChatAgent]) -
     visit(agent, story, LOOKS)
 
 
-def test_a_call_that_was_put_off_beside_one_at_work_is_ended_with_its_turn() -> None:
-    async def story(room: Room) -> None:
-        await room.do("submit_messages", "both", request_id="asked")
-        await room.until(lambda: Outside.effects["rests", "it"])
-        await asyncio.sleep(5)
-        assert await room.do("cancel_chat", "asked")
-        result = await room.do("attach", "asked")
-        assert [(state, words[:15]) for state, words in outcomes(result.message)] == [
-            ("output-error", "OUTCOME UNKNOWN")
-        ] * 2
-
-    visit(Looker, story, LOOKS)
+@visiting(Looker, LOOKS)
+async def test_a_call_that_was_put_off_beside_one_at_work_is_ended_with_its_turn(room: Room, /) -> None:
+    await room.do("submit_messages", "both", request_id="asked")
+    await room.until(lambda: Outside.effects["rests", "it"])
+    await asyncio.sleep(5)
+    assert await room.do("cancel_chat", "asked")
+    result = await room.do("attach", "asked")
+    assert [(state, words[:15]) for state, words in outcomes(result.message)] == [
+        ("output-error", "OUTCOME UNKNOWN")
+    ] * 2
 
 
-def test_a_turn_that_is_cancelled_before_its_toolset_is_open_again_stops_the_calls_of_an_earlier_life() -> None:
-    async def story(room: Room) -> None:
-        await room.do("submit_messages", "rest", request_id="asked")
-        await room.until(lambda: Outside.effects["rests", "it"])
-        room.kill()
-        assert await room.do("cancel_chat", "asked")
-        result = await room.do("attach", "asked")
-        ((state, words),) = outcomes(result.message)
-        assert (result.status, state, words[:15]) == ("aborted", "output-error", "OUTCOME UNKNOWN")
-        await asyncio.sleep(120)
-        assert (Outside.effects["rests", "it"], Outside.effects["rested", "it"]) == (1, 0)
-
-    visit(Looker, story, LOOKS)
+@visiting(Looker, LOOKS)
+async def test_a_turn_that_is_cancelled_before_its_toolset_is_open_again_stops_the_calls_of_an_earlier_life(
+    room: Room, /
+) -> None:
+    await room.do("submit_messages", "rest", request_id="asked")
+    await room.until(lambda: Outside.effects["rests", "it"])
+    room.kill()
+    assert await room.do("cancel_chat", "asked")
+    result = await room.do("attach", "asked")
+    ((state, words),) = outcomes(result.message)
+    assert (result.status, state, words[:15]) == ("aborted", "output-error", "OUTCOME UNKNOWN")
+    await asyncio.sleep(120)
+    assert (Outside.effects["rests", "it"], Outside.effects["rested", "it"]) == (1, 0)
 
 
 def called_in(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from perdure.actors.events.observability import subscribe
 from perdure.ledger import BadRequest, TooLarge
 from perdure.scenarios.provider.script import Script, ScriptedCall, ScriptedQuestion
 from tests.actors.chat.desk import Adder, Outside
-from tests.actors.chat.room import Room, calls, outcomes, texts, visit
+from tests.actors.chat.room import Room, calls, outcomes, texts, visit, visiting
 
 
 class Walker(Agent):
@@ -65,85 +65,71 @@ class Scribe(Adder):
         return "launched"
 
 
-def test_several_messages_of_one_transaction_all_stay_and_in_their_order() -> None:
+@visiting(Scribe)
+async def test_several_messages_of_one_transaction_all_stay_and_in_their_order(room: Room, /) -> None:
     """One at a time, in a later life too; what was rolled back is nowhere, and takes no place from others."""
-
-    async def story(room: Room) -> None:
-        await room.do("note", ["one", "two"])
-        await room.do("fail_to_note")
-        await room.do("note", ["three", "one"])
-        for _ in range(2):
-            assert [message["id"] for message in await room.do("get_messages")] == ["one", "two", "three"]
-            await room.sleep()
-        await room.do("clear")
-        await room.do("note", ["four"])
+    await room.do("note", ["one", "two"])
+    await room.do("fail_to_note")
+    await room.do("note", ["three", "one"])
+    for _ in range(2):
+        assert [message["id"] for message in await room.do("get_messages")] == ["one", "two", "three"]
         await room.sleep()
-        assert [message["id"] for message in await room.do("get_messages")] == ["four"]
+    await room.do("clear")
+    await room.do("note", ["four"])
+    await room.sleep()
+    assert [message["id"] for message in await room.do("get_messages")] == ["four"]
 
-    visit(Scribe, story)
 
-
-def test_a_long_transcript_can_be_read_piece_by_piece() -> None:
+@visiting(Scribe)
+async def test_a_long_transcript_can_be_read_piece_by_piece(room: Room, /) -> None:
     """Which is needed when all of it is more than one answer may hold; wrong wishes name their field."""
-
-    async def story(room: Room) -> None:
-        await room.do("note", ["one", "two", "three", "four"])
-        read: list[str] = []
-        before: dict[str, Any] = {}
-        while piece := await room.do("get_messages", limit=3, **before):
-            read = [*(message["id"] for message in piece), *read]
-            before = {"before": piece[0]["id"]}
-        assert read == ["one", "two", "three", "four"]
-        for wish in ({"limit": 0}, {"before": "nobody"}):
-            with pytest.raises(BadRequest) as refused:
-                await room.do("get_messages", **wish)
-            assert refused.value.field in wish
-        for number in range(3):
-            await room.do("add_messages", {"id": f"long-{number}", "role": "user", "parts": [_text("x" * 1_500_000)]})
-        with pytest.raises(TooLarge):
-            await room.do("get_messages")
-        assert len(await room.do("get_messages", limit=2)) == 2
-
-    visit(Scribe, story)
+    await room.do("note", ["one", "two", "three", "four"])
+    read: list[str] = []
+    before: dict[str, Any] = {}
+    while piece := await room.do("get_messages", limit=3, **before):
+        read = [*(message["id"] for message in piece), *read]
+        before = {"before": piece[0]["id"]}
+    assert read == ["one", "two", "three", "four"]
+    for wish in ({"limit": 0}, {"before": "nobody"}):
+        with pytest.raises(BadRequest) as refused:
+            await room.do("get_messages", **wish)
+        assert refused.value.field in wish
+    for number in range(3):
+        await room.do("add_messages", {"id": f"long-{number}", "role": "user", "parts": [_text("x" * 1_500_000)]})
+    with pytest.raises(TooLarge):
+        await room.do("get_messages")
+    assert len(await room.do("get_messages", limit=2)) == 2
 
 
 def _text(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
 
 
-def test_the_id_of_a_deleted_turn_may_be_used_again_and_takes_no_message_from_it() -> None:
+@visiting(Scribe)
+async def test_the_id_of_a_deleted_turn_may_be_used_again_and_takes_no_message_from_it(room: Room, /) -> None:
     """Its question and its answer stay where they are; the new ones come after them, and are the new turn's (W-47)."""
-
-    async def story(room: Room) -> None:
-        for day in range(3):
-            told = await room.do("submit_messages", f"words of day {day}", idempotency_key="daily")
-            result = await room.do("attach", told["request_id"])
-            assert (told["accepted"], result.ok) == (True, True)
-            assert (await room.do("submit_messages", f"words of day {day}", idempotency_key="daily"))[
-                "accepted"
-            ] is False
-            assert await room.do("delete_turns") == 1
-        await room.sleep()
-        kept = await room.do("get_messages")
-        assert [message["role"][0] for message in kept] == list("uauaua")
-        assert [texts(message)[0] for message in kept[::2]] == [f"words of day {day}" for day in range(3)]
-        assert kept[-1] == result.message
-
-    visit(Scribe, story)
+    for day in range(3):
+        told = await room.do("submit_messages", f"words of day {day}", idempotency_key="daily")
+        result = await room.do("attach", told["request_id"])
+        assert (told["accepted"], result.ok) == (True, True)
+        assert (await room.do("submit_messages", f"words of day {day}", idempotency_key="daily"))["accepted"] is False
+        assert await room.do("delete_turns") == 1
+    await room.sleep()
+    kept = await room.do("get_messages")
+    assert [message["role"][0] for message in kept] == list("uauaua")
+    assert [texts(message)[0] for message in kept[::2]] == [f"words of day {day}" for day in range(3)]
+    assert kept[-1] == result.message
 
 
-def test_lines_that_are_told_of_several_milestones_at_once_all_stay() -> None:
+@visiting(Scribe)
+async def test_lines_that_are_told_of_several_milestones_at_once_all_stay(room: Room, /) -> None:
     """Their mail is handled in one transaction, because the agent was away when it came."""
-
-    async def story(room: Room) -> None:
-        await room.do("send_walker")
-        room.kill()
-        await room.until(lambda: _count(room, 3))
-        await room.sleep()
-        told = [texts(message)[0].rpartition(" ")[2] for message in await room.do("get_messages")]
-        assert told == ["one.", "two.", "three."]
-
-    visit(Scribe, story)
+    await room.do("send_walker")
+    room.kill()
+    await room.until(lambda: _count(room, 3))
+    await room.sleep()
+    told = [texts(message)[0].rpartition(" ")[2] for message in await room.do("get_messages")]
+    assert told == ["one.", "two.", "three."]
 
 
 class Quiet(Scribe):
@@ -164,19 +150,17 @@ class Quiet(Scribe):
         return " "
 
 
-def test_a_blank_word_about_a_run_is_no_message_and_begins_no_turn() -> None:
-    async def story(room: Room) -> None:
-        await room.do("send_walker")
-        await room.until(lambda: _count(room, 2))
-        await asyncio.sleep(10)
-        told = await room.do("get_messages")
-        assert [(each["role"], texts(each)) for each in told] == [("assistant", ["one"]), ("assistant", ["three"])]
-        assert {name: told[0]["metadata"][name] for name in ("source", "runId")} == {
-            "source": "detached-agent-tool", "runId": "walk",
-        }  # fmt: skip
-        assert await room.do("list_turns") == []
-
-    visit(Quiet, story)
+@visiting(Quiet)
+async def test_a_blank_word_about_a_run_is_no_message_and_begins_no_turn(room: Room, /) -> None:
+    await room.do("send_walker")
+    await room.until(lambda: _count(room, 2))
+    await asyncio.sleep(10)
+    told = await room.do("get_messages")
+    assert [(each["role"], texts(each)) for each in told] == [("assistant", ["one"]), ("assistant", ["three"])]
+    assert {name: told[0]["metadata"][name] for name in ("source", "runId")} == {
+        "source": "detached-agent-tool", "runId": "walk",
+    }  # fmt: skip
+    assert await room.do("list_turns") == []
 
 
 async def _count(room: Room, count: int) -> bool:

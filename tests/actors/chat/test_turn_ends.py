@@ -15,7 +15,7 @@ from perdure.scenarios.provider.events import Done, Finish, Role
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace
 from perdure.scenarios.provider.script import Script, ScriptedQuestion
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Listener, Outside
-from tests.actors.chat.room import SLOW, Room, outcomes, visit
+from tests.actors.chat.room import SLOW, Room, outcomes, visit, visiting
 
 REFUSED = Fault(kind=FaultKind.ERROR, event=2, type="invalid_request_error", message="No such thing")
 HEARD: list[Any] = []
@@ -125,23 +125,20 @@ class Kind(Told):
 
 
 @pytest.mark.shows(chat_recovery="C-0488 C-0619 C-0625 C-0628 C-0682 C-1129 C-1130 C-1207 C-1225")
-def test_the_author_may_choose_the_words_of_every_error() -> None:
+@visiting(Kind, plan=FaultPlan.at({1: REFUSED}))
+async def test_the_author_may_choose_the_words_of_every_error(room: Room, /) -> None:
     """Of a provider's refusal as of an exception in his own code, which ends the turn and is not tried again, a statement that his
     storage refuses included (C-0488, C-0619, C-0625, C-0628, C-0682)."""
-
-    async def story(room: Room) -> None:
-        HEARD.clear()
-        refused, _ = await room.follow("chat", "words", request_id="refused")
-        raised, listener = await room.follow("chat", "words", request_id="raised", metadata="fail")
-        assert refused.error == raised.error == "Please ask somebody else."
-        assert listener.heard[-1] == ("on_error", "Please ask somebody else.")
-        assert (await room.do("chat", "words", metadata="sql")).status == "error"
-        errors = [(said, info["stage"], info["reason"]) for kind, said, info in HEARD if kind == "error"]
-        assert errors[1] == ("RuntimeError: there is nothing to say", "turn", "RuntimeError")
-        assert "nowhere does not exist" in errors[2][0]
-        assert (await room.do("chat", "words")).ok
-
-    visit(Kind, story, plan=FaultPlan.at({1: REFUSED}))
+    HEARD.clear()
+    refused, _ = await room.follow("chat", "words", request_id="refused")
+    raised, listener = await room.follow("chat", "words", request_id="raised", metadata="fail")
+    assert refused.error == raised.error == "Please ask somebody else."
+    assert listener.heard[-1] == ("on_error", "Please ask somebody else.")
+    assert (await room.do("chat", "words", metadata="sql")).status == "error"
+    errors = [(said, info["stage"], info["reason"]) for kind, said, info in HEARD if kind == "error"]
+    assert errors[1] == ("RuntimeError: there is nothing to say", "turn", "RuntimeError")
+    assert "nowhere does not exist" in errors[2][0]
+    assert (await room.do("chat", "words")).ok
 
 
 class Raising(Told):
@@ -152,59 +149,50 @@ class Raising(Told):
         raise RuntimeError("not my day")
 
 
-def test_a_hook_for_errors_that_raises_hides_no_error() -> None:
+@visiting(Raising, plan=FaultPlan.at({1: REFUSED}))
+async def test_a_hook_for_errors_that_raises_hides_no_error(room: Room, /) -> None:
     """The turn ends in the words that it would have ended in."""
-
-    async def story(room: Room) -> None:
-        result, listener = await room.follow("chat", "words")
-        assert "No such thing" in result.error
-        assert listener.ends == ["on_error"]
-
-    visit(Raising, story, plan=FaultPlan.at({1: REFUSED}))
+    result, listener = await room.follow("chat", "words")
+    assert "No such thing" in result.error
+    assert listener.ends == ["on_error"]
 
 
 SILENT = Script(questions=(ScriptedQuestion(asks="nothing", verbatim=((Role(), Finish(), Done()),)), *SCRIPT.questions))
 
 
 @pytest.mark.shows(chat_recovery="C-0509 C-0510")
-def test_an_empty_answer_is_an_end_like_any_other() -> None:
+@visiting(Told, SILENT)
+async def test_an_empty_answer_is_an_end_like_any_other(room: Room, /) -> None:
     """The hook and the callback are told, and nothing is stored (C-0509, C-0510)."""
-
-    async def story(room: Room) -> None:
-        HEARD.clear()
-        result, listener = await room.follow("chat", "nothing")
-        assert (result.status, result.text, result.message) == ("completed", "", None)
-        assert listener.ends == ["on_done"]
-        assert hooks() == [("response", "completed")]
-        assert await room.roles() == "u"
-        assert (await room.do("chat", "words")).ok
-
-    visit(Told, story, SILENT)
+    HEARD.clear()
+    result, listener = await room.follow("chat", "nothing")
+    assert (result.status, result.text, result.message) == ("completed", "", None)
+    assert listener.ends == ["on_done"]
+    assert hooks() == [("response", "completed")]
+    assert await room.roles() == "u"
+    assert (await room.do("chat", "words")).ok
 
 
 @pytest.mark.shows(chat_recovery="C-0508 C-0518 C-0519 C-0521 C-0523 C-0540 C-1222 C-1223 C-1226 C-1227 C-1229 C-1230")
-def test_the_hook_hears_of_every_turn_with_its_message_and_how_it_was_asked() -> None:
+@visiting(Told, pace=SLOW)
+async def test_the_hook_hears_of_every_turn_with_its_message_and_how_it_was_asked(room: Room, /) -> None:
     """Chats, saved messages, continuations and aborted turns, once each (C-0508, C-0518, C-0519, C-0521, C-0523, C-0540)."""
-
-    async def story(room: Room) -> None:
-        HEARD.clear()
-        said = await room.do("chat", "words")
-        saved = await room.do(
-            "save_messages", ["words again", {"role": "user", "parts": [{"type": "text", "text": "words"}]}]
-        )
-        assert saved.ok
-        more = await room.do("continue_last_turn")
-        stopped = room.soon("chat", "sum", request_id="stopped")
-        await room.until(lambda: room.is_("running", "stopped"))
-        await room.do("cancel_chat", "stopped")
-        await stopped
-        told = [(response["status"], response["continuation"]) for _, _, response in HEARD]
-        assert told == [("completed", False), ("completed", False), ("completed", True), ("aborted", False)]
-        assert HEARD[0][2]["message"] == said.message
-        assert HEARD[2][2]["message"] == more.message
-        assert await room.roles() == "uauuau", "what was cancelled before its first word has no answer"
-
-    visit(Told, story, pace=SLOW)
+    HEARD.clear()
+    said = await room.do("chat", "words")
+    saved = await room.do(
+        "save_messages", ["words again", {"role": "user", "parts": [{"type": "text", "text": "words"}]}]
+    )
+    assert saved.ok
+    more = await room.do("continue_last_turn")
+    stopped = room.soon("chat", "sum", request_id="stopped")
+    await room.until(lambda: room.is_("running", "stopped"))
+    await room.do("cancel_chat", "stopped")
+    await stopped
+    told = [(response["status"], response["continuation"]) for _, _, response in HEARD]
+    assert told == [("completed", False), ("completed", False), ("completed", True), ("aborted", False)]
+    assert HEARD[0][2]["message"] == said.message
+    assert HEARD[2][2]["message"] == more.message
+    assert await room.roles() == "uauuau", "what was cancelled before its first word has no answer"
 
 
 @pytest.mark.shows(chat_recovery="C-0693 C-0694 C-0695 C-0696 C-0697 C-0706 C-0708 C-0958")
@@ -251,45 +239,38 @@ class Slow(Adder):
 
 
 @pytest.mark.shows(chat_recovery="C-0553 C-1228 C-1235")
-def test_slow_hooks_miss_no_turn_and_are_called_one_after_the_other() -> None:
+@visiting(Slow)
+async def test_slow_hooks_miss_no_turn_and_are_called_one_after_the_other(room: Room, /) -> None:
     """However fast the turns end (C-0553, C-0554)."""
-
-    async def story(room: Room) -> None:
-        HEARD.clear()
-        asked = [(await room.do("submit_messages", f"words {number}"))["request_id"] for number in range(3)]
-        await room.until(lambda: len(HEARD) == 6)
-        told = [(edge, each) for each in asked for edge in ("begin", "end")]
-        assert told == HEARD
-
-    visit(Slow, story)
+    HEARD.clear()
+    asked = [(await room.do("submit_messages", f"words {number}"))["request_id"] for number in range(3)]
+    await room.until(lambda: len(HEARD) == 6)
+    told = [(edge, each) for each in asked for edge in ("begin", "end")]
+    assert told == HEARD
 
 
 @pytest.mark.shows(chat_recovery="C-0492 C-0495 C-1203")
-def test_who_watches_a_good_turn_is_told_of_no_interruption() -> None:
+@visiting(Adder, pace=Pace(first_ms=100, between_ms=45))
+async def test_who_watches_a_good_turn_is_told_of_no_interruption(room: Room, /) -> None:
     """Chunks that come steadily never stall, however many they are (C-0492, C-0495)."""
-
-    async def story(room: Room) -> None:
-        result, listener = await room.follow("chat", "sum", chat_stream_stall_timeout_ms=200)
-        assert (result.text, listener.ends) == (WHOLE, ["on_done"])
-
-    visit(Adder, story, pace=Pace(first_ms=100, between_ms=45))
+    result, listener = await room.follow("chat", "sum", chat_stream_stall_timeout_ms=200)
+    assert (result.text, listener.ends) == (WHOLE, ["on_done"])
 
 
 @pytest.mark.parametrize(
     ("args", "options", "field"), [(("other",), {}, "request_id"), (("asked",), {"first": -1}, "first")]
 )
-def test_who_wants_to_watch_what_is_not_there_is_told_so(args: Any, options: Any, field: str) -> None:
+@visiting(Adder)
+async def test_who_wants_to_watch_what_is_not_there_is_told_so(
+    room: Room, /, args: Any, options: Any, field: str
+) -> None:
     """By an error that names the field; a callback that was told of a start is told of an end."""
-
-    async def story(room: Room) -> None:
-        assert (await room.do("chat", "words", request_id="asked")).ok
-        listener = Listener()
-        with pytest.raises(BadRequest) as refused:
-            await room.do("attach", *args, listener, **options)
-        assert refused.value.field == field
-        assert listener.ends == ["on_error"] * len(listener.heard[1:])
-
-    visit(Adder, story)
+    assert (await room.do("chat", "words", request_id="asked")).ok
+    listener = Listener()
+    with pytest.raises(BadRequest) as refused:
+        await room.do("attach", *args, listener, **options)
+    assert refused.value.field == field
+    assert listener.ends == ["on_error"] * len(listener.heard[1:])
 
 
 class Unwatched(Adder):

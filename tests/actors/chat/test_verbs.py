@@ -13,9 +13,10 @@ from perdure.actors import ChatAgent, client_tool, exposed
 from perdure.actors.agent.exposing import blocking, verb
 from perdure.ledger import BadRequest
 from tests.actors.chat.desk import Adder
-from tests.actors.chat.room import Room, visit
+from tests.actors.chat.room import Room, visiting
 from tests.actors.chat.test_people_waited_for import ASK, NOTHING, Asker
 from tests.actors.one_process import OneProcess, play
+from tests.kit import played
 
 ASKED: dict[str, Any] = {"type": "tool-ask", "toolCallId": "c1", "state": "input-available", "input": {}}
 
@@ -51,16 +52,13 @@ class Plain(ChatAgent):
         return [told["request_id"], self.inspect_turn("first")]
 
 
-def test_in_sync_code_every_verb_of_a_chat_agent_gives_its_value() -> None:
+@played(play)
+async def test_in_sync_code_every_verb_of_a_chat_agent_gives_its_value(process: OneProcess, /) -> None:
     """They run on the loop, in the caller's transaction, and what they raise is raised there."""
-
-    async def story(process: OneProcess) -> None:
-        plain: Any = process.client.agent(Plain, "somebody")
-        assert await plain.look() == [False, "yes", ["asked"], False]
-        assert await plain.submit() == ["second", None]
-        assert (await plain.attach("second")).text == "Indeed."
-
-    play(story)
+    plain: Any = process.client.agent(Plain, "somebody")
+    assert await plain.look() == [False, "yes", ["asked"], False]
+    assert await plain.submit() == ["second", None]
+    assert (await plain.attach("second")).text == "Indeed."
 
 
 def test_every_public_async_method_of_a_chat_agent_that_authors_call_is_a_verb() -> None:
@@ -85,21 +83,20 @@ class Hasty(Asker):
         return ["waits" if self.has_pending_interaction() else "rests", *words]
 
 
-def test_whether_somebody_is_waited_for_is_a_plain_truth_in_the_agent_and_what_is_not_awaited_has_none() -> None:
+@visiting(Hasty, ASK)
+async def test_whether_somebody_is_waited_for_is_a_plain_truth_in_the_agent_and_what_is_not_awaited_has_none(
+    room: Room, /
+) -> None:
     """Seed 000: `hasPendingInteraction(): boolean`."""
-
-    async def story(room: Room) -> None:
-        said, *words = await room.do("hasty")
-        assert said == "rests"
-        for name, each in zip(("wait_until_stable", "has_agent_tool_run", "get_messages"), words, strict=True):
-            assert f"{name} was called in async code, so it must be awaited" in each
-        await room.do("chat", "ask")
-        assert (await room.do("hasty"))[0] == "waits"
-        assert await room.do("has_pending_interaction") is True
-        await room.do("clear")
-        assert (await room.do("hasty"))[0] == "rests"
-
-    visit(Hasty, story, ASK)
+    said, *words = await room.do("hasty")
+    assert said == "rests"
+    for name, each in zip(("wait_until_stable", "has_agent_tool_run", "get_messages"), words, strict=True):
+        assert f"{name} was called in async code, so it must be awaited" in each
+    await room.do("chat", "ask")
+    assert (await room.do("hasty"))[0] == "waits"
+    assert await room.do("has_pending_interaction") is True
+    await room.do("clear")
+    assert (await room.do("hasty"))[0] == "rests"
 
 
 def test_a_verb_is_whatever_a_coroutine_is_to_asyncio() -> None:

@@ -12,7 +12,7 @@ import pytest
 from perdure.actors.chat.watchdog import Stalled, Watchdog
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Rule
 from tests.actors.chat.desk import Adder, Outside
-from tests.actors.chat.room import Room, visit
+from tests.actors.chat.room import Room, visit, visiting
 
 CLOSED: list[str] = []
 
@@ -72,17 +72,14 @@ def test_an_error_of_the_source_that_is_a_timeout_is_no_stall() -> None:
 
 
 @pytest.mark.shows(chat_recovery="C-0346")
-def test_a_model_is_left_when_its_reader_leaves() -> None:
+@visiting(Adder, plan=FaultPlan.at({1: Fault(kind=FaultKind.STALL, event=2)}))
+async def test_a_model_is_left_when_its_reader_leaves(room: Room, /) -> None:
     """C-0346: nobody listens any more, so nothing more is said."""
-
-    async def story(room: Room) -> None:
-        asking = room.soon("chat", "words", request_id="asked")
-        await room.until(lambda: Outside.provider.open)
-        assert await room.do("cancel_chat", "asked") is True
-        assert (await asking).status == "aborted"
-        assert Outside.provider.counters().ended == {"gone": 1}
-
-    visit(Adder, story, plan=FaultPlan.at({1: Fault(kind=FaultKind.STALL, event=2)}))
+    asking = room.soon("chat", "words", request_id="asked")
+    await room.until(lambda: Outside.provider.open)
+    assert await room.do("cancel_chat", "asked") is True
+    assert (await asking).status == "aborted"
+    assert Outside.provider.counters().ended == {"gone": 1}
 
 
 # ---------------------------------------------------------------- an answer that has ended

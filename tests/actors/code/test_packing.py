@@ -31,7 +31,7 @@ from perdure.scenarios.cast.census import Reader
 from perdure.scenarios.cast.workers import Worker
 from tests.actors.one_process import OneProcess
 from tests.actors.one_process import play as play_here
-from tests.kit import Stage
+from tests.kit import Stage, played
 
 Author = Callable[..., type]
 
@@ -374,17 +374,15 @@ class Offering(Packer):
 
 
 @pytest.mark.parametrize("problem", [None, BadRequest("agent_class", "it is too large")])
-def test_a_gateway_offers_the_code_of_its_process_when_it_opens_and_opens_without_what_cannot_travel(
-    code_dir: Path, problem: BadRequest | None
+@played(play_here)
+async def test_a_gateway_offers_the_code_of_its_process_when_it_opens_and_opens_without_what_cannot_travel(
+    here: OneProcess, /, code_dir: Path, problem: BadRequest | None
 ) -> None:
-    async def story(here: OneProcess) -> None:
-        client = Client(system_world(), here, Limits(), code_dir, Offering(code_dir, problem))
-        async with served(client):
-            assert client.limits == here.limits, "those in force there"
-            await client.ask("ps")  # comes after what was offered
-            assert here.supervisor.view.code.knows("package", "module:mine", "digest") is (problem is None)
-
-    play_here(story)
+    client = Client(system_world(), here, Limits(), code_dir, Offering(code_dir, problem))
+    async with served(client):
+        assert client.limits == here.limits, "those in force there"
+        await client.ask("ps")  # comes after what was offered
+        assert here.supervisor.view.code.knows("package", "module:mine", "digest") is (problem is None)
 
 
 def test_a_script_without_a_suffix_is_pinned_with_what_it_imports(author: Author, code_dir: Path) -> None:

@@ -31,7 +31,7 @@ from perdure.ledger import Awake, Ended, Handled, Released, Slot, Up, pack
 from perdure.ledger.storage.agent_storages import AgentStorages, MemoryDisk
 from perdure.scenarios.testing.laboratory import QUICK
 from tests.actors.cast import Stubborn
-from tests.kit import address
+from tests.kit import address, played
 
 M = TypeVar("M")
 
@@ -127,147 +127,129 @@ def start(life: int, attempt: int, agent: str = CHILD, ms: float = 2_000) -> Sta
 
 
 @pytest.mark.parametrize("late", [Wake(COUNTER, 1), start(1, 1, COUNTER), Stop(COUNTER, 1)])
-def test_a_command_for_an_older_life_does_not_end_a_newer_one(late: Message) -> None:
-    async def story(script: Script) -> None:
-        await script.say(Wake(COUNTER, 2))
-        await script.say(late)
-        await script.say(call("a"))
-        assert script.all_of(Awake) == [Awake(COUNTER, 2)]
-        assert script.all_of(CallAnswered) == [CallAnswered("a", True, pack(1))]
-        assert [said.incarnation for said in script.all_of(Released)] == ([1] if isinstance(late, Stop) else [])
-
-    play(story)
+@played(play)
+async def test_a_command_for_an_older_life_does_not_end_a_newer_one(script: Script, /, late: Message) -> None:
+    await script.say(Wake(COUNTER, 2))
+    await script.say(late)
+    await script.say(call("a"))
+    assert script.all_of(Awake) == [Awake(COUNTER, 2)]
+    assert script.all_of(CallAnswered) == [CallAnswered("a", True, pack(1))]
+    assert [said.incarnation for said in script.all_of(Released)] == ([1] if isinstance(late, Stop) else [])
 
 
-def test_only_the_life_that_has_the_place_reports_its_result() -> None:
-    async def story(script: Script) -> None:
-        await script.say(start(1, 1))
-        await script.say(start(2, 2))
-        await asyncio.sleep(10)
-        assert [said.incarnation for said in script.all_of(Ended)] == [2]
-
-    play(story)
+@played(play)
+async def test_only_the_life_that_has_the_place_reports_its_result(script: Script, /) -> None:
+    await script.say(start(1, 1))
+    await script.say(start(2, 2))
+    await asyncio.sleep(10)
+    assert [said.incarnation for said in script.all_of(Ended)] == [2]
 
 
 @pytest.mark.parametrize(("agent", "outputs"), [(CHILD, [pack("done")]), (SULKY, [])])
-def test_of_a_run_that_was_told_to_stop_only_a_true_result_still_counts(agent: str, outputs: list[bytes]) -> None:
-    async def story(script: Script) -> None:
-        await script.say(start(1, 1, agent))
-        await script.say(Stop(agent, 1))
-        await asyncio.sleep(5)
-        assert [said.output for said in script.all_of(Ended)] == outputs
-        assert len(script.all_of(Released)) == 1
-
-    play(story)
-
-
-def test_a_life_that_is_over_is_not_begun_again_by_a_command_that_comes_late() -> None:
-    async def story(script: Script) -> None:
-        await script.say(Stop(COUNTER, 3), Wake(COUNTER, 3))
-        assert script.all_of(Released) == [Released(COUNTER, 3)]
-        assert script.all_of(Awake) == []
-        await script.say(Wake(COUNTER, 4), Stop(COUNTER, 4), Wake(COUNTER, 4))
-        assert [said.incarnation for said in script.all_of(Released)] == [3, 4]
-
-    play(story)
+@played(play)
+async def test_of_a_run_that_was_told_to_stop_only_a_true_result_still_counts(
+    script: Script, /, agent: str, outputs: list[bytes]
+) -> None:
+    await script.say(start(1, 1, agent))
+    await script.say(Stop(agent, 1))
+    await asyncio.sleep(5)
+    assert [said.output for said in script.all_of(Ended)] == outputs
+    assert len(script.all_of(Released)) == 1
 
 
-def test_an_attempt_that_is_begun_twice_is_entered_once() -> None:
-    async def story(script: Script) -> None:
-        await script.say(start(1, 1, COUNTER), start(1, 1, COUNTER))
-        await script.say(start(1, 1, COUNTER))
-        await asyncio.sleep(5)
-        assert [said.output for said in script.all_of(Ended)] == [pack(1)]
-        assert script.all_of(Up) == [Up("c", 1)]
-
-    play(story)
+@played(play)
+async def test_a_life_that_is_over_is_not_begun_again_by_a_command_that_comes_late(script: Script, /) -> None:
+    await script.say(Stop(COUNTER, 3), Wake(COUNTER, 3))
+    assert script.all_of(Released) == [Released(COUNTER, 3)]
+    assert script.all_of(Awake) == []
+    await script.say(Wake(COUNTER, 4), Stop(COUNTER, 4), Wake(COUNTER, 4))
+    assert [said.incarnation for said in script.all_of(Released)] == [3, 4]
 
 
-def test_a_call_that_comes_again_is_made_once_and_answered_the_same() -> None:
-    async def story(script: Script) -> None:
-        await script.say(Wake(COUNTER, 2))
-        await script.say(call("a", 1_000), call("a", 1_000))
-        assert script.all_of(CallAnswered) == []
-        await asyncio.sleep(2)
-        await script.say(call("a", lost=True))
-        assert script.all_of(CallAnswered) == [CallAnswered("a", True, pack(1))] * 2
-        await script.say(call("b"))
-        assert script.all_of(CallAnswered)[-1] == CallAnswered("b", True, pack(2)), "it was entered twice in all"
-        assert script.all_of(CallCut) == []
+@played(play)
+async def test_an_attempt_that_is_begun_twice_is_entered_once(script: Script, /) -> None:
+    await script.say(start(1, 1, COUNTER), start(1, 1, COUNTER))
+    await script.say(start(1, 1, COUNTER))
+    await asyncio.sleep(5)
+    assert [said.output for said in script.all_of(Ended)] == [pack(1)]
+    assert script.all_of(Up) == [Up("c", 1)]
 
-    play(story)
+
+@played(play)
+async def test_a_call_that_comes_again_is_made_once_and_answered_the_same(script: Script, /) -> None:
+    await script.say(Wake(COUNTER, 2))
+    await script.say(call("a", 1_000), call("a", 1_000))
+    assert script.all_of(CallAnswered) == []
+    await asyncio.sleep(2)
+    await script.say(call("a", lost=True))
+    assert script.all_of(CallAnswered) == [CallAnswered("a", True, pack(1))] * 2
+    await script.say(call("b"))
+    assert script.all_of(CallAnswered)[-1] == CallAnswered("b", True, pack(2)), "it was entered twice in all"
+    assert script.all_of(CallCut) == []
 
 
 @pytest.mark.parametrize("repeatable", [False, True])
-def test_a_call_that_may_have_been_made_elsewhere_is_made_only_if_it_may_be_repeated(repeatable: bool) -> None:
-    async def story(script: Script) -> None:
-        await script.say(Wake(COUNTER, 2))
-        await script.say(call("a", lost=True, repeatable=repeatable), call("b"))
-        assert script.all_of(CallCut) == ([] if repeatable else [CallCut("a")])
-        assert script.all_of(CallAnswered)[-1] == CallAnswered("b", True, pack(2 if repeatable else 1))
+@played(play)
+async def test_a_call_that_may_have_been_made_elsewhere_is_made_only_if_it_may_be_repeated(
+    script: Script, /, repeatable: bool
+) -> None:
+    await script.say(Wake(COUNTER, 2))
+    await script.say(call("a", lost=True, repeatable=repeatable), call("b"))
+    assert script.all_of(CallCut) == ([] if repeatable else [CallCut("a")])
+    assert script.all_of(CallAnswered)[-1] == CallAnswered("b", True, pack(2 if repeatable else 1))
 
-    play(story)
 
-
-def test_a_call_whose_life_is_told_to_stop_is_cut_off_and_not_made_when_it_comes_again() -> None:
-    async def story(script: Script) -> None:
-        await script.say(Wake(COUNTER, 2))
-        await script.say(call("a", 60_000))
-        await script.say(Stop(COUNTER, 2))
-        assert script.all_of(CallCut) == [CallCut("a")]
-        await script.say(Wake(COUNTER, 3), call("a", life=3))
-        assert script.all_of(CallCut) == [CallCut("a")] * 2
-        await script.say(call("b", life=3))
-        assert script.all_of(CallAnswered) == [CallAnswered("b", True, pack(2))]
-
-    play(story)
+@played(play)
+async def test_a_call_whose_life_is_told_to_stop_is_cut_off_and_not_made_when_it_comes_again(script: Script, /) -> None:
+    await script.say(Wake(COUNTER, 2))
+    await script.say(call("a", 60_000))
+    await script.say(Stop(COUNTER, 2))
+    assert script.all_of(CallCut) == [CallCut("a")]
+    await script.say(Wake(COUNTER, 3), call("a", life=3))
+    assert script.all_of(CallCut) == [CallCut("a")] * 2
+    await script.say(call("b", life=3))
+    assert script.all_of(CallAnswered) == [CallAnswered("b", True, pack(2))]
 
 
 @pytest.mark.parametrize("life", [1, 3])
-def test_a_call_for_a_life_that_is_not_here_is_not_made(life: int) -> None:
-    async def story(script: Script) -> None:
-        await script.say(Wake(COUNTER, 2))
-        await script.say(call("a", life=life))
-        assert script.all_of(CallAstray) == [CallAstray("a")]
-        assert script.all_of(CallAnswered) == []
-
-    play(story)
+@played(play)
+async def test_a_call_for_a_life_that_is_not_here_is_not_made(script: Script, /, life: int) -> None:
+    await script.say(Wake(COUNTER, 2))
+    await script.say(call("a", life=life))
+    assert script.all_of(CallAstray) == [CallAstray("a")]
+    assert script.all_of(CallAnswered) == []
 
 
 def mail(mail_id: str) -> tuple[Any, ...]:
     return mail_id, Slot.TELL, "count", {}, {"sender": "", "body": pack([[0], {}]), "home": None}
 
 
-def test_mail_that_comes_again_is_acknowledged_again_and_handled_once_also_by_the_next_life() -> None:
-    async def story(script: Script) -> None:
-        await script.say(Wake(COUNTER, 2), Deliver(COUNTER, 2, [mail("m")]))
-        await script.say(Deliver(COUNTER, 2, [mail("m")]), Deliver(COUNTER, 1, [mail("late")]))
-        await script.say(Stop(COUNTER, 2), Wake(COUNTER, 3), Deliver(COUNTER, 3, [mail("m")]))
-        heard = [(said.incarnation, said.mail_ids, said.failures) for said in script.all_of(Handled)]
-        assert heard == [(life, ["m"], []) for life in (2, 2, 3)]
-        await script.say(call("a", life=3))
-        assert script.all_of(CallAnswered) == [CallAnswered("a", True, pack(2))], "once by mail, once by the call"
-
-    play(story)
-
-
-def test_one_poisonous_mail_costs_the_others_of_its_group_nothing() -> None:
-    async def story(script: Script) -> None:
-        bad = ("bad", Slot.TELL, "vanished", *mail("bad")[3:])
-        await script.say(Wake(COUNTER, 2), Deliver(COUNTER, 2, [mail("m"), bad, mail("n")]))
-        (said,) = script.all_of(Handled)
-        assert (said.mail_ids, [failure[0] for failure in said.failures]) == (["m", "n"], ["bad"])
-        await script.say(call("a"))
-        assert script.all_of(CallAnswered) == [CallAnswered("a", True, pack(3))], "what rolled back counts once"
-
-    play(story)
+@played(play)
+async def test_mail_that_comes_again_is_acknowledged_again_and_handled_once_also_by_the_next_life(
+    script: Script, /
+) -> None:
+    await script.say(Wake(COUNTER, 2), Deliver(COUNTER, 2, [mail("m")]))
+    await script.say(Deliver(COUNTER, 2, [mail("m")]), Deliver(COUNTER, 1, [mail("late")]))
+    await script.say(Stop(COUNTER, 2), Wake(COUNTER, 3), Deliver(COUNTER, 3, [mail("m")]))
+    heard = [(said.incarnation, said.mail_ids, said.failures) for said in script.all_of(Handled)]
+    assert heard == [(life, ["m"], []) for life in (2, 2, 3)]
+    await script.say(call("a", life=3))
+    assert script.all_of(CallAnswered) == [CallAnswered("a", True, pack(2))], "once by mail, once by the call"
 
 
-def test_what_the_ledger_will_not_send_again_is_forgotten() -> None:
-    async def story(script: Script) -> None:
-        await script.say(Wake(COUNTER, 2), Deliver(COUNTER, 2, [mail("m"), mail("n")]))
-        await script.say(MailSettled(COUNTER, 2, ["m"]), Deliver(COUNTER, 2, [mail("m"), mail("n")]))
-        await script.say(call("a"))
-        assert script.all_of(CallAnswered) == [CallAnswered("a", True, pack(4))], "what was settled is new again"
+@played(play)
+async def test_one_poisonous_mail_costs_the_others_of_its_group_nothing(script: Script, /) -> None:
+    bad = ("bad", Slot.TELL, "vanished", *mail("bad")[3:])
+    await script.say(Wake(COUNTER, 2), Deliver(COUNTER, 2, [mail("m"), bad, mail("n")]))
+    (said,) = script.all_of(Handled)
+    assert (said.mail_ids, [failure[0] for failure in said.failures]) == (["m", "n"], ["bad"])
+    await script.say(call("a"))
+    assert script.all_of(CallAnswered) == [CallAnswered("a", True, pack(3))], "what rolled back counts once"
 
-    play(story)
+
+@played(play)
+async def test_what_the_ledger_will_not_send_again_is_forgotten(script: Script, /) -> None:
+    await script.say(Wake(COUNTER, 2), Deliver(COUNTER, 2, [mail("m"), mail("n")]))
+    await script.say(MailSettled(COUNTER, 2, ["m"]), Deliver(COUNTER, 2, [mail("m"), mail("n")]))
+    await script.say(call("a"))
+    assert script.all_of(CallAnswered) == [CallAnswered("a", True, pack(4))], "what was settled is new again"

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from perdure.policies import Limits
 from tests.actors.cast import Boss, Sleeper
-from tests.kit import Stage, address, play, staged
+from tests.kit import Stage, address, play, played, staged
 
 BOSS = address(Boss, "boss")
 
@@ -27,36 +27,32 @@ def with_an_agent_and_its_run(story: Callable[[Stage, str], Awaitable[None]]) ->
     play(whole, limits=Limits(hosts_max=2, hosts_warm=2))
 
 
-def test_an_agent_that_has_lost_its_host_does_not_wait_for_a_new_one() -> None:
-    async def story(stage: Stage, child: str) -> None:
-        lost = stage.host_of(BOSS)
-        stage.simulation.kill(lost)
-        await stage.until(lambda: stage.host_of(BOSS) not in ("", lost))
-        assert stage.host_of(BOSS) == stage.host_of(child)
-
-    with_an_agent_and_its_run(story)
+@played(with_an_agent_and_its_run)
+async def test_an_agent_that_has_lost_its_host_does_not_wait_for_a_new_one(stage: Stage, child: str, /) -> None:
+    lost = stage.host_of(BOSS)
+    stage.simulation.kill(lost)
+    await stage.until(lambda: stage.host_of(BOSS) not in ("", lost))
+    assert stage.host_of(BOSS) == stage.host_of(child)
 
 
-def test_a_run_that_has_lost_its_host_waits_for_one_of_its_own() -> None:
-    async def story(stage: Stage, child: str) -> None:
-        lost = stage.host_of(child)
-        stage.simulation.kill(lost)
-        await stage.until(lambda: stage.host_of(child) not in ("", lost))
-        assert stage.host_of(BOSS) != stage.host_of(child)
-
-    with_an_agent_and_its_run(story)
+@played(with_an_agent_and_its_run)
+async def test_a_run_that_has_lost_its_host_waits_for_one_of_its_own(stage: Stage, child: str, /) -> None:
+    lost = stage.host_of(child)
+    stage.simulation.kill(lost)
+    await stage.until(lambda: stage.host_of(child) not in ("", lost))
+    assert stage.host_of(BOSS) != stage.host_of(child)
 
 
-def test_a_new_host_loads_the_code_of_those_that_are_awake_and_tells_when_that_is_done() -> None:
-    async def story(stage: Stage, child: str) -> None:
-        known = set(stage.view.hosts)
-        stage.simulation.kill(stage.host_of(child))
-        await stage.until(lambda: any(host.up for key, host in stage.view.hosts.items() if key not in known))
-        (new,) = [host for key, host in stage.view.hosts.items() if key not in known]
-        assert new.is_loading
-        await stage.until(lambda: not new.is_loading, 1_000)
-
-    with_an_agent_and_its_run(story)
+@played(with_an_agent_and_its_run)
+async def test_a_new_host_loads_the_code_of_those_that_are_awake_and_tells_when_that_is_done(
+    stage: Stage, child: str, /
+) -> None:
+    known = set(stage.view.hosts)
+    stage.simulation.kill(stage.host_of(child))
+    await stage.until(lambda: any(host.up for key, host in stage.view.hosts.items() if key not in known))
+    (new,) = [host for key, host in stage.view.hosts.items() if key not in known]
+    assert new.is_loading
+    await stage.until(lambda: not new.is_loading, 1_000)
 
 
 @staged(limits=Limits(hosts_max=2, hosts_warm=2))

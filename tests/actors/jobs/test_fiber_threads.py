@@ -9,6 +9,7 @@ from perdure.actors import Agent, FiberContext, exposed
 from perdure.ledger import FiberStopped
 from tests.actors.one_process import OneProcess, play
 from tests.actors.sync_cast import Stuck
+from tests.kit import played
 
 
 class Sync(Agent):
@@ -60,21 +61,17 @@ class Sync(Agent):
         return {"cancelled": cancelled, **asdict(told)}
 
 
-def test_a_sync_body_steps_and_stashes() -> None:
-    async def story(world: OneProcess) -> None:
-        told = await world.client.agent(Sync, "s").start("adds", [1, 2, 3])  # type: ignore[misc]
-        assert (told["status"], told["snapshot"]) == ("completed", 6)
-        assert await world.client.agent(Sync, "s").unmanaged() == 2  # type: ignore[misc]
-
-    play(story)
+@played(play)
+async def test_a_sync_body_steps_and_stashes(world: OneProcess, /) -> None:
+    told = await world.client.agent(Sync, "s").start("adds", [1, 2, 3])  # type: ignore[misc]
+    assert (told["status"], told["snapshot"]) == ("completed", 6)
+    assert await world.client.agent(Sync, "s").unmanaged() == 2  # type: ignore[misc]
 
 
-def test_sync_bodies_that_wait_for_each_other_need_no_more_threads_than_there_are() -> None:
-    async def story(world: OneProcess) -> None:
-        told = await world.client.agent(Sync, "s").start("waits", 5)  # type: ignore[misc]
-        assert (told["status"], told["snapshot"]) == ("completed", [5, 4, 3, 2, 1])
-
-    play(story, threads_max=1, fibers_at_once_max=1)
+@played(lambda story: play(story, threads_max=1, fibers_at_once_max=1))
+async def test_sync_bodies_that_wait_for_each_other_need_no_more_threads_than_there_are(world: OneProcess, /) -> None:
+    told = await world.client.agent(Sync, "s").start("waits", 5)  # type: ignore[misc]
+    assert (told["status"], told["snapshot"]) == ("completed", [5, 4, 3, 2, 1])
 
 
 def test_a_cancelled_sync_body_is_not_waited_for_and_finds_out() -> None:

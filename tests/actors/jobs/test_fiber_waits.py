@@ -28,7 +28,7 @@ from tests.actors.jobs.test_fiber_deaths import Strike, storage_write
 from tests.actors.one_process import OneProcess
 from tests.actors.one_process import play as play_here
 from tests.actors.supervisor.test_deaths import at
-from tests.kit import ROOMY, Stage, address, play, staged
+from tests.kit import ROOMY, Stage, address, play, played, staged
 
 LONG_S = 600
 BRIEF = replace(ROOMY, wait_in_memory_ms=1_000)
@@ -658,8 +658,6 @@ def test_a_sync_body_that_is_cancelled_while_it_waits_in_memory_is_told_at_once(
     play_here(story)
 
 
-def test_a_fiber_without_a_record_waits_in_memory() -> None:
-    async def story(world: OneProcess) -> None:
-        assert await world.client.agent(Sync, "s").unmanaged() == ["mine", 1]  # type: ignore[misc]
-
-    play_here(story, wait_in_memory_ms=50)
+@played(lambda story: play_here(story, wait_in_memory_ms=50))
+async def test_a_fiber_without_a_record_waits_in_memory(world: OneProcess, /) -> None:
+    assert await world.client.agent(Sync, "s").unmanaged() == ["mine", 1]  # type: ignore[misc]

@@ -30,7 +30,7 @@ from tests.actors import one_process
 from tests.actors.cast import Sleeper
 from tests.actors.life.test_asks import ADA, Stay, opened
 from tests.actors.one_process import OneProcess
-from tests.kit import Stage, address, play
+from tests.kit import Stage, address, play, played
 
 SLOW = replace(QUICK, wait_in_memory_ms=200, hosts_max=3)
 
@@ -232,42 +232,40 @@ def test_a_method_waits_for_an_answer_and_the_question_reads_as_one_of_its_agent
     assert called("wait", story) == [True, "ada", "cli", {"count": 3}, True, ["ada"]]
 
 
-def test_sync_code_waits_and_what_the_type_alone_refuses_is_asked_again_with_a_word_why() -> None:
-    async def story(world: OneProcess) -> None:
-        client, bob = world.client, Answerer("bob", ["ops"])
-        call = asyncio.ensure_future(client.call(Desk, "p", "wait_in_sync_code", (), {}))
-        await answered(client, "south", "Where")
-        for who in (ADA, bob):
-            await answered(client, {"city": "Rome", "days": 2}, "How long", who)
-        while not (ask := (await opened(client))[0])["note"]:
-            await asyncio.sleep(0.05)
-        assert "bob answered" in ask["note"]
-        assert "an odd number is wanted" in ask["note"]
-        for who in (ADA, bob):
-            await answered(client, {"city": "Rome", "days": 3}, "How long", who)
-        assert await call == ["south", "Rome", 3, ["ada", "bob"]]
-        await client.call(Desk, "q", "begin", ("in_sync_fiber",), {})
-        await answered(client, True, "Ship")
-        await answered(client, False, "And then")
-        while len(told := await client.call(Desk, "q", "told", (), {})) < 2:
-            await asyncio.sleep(0.05)
-        assert [each[:2] for each in told] == [[True, "ada"], ["bool", "False"]]
-        assert told[0][2] == "RunHandle"
+@played(lambda story: one_process.play(story, threads_max=2))
+async def test_sync_code_waits_and_what_the_type_alone_refuses_is_asked_again_with_a_word_why(
+    world: OneProcess, /
+) -> None:
+    client, bob = world.client, Answerer("bob", ["ops"])
+    call = asyncio.ensure_future(client.call(Desk, "p", "wait_in_sync_code", (), {}))
+    await answered(client, "south", "Where")
+    for who in (ADA, bob):
+        await answered(client, {"city": "Rome", "days": 2}, "How long", who)
+    while not (ask := (await opened(client))[0])["note"]:
+        await asyncio.sleep(0.05)
+    assert "bob answered" in ask["note"]
+    assert "an odd number is wanted" in ask["note"]
+    for who in (ADA, bob):
+        await answered(client, {"city": "Rome", "days": 3}, "How long", who)
+    assert await call == ["south", "Rome", 3, ["ada", "bob"]]
+    await client.call(Desk, "q", "begin", ("in_sync_fiber",), {})
+    await answered(client, True, "Ship")
+    await answered(client, False, "And then")
+    while len(told := await client.call(Desk, "q", "told", (), {})) < 2:
+        await asyncio.sleep(0.05)
+    assert [each[:2] for each in told] == [[True, "ada"], ["bool", "False"]]
+    assert told[0][2] == "RunHandle"
 
-    one_process.play(story, threads_max=2)
 
-
-def test_a_question_ends_with_the_sync_fiber_that_is_cancelled() -> None:
-    async def story(world: OneProcess) -> None:
-        client = world.client
-        await client.call(Desk, "q", "begin", ("in_sync_fiber",), {})
-        await opened(client)
-        assert await client.call(Desk, "q", "stop", (), {}) is True
-        while await client.ask("asks"):
-            await asyncio.sleep(0.05)
-        assert await client.call(Desk, "q", "told", (), {}) == []
-
-    one_process.play(story, threads_max=2)
+@played(lambda story: one_process.play(story, threads_max=2))
+async def test_a_question_ends_with_the_sync_fiber_that_is_cancelled(world: OneProcess, /) -> None:
+    client = world.client
+    await client.call(Desk, "q", "begin", ("in_sync_fiber",), {})
+    await opened(client)
+    assert await client.call(Desk, "q", "stop", (), {}) is True
+    while await client.ask("asks"):
+        await asyncio.sleep(0.05)
+    assert await client.call(Desk, "q", "told", (), {}) == []
 
 
 def test_several_questions_at_once_are_told_apart() -> None:

@@ -19,6 +19,7 @@ from perdure.actors.threads import Crew, inherit_contexts, lent, wait_for, withi
 from perdure.ledger import StartTimedOut
 from tests.actors.one_process import OneProcess, play
 from tests.actors.sync_cast import Clockwork, Family, Leaf, Stuck, StuckAtFirst, Till, Tree, Waiting
+from tests.kit import played
 
 T = TypeVar("T")
 
@@ -466,59 +467,57 @@ def free() -> Iterator[threading.Event]:
     Stuck.free.set()
 
 
-def test_a_sync_run_that_hangs_when_it_is_cancelled_costs_its_host(free: threading.Event) -> None:
-    async def story(stage: OneProcess) -> None:
-        (first,) = await running(stage, stage.client.run(Stuck, "x", run_id="s"), "run")
-        await stage.client.ask("cancel", "s", None, "enough")
-        await retired(stage, first)
-        assert (await stage.client.run(Stuck, "x")).output == "done"
-
-    play(story)
-
-
-def test_a_sync_handler_that_times_out_is_called_again_and_its_host_is_retired(free: threading.Event) -> None:
-    async def story(stage: OneProcess) -> None:
-        (first,) = await running(stage, stage.client.call(Stuck, "home", "follow", (), {}), "handler")
-        await stage.until(lambda: stage.supervisor.view.tally["delivered"] == 1)
-        await retired(stage, first)
-        assert await stage.client.call(Stuck, "home", "told", (), {}) == 1
-
-    play(story, handler_timeout_ms=100, retry_first_ms=10)
+@played(play)
+async def test_a_sync_run_that_hangs_when_it_is_cancelled_costs_its_host(
+    stage: OneProcess, /, free: threading.Event
+) -> None:
+    (first,) = await running(stage, stage.client.run(Stuck, "x", run_id="s"), "run")
+    await stage.client.ask("cancel", "s", None, "enough")
+    await retired(stage, first)
+    assert (await stage.client.run(Stuck, "x")).output == "done"
 
 
-def test_a_sync_on_start_that_hangs_when_its_run_is_cancelled_costs_its_host(free: threading.Event) -> None:
-    async def story(stage: OneProcess) -> None:
-        (first,) = await running(stage, stage.client.run(StuckAtFirst, "x", run_id="s"), "start")
-        await stage.client.ask("cancel", "s", None, "enough")
-        await retired(stage, first)
-
-    play(story)
-
-
-def test_a_sync_on_start_that_does_not_return_in_time_is_told_and_costs_its_host(free: threading.Event) -> None:
-    async def story(stage: OneProcess) -> None:
-        calling = asyncio.create_task(stage.client.call(StuckAtFirst, "home", "told", (), {}))
-        await stage.until(lambda: Stuck.hangs["start"] > 0)
-        (first,) = stage.hosts
-        with pytest.raises(StartTimedOut, match="did not return within 200 ms"):
-            await calling
-        await retired(stage, first)
-        assert await stage.client.call(StuckAtFirst, "home", "told", (), {}) == 0
-
-    play(story, on_start_timeout_ms=200)
+@played(lambda story: play(story, handler_timeout_ms=100, retry_first_ms=10))
+async def test_a_sync_handler_that_times_out_is_called_again_and_its_host_is_retired(
+    stage: OneProcess, /, free: threading.Event
+) -> None:
+    (first,) = await running(stage, stage.client.call(Stuck, "home", "follow", (), {}), "handler")
+    await stage.until(lambda: stage.supervisor.view.tally["delivered"] == 1)
+    await retired(stage, first)
+    assert await stage.client.call(Stuck, "home", "told", (), {}) == 1
 
 
-def test_a_host_whose_thread_came_back_in_time_stays(free: threading.Event) -> None:
-    async def story(stage: OneProcess) -> None:
-        (first,) = await running(stage, stage.client.run(Stuck, "x", run_id="s"), "run")
-        await stage.client.ask("cancel", "s", None, "enough")
-        await stage.until(lambda: stage.supervisor.view.hosts[first].worn)
-        free.set()
-        await stage.until(lambda: not stage.supervisor.view.hosts[first].worn)
-        assert (await stage.client.run(Leaf, 1)).ok
-        assert list(stage.hosts) == [first]
+@played(play)
+async def test_a_sync_on_start_that_hangs_when_its_run_is_cancelled_costs_its_host(
+    stage: OneProcess, /, free: threading.Event
+) -> None:
+    (first,) = await running(stage, stage.client.run(StuckAtFirst, "x", run_id="s"), "start")
+    await stage.client.ask("cancel", "s", None, "enough")
+    await retired(stage, first)
 
-    play(story, sweep_ms=60_000, checkpoint_idle_ms=60_000)
+
+@played(lambda story: play(story, on_start_timeout_ms=200))
+async def test_a_sync_on_start_that_does_not_return_in_time_is_told_and_costs_its_host(
+    stage: OneProcess, /, free: threading.Event
+) -> None:
+    calling = asyncio.create_task(stage.client.call(StuckAtFirst, "home", "told", (), {}))
+    await stage.until(lambda: Stuck.hangs["start"] > 0)
+    (first,) = stage.hosts
+    with pytest.raises(StartTimedOut, match="did not return within 200 ms"):
+        await calling
+    await retired(stage, first)
+    assert await stage.client.call(StuckAtFirst, "home", "told", (), {}) == 0
+
+
+@played(lambda story: play(story, sweep_ms=60000, checkpoint_idle_ms=60000))
+async def test_a_host_whose_thread_came_back_in_time_stays(stage: OneProcess, /, free: threading.Event) -> None:
+    (first,) = await running(stage, stage.client.run(Stuck, "x", run_id="s"), "run")
+    await stage.client.ask("cancel", "s", None, "enough")
+    await stage.until(lambda: stage.supervisor.view.hosts[first].worn)
+    free.set()
+    await stage.until(lambda: not stage.supervisor.view.hosts[first].worn)
+    assert (await stage.client.run(Leaf, 1)).ok
+    assert list(stage.hosts) == [first]
 
 
 async def running(stage: OneProcess, job: Coroutine[Any, Any, Any], where: str) -> list[str]:

@@ -14,7 +14,7 @@ from perdure.ledger import BadRequest, PauseRefused, Undo
 from perdure.policies import Retries
 from tests.actors.one_process import OneProcess
 from tests.actors.one_process import play as in_one_process
-from tests.kit import ROOMY, Death, Stage, address, play, staged
+from tests.kit import ROOMY, Death, Stage, address, play, played, staged
 
 Diary = list[tuple[str, Any]]
 
@@ -378,13 +378,11 @@ class SyncTrip(Trip):
         self.diary.append(("cancelled", booking["item"]))
 
 
-def test_sync_code_is_undone_on_its_thread() -> None:
-    async def story(process: OneProcess) -> None:
-        begin()
-        ended = await process.client.run(SyncTrip, {})
-        assert (ended.status, ended.error, told("cancelled")) == ("error", "OSError: no way", UNDONE)
-
-    in_one_process(story)
+@played(in_one_process)
+async def test_sync_code_is_undone_on_its_thread(process: OneProcess, /) -> None:
+    begin()
+    ended = await process.client.run(SyncTrip, {})
+    assert (ended.status, ended.error, told("cancelled")) == ("error", "OSError: no way", UNDONE)
 
 
 POINTS = [

@@ -19,7 +19,7 @@ from perdure.actors.link.wire import RemoteError
 from perdure.ledger import BadRequest, OutcomeUnknown, TooLarge
 from tests.actors import one_process
 from tests.actors.one_process import OneProcess
-from tests.kit import Stage, address
+from tests.kit import Stage, address, played
 
 
 class Point(BaseModel):
@@ -214,16 +214,14 @@ async def test_arguments_are_checked_at_once_and_what_is_followed_cannot_be_told
     assert Source.given == []
 
 
-def test_agents_follow_generators_of_others() -> None:
-    async def story(world: OneProcess) -> None:
-        reader: Any = world.client.agent(Reader, "r")
-        assert await reader.read() == [[None, 1, 2], [b"a", b"b"]]
-        assert await reader.read_in_sync_code() == [[None, 1, 2], [b"a", b"b"]]
-        async with asyncio.timeout(10):
-            while Source.closed != ["numbers"] * 2:
-                await asyncio.sleep(0.01)
-
-    one_process.play(story)
+@played(one_process.play)
+async def test_agents_follow_generators_of_others(world: OneProcess, /) -> None:
+    reader: Any = world.client.agent(Reader, "r")
+    assert await reader.read() == [[None, 1, 2], [b"a", b"b"]]
+    assert await reader.read_in_sync_code() == [[None, 1, 2], [b"a", b"b"]]
+    async with asyncio.timeout(10):
+        while Source.closed != ["numbers"] * 2:
+            await asyncio.sleep(0.01)
 
 
 async def test_a_timeout_around_values_ends_the_generator_in_time(stage: Stage) -> None:
@@ -270,14 +268,12 @@ async def test_a_task_group_is_left_when_nobody_has_asked_for_long_and_the_agent
         assert [each async for each in values] == []
 
 
-def test_a_task_group_is_left_when_nobody_wants_more() -> None:
-    async def story(world: OneProcess) -> None:
-        values = world.client.agent(Scoped, "s").in_a_group()
-        assert await anext(values) == 0
-        await values.aclose()
-        assert Scoped.left == ["the group"]
-
-    one_process.play(story)
+@played(one_process.play)
+async def test_a_task_group_is_left_when_nobody_wants_more(world: OneProcess, /) -> None:
+    values = world.client.agent(Scoped, "s").in_a_group()
+    assert await anext(values) == 0
+    await values.aclose()
+    assert Scoped.left == ["the group"]
 
 
 async def test_a_generator_that_is_at_work_is_cancelled_and_closed_when_nobody_wants_more(stage: Stage) -> None:
@@ -289,16 +285,14 @@ async def test_a_generator_that_is_at_work_is_cancelled_and_closed_when_nobody_w
     assert asyncio.get_running_loop().time() - began_s < 100
 
 
-def test_a_sync_generator_that_is_stuck_is_left_to_its_thread() -> None:
-    async def story(world: OneProcess) -> None:
-        values = world.client.agent(Scoped, "s").stuck()
-        assert await anext(values) == 1
-        await values.aclose()
-        assert Scoped.left == []
-        Scoped.gate.set()
-        await world.until(lambda: Scoped.left == ["alice"])
-
-    one_process.play(story)
+@played(one_process.play)
+async def test_a_sync_generator_that_is_stuck_is_left_to_its_thread(world: OneProcess, /) -> None:
+    values = world.client.agent(Scoped, "s").stuck()
+    assert await anext(values) == 1
+    await values.aclose()
+    assert Scoped.left == []
+    Scoped.gate.set()
+    await world.until(lambda: Scoped.left == ["alice"])
 
 
 async def test_a_generator_that_cancels_its_own_task_is_over(stage: Stage) -> None:

@@ -18,6 +18,7 @@ from perdure.actors.messenger.telegram import SECRET_HEADER
 from perdure.ledger import BadRequest
 from perdure.scenarios.provider.faults import Pace
 from tests.actors.messenger.paper import Board, Bot, Chat, Paper, answer_to, visit
+from tests.kit import played
 
 PATH = "/messengers/paper/webhook"
 RIGHT = {"x-secret": "right"}
@@ -147,11 +148,9 @@ def test_who_cannot_accept_asks_the_provider_to_come_again(problem: Exception | 
     doors(story, Deaf(problem), accept_timeout_s=0.01)
 
 
-def test_what_the_agent_finds_malformed_is_a_refusal_for_good() -> None:
-    async def story(app: Any) -> None:
-        assert (await knock(app, b"hello", RIGHT))[0] == 400
-
-    doors(story, Deaf(BadRequest("event", "is not one")))
+@played(lambda story: doors(story, Deaf(BadRequest("event", "is not one"))))
+async def test_what_the_agent_finds_malformed_is_a_refusal_for_good(app: Any, /) -> None:
+    assert (await knock(app, b"hello", RIGHT))[0] == 400
 
 
 class Own(MessengerAgent):

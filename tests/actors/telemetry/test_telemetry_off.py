@@ -11,7 +11,7 @@ import pytest
 from perdure.actors import Telemetry
 from tests.actors.cast import Boss
 from tests.actors.chat.desk import Adder
-from tests.actors.chat.room import Room, visit
+from tests.actors.chat.room import Room, visiting
 from tests.tidy import ROOT
 
 IMPORT_S = 0.15
@@ -26,13 +26,11 @@ class Untouched(Telemetry):
     tell = samples = enter = above = refuse  # type: ignore[assignment]
 
 
-def test_nothing_is_asked_of_it_and_nothing_of_it_is_kept() -> None:
-    async def story(room: Room) -> None:
-        assert (await room.do("chat", "sum", request_id="asked")).ok
-        assert (await room.client.run(Boss, {"wait": ["Sleeper", 10, "s"]}, run_id="b")).ok
-        assert not any("trace" in run.options for run in room.view.runs.values())
-
-    visit(Adder, story, telemetry=Untouched())
+@visiting(Adder, telemetry=Untouched())
+async def test_nothing_is_asked_of_it_and_nothing_of_it_is_kept(room: Room, /) -> None:
+    assert (await room.do("chat", "sum", request_id="asked")).ok
+    assert (await room.client.run(Boss, {"wait": ["Sleeper", 10, "s"]}, run_id="b")).ok
+    assert not any("trace" in run.options for run in room.view.runs.values())
 
 
 def test_the_import_is_quick_and_brings_no_opentelemetry() -> None:
