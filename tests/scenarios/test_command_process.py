@@ -16,7 +16,7 @@ from perdure.scenarios.cli import main
 from perdure.scenarios.commands.opening import ColdLedger
 from perdure.scenarios.exits import TERMINATED, Terminated, heed_sigterm
 from tests.kit import some
-from tests.scenarios.test_cli import data, perdure  # noqa: F401 - one is a fixture
+from tests.scenarios.test_cli import data, perdure, whole  # noqa: F401 - two are fixtures
 
 MAIN = "from perdure.cli import main; main()"
 ODD = os.fsdecode(b"odd \xff")
