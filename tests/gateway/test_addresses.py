@@ -14,7 +14,7 @@ from perdure.ledger import BadRequest
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.gateway.door import Door, Socket
 from tests.gateway.test_agents_client import call, opened
-from tests.gateway.world import gateway, visit, visiting
+from tests.gateway.world import gateway, visiting
 
 
 class Family(Agent):
@@ -193,20 +193,17 @@ async def test_what_happens_in_a_child_is_told_to_its_own_connections(door: Door
 
 
 @pytest.mark.shows(sub_agents="R46 R47")
-def test_two_megabytes_reach_a_child_as_they_were_sent() -> None:
+@visiting(Family)
+async def test_two_megabytes_reach_a_child_as_they_were_sent(door: Door, laboratory: Laboratory, /) -> None:
     large = "ü" * 1_000_000
-
-    async def story(door: Door, laboratory: Laboratory) -> None:
-        for address in ("family/one", "family/one/sub/family/two", "family/one/sub/family/two/sub/family/three"):
-            path = address.replace("/", "%2F")
-            answer = await door.post(f"/api/agents/{path}/call/echo", {"args": [large]})
-            assert answer.status == 200, answer.body[:300]
-            assert answer.json() == {"value": large}
-            async with door.socket(f"/agents/{address}") as socket:
-                await opened(socket)
-                assert (await call(socket, "echo", large))[-1]["result"] == large
-
-    visit([Family], story)
+    for address in ("family/one", "family/one/sub/family/two", "family/one/sub/family/two/sub/family/three"):
+        path = address.replace("/", "%2F")
+        answer = await door.post(f"/api/agents/{path}/call/echo", {"args": [large]})
+        assert answer.status == 200, answer.body[:300]
+        assert answer.json() == {"value": large}
+        async with door.socket(f"/agents/{address}") as socket:
+            await opened(socket)
+            assert (await call(socket, "echo", large))[-1]["result"] == large
 
 
 @visiting(Family)

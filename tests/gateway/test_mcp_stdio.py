@@ -30,33 +30,29 @@ def server(data: Path) -> StdioServerParameters:
 
 
 @pytest.mark.thorough
-def test_a_server_over_stdio_that_is_killed_goes_on_with_its_runs(tmp_path: Path) -> None:
+async def test_a_server_over_stdio_that_is_killed_goes_on_with_its_runs(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     asked: dict[str, Any] = {"tool": "importer", "arguments": {"rows": 4, "gate": str(gate)}, "idempotency_key": "k"}
-
-    async def story() -> None:
-        async with asyncio.timeout(120):
-            async with Client(server(tmp_path)) as first:
-                assert "importer" in [each.name for each in (await first.list_tools()).tools]
-                begun = await first.call_tool("start_run", asked)
-                assert begun.structured_content is not None
-                os.kill(int((tmp_path / "pid").read_text("utf-8")), signal.SIGKILL)
-                with pytest.raises(MCPError):
-                    await first.call_tool("start_run", asked)
-            gate.touch()
-            async with Client(server(tmp_path)) as second:
-                again = await second.call_tool("start_run", asked)
-                assert again.structured_content is not None
-                assert again.structured_content["run"] == begun.structured_content["run"]
-                while True:
-                    found = await second.call_tool("get_run", {"run": begun.structured_content["run"]})
-                    assert found.structured_content is not None
-                    if found.structured_content["status"] == "completed":
-                        break
-                    await asyncio.sleep(0.05)
-                assert found.structured_content["output"]["rows"] == 4
-
-    asyncio.run(story())
+    async with asyncio.timeout(120):
+        async with Client(server(tmp_path)) as first:
+            assert "importer" in [each.name for each in (await first.list_tools()).tools]
+            begun = await first.call_tool("start_run", asked)
+            assert begun.structured_content is not None
+            os.kill(int((tmp_path / "pid").read_text("utf-8")), signal.SIGKILL)
+            with pytest.raises(MCPError):
+                await first.call_tool("start_run", asked)
+        gate.touch()
+        async with Client(server(tmp_path)) as second:
+            again = await second.call_tool("start_run", asked)
+            assert again.structured_content is not None
+            assert again.structured_content["run"] == begun.structured_content["run"]
+            while True:
+                found = await second.call_tool("get_run", {"run": begun.structured_content["run"]})
+                assert found.structured_content is not None
+                if found.structured_content["status"] == "completed":
+                    break
+                await asyncio.sleep(0.05)
+            assert found.structured_content["output"]["rows"] == 4
 
 
 def test_a_server_over_stdio_ends_at_ctrl_c_while_its_client_is_silent(tmp_path: Path) -> None:

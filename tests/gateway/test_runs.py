@@ -13,7 +13,7 @@ from perdure.actors import Agent, RunContext
 from perdure.actors.gateway.feeds import WINDOW, Batch, RunFeeds, Shared, Watched
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.gateway.door import Door, events
-from tests.gateway.world import visit, visiting
+from tests.gateway.world import visiting
 
 
 class Walker(Agent):
@@ -103,29 +103,28 @@ async def test_events_are_streamed_from_a_number_on_across_the_death_of_the_host
         assert not [each for each in events(over.body) if each]
 
 
-def test_who_is_slow_or_late_gets_each_event_once_while_others_are_ahead() -> None:
+@visiting(Talker)
+async def test_who_is_slow_or_late_gets_each_event_once_while_others_are_ahead(
+    door: Door, laboratory: Laboratory, /
+) -> None:
     words = WINDOW + 1_500
-
-    async def story(_door: Door, laboratory: Laboratory) -> None:
-        client: Any = laboratory._client  # noqa: SLF001 - the story's own
-        await client.start(Talker, words, run_id="talk")
-        feeds = RunFeeds()
-        ahead, slow = Watcher(feeds, client), Watcher(feeds, client)
-        await slow.take()
-        await ahead.take_all(upto=words // 2)
-        late, further = Watcher(feeds, client), Watcher(feeds, client, 1_000)
-        await asyncio.gather(late.take_all(), further.take_all(), ahead.take_all())
-        behind = slow.numbers[-1]
-        assert behind < ahead.numbers[-1] - WINDOW, "it has to be read for it once more"
-        await slow.take_all()
-        whole = list(range(words + 2))
-        assert ahead.numbers == whole
-        assert slow.numbers == whole
-        assert late.numbers == whole
-        assert further.numbers == whole[1_001:]
-        assert ahead.given[-1][-1].is_last
-
-    visit([Talker], story)
+    client: Any = laboratory._client  # noqa: SLF001 - the story's own
+    await client.start(Talker, words, run_id="talk")
+    feeds = RunFeeds()
+    ahead, slow = Watcher(feeds, client), Watcher(feeds, client)
+    await slow.take()
+    await ahead.take_all(upto=words // 2)
+    late, further = Watcher(feeds, client), Watcher(feeds, client, 1_000)
+    await asyncio.gather(late.take_all(), further.take_all(), ahead.take_all())
+    behind = slow.numbers[-1]
+    assert behind < ahead.numbers[-1] - WINDOW, "it has to be read for it once more"
+    await slow.take_all()
+    whole = list(range(words + 2))
+    assert ahead.numbers == whole
+    assert slow.numbers == whole
+    assert late.numbers == whole
+    assert further.numbers == whole[1_001:]
+    assert ahead.given[-1][-1].is_last
 
 
 @pytest.mark.parametrize("last", [8, 9, 10, 11])
@@ -174,22 +173,19 @@ async def test_who_has_all_of_an_ended_run_is_told_what_comes_if_it_is_tried_aga
     assert late.numbers[0] == slow.numbers[-1] + 1
 
 
-def test_a_batch_shares_the_text_of_what_it_is_given() -> None:
+@visiting(Talker)
+async def test_a_batch_shares_the_text_of_what_it_is_given(door: Door, laboratory: Laboratory, /) -> None:
     words, count = 500, 200
-
-    async def story(_door: Door, laboratory: Laboratory) -> None:
-        client: Any = laboratory._client  # noqa: SLF001 - the story's own
-        await client.start(Talker, words, run_id="talk")
-        feeds = RunFeeds()
-        batch = [Watcher(feeds, client) for _ in range(count)]
-        await asyncio.gather(*(each.take_all() for each in batch))
-        assert all(each.numbers == list(range(words + 2)) for each in batch)
-        texts = {id(batch.stream) for each in batch for batch in each.given}
-        assert len(texts) < 2 * len(batch[-1].given), "and not one for each watcher"
-        told = [frame["sequence"] for batch in batch[0].given for frame in events(batch.stream)]
-        assert told == batch[0].numbers
-
-    visit([Talker], story)
+    client: Any = laboratory._client  # noqa: SLF001 - the story's own
+    await client.start(Talker, words, run_id="talk")
+    feeds = RunFeeds()
+    batch = [Watcher(feeds, client) for _ in range(count)]
+    await asyncio.gather(*(each.take_all() for each in batch))
+    assert all(each.numbers == list(range(words + 2)) for each in batch)
+    texts = {id(batch.stream) for each in batch for batch in each.given}
+    assert len(texts) < 2 * len(batch[-1].given), "and not one for each watcher"
+    told = [frame["sequence"] for batch in batch[0].given for frame in events(batch.stream)]
+    assert told == batch[0].numbers
 
 
 @visiting(Walker)

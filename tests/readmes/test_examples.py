@@ -165,19 +165,16 @@ def test_every_script_shows_its_output() -> None:
 # ---------------------------------------------------------------- the guide
 
 
-def test_the_first_agent_is_called_and_run_from_async_code() -> None:
+@played(play)
+async def test_the_first_agent_is_called_and_run_from_async_code(client: Client, /) -> None:
     library = example("library")
-
-    async def story(client: Client) -> None:
-        opened = Opened(client)
-        names = await execute(
-            fragment(GUIDE, 'async with Runtime(data="./perdure-data") as runtime:'),
-            **{**vars(library), "Runtime": lambda data: opened if data else None},
-        )
-        assert names["words"] == 6
-        assert names["result"].output == 4
-
-    play(story)
+    opened = Opened(client)
+    names = await execute(
+        fragment(GUIDE, 'async with Runtime(data="./perdure-data") as runtime:'),
+        **{**vars(library), "Runtime": lambda data: opened if data else None},
+    )
+    assert names["words"] == 6
+    assert names["result"].output == 4
 
 
 def test_the_editor_waits_for_its_review_and_its_messages_and_until_monday(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,20 +241,18 @@ class Opened:
         pass
 
 
-def test_the_office_ships_once_and_books_once() -> None:
+@played(play)
+async def test_the_office_ships_once_and_books_once(client: Client, /) -> None:
     office = example("office")
 
-    async def story(client: Client) -> None:
-        async def desk(method: str, *args: Any) -> Any:
-            return await client.call(office.Office, "main", method, args, {})
+    async def desk(method: str, *args: Any) -> Any:
+        return await client.call(office.Office, "main", method, args, {})
 
-        first = await desk("order", "o-1", "Ada")
-        assert await desk("order", "o-1", "Ada") == first
-        await asyncio.sleep(10)
-        account = client.agent(office.Account, "Ada", of=client.agent(office.Office, "main"))
-        assert await account.book(0) == 1
-
-    play(story)
+    first = await desk("order", "o-1", "Ada")
+    assert await desk("order", "o-1", "Ada") == first
+    await asyncio.sleep(10)
+    account = client.agent(office.Account, "Ada", of=client.agent(office.Office, "main"))
+    assert await account.book(0) == 1
 
 
 def test_a_key_is_struck_out_of_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,33 +336,28 @@ def test_the_tools_are_offered_over_mcp() -> None:
     assert (offer.name, list(offer.parameters["properties"])) == ("importer", ["rows"])
 
 
-def test_the_parents_that_wait_get_the_results() -> None:
+@played(play)
+async def test_the_parents_that_wait_get_the_results(client: Client, /) -> None:
     research = example("research")
     topics = [research.Topic(title="long", pages=9), research.Topic(title="short", pages=1)]
-
-    async def story(client: Client) -> None:
-        assert (await client.run(research.Survey, topics, run_id="survey")).output == 1_000
-
-    play(story)
+    assert (await client.run(research.Survey, topics, run_id="survey")).output == 1_000
 
 
-def test_the_parent_that_does_not_wait_is_told() -> None:
+@played(play)
+async def test_the_parent_that_does_not_wait_is_told(client: Client, /) -> None:
     research = example("research")
     topics = [research.Topic(title="HTTP/3"), research.Topic(title="QUIC", pages=100_000)]
 
-    async def story(client: Client) -> None:
-        async def desk(method: str, *args: Any) -> Any:
-            return await client.call(research.Desk, "desk", method, args, {})
+    async def desk(method: str, *args: Any) -> Any:
+        return await client.call(research.Desk, "desk", method, args, {})
 
-        assert await desk("order", topics) == ["notes on HTTP/3", "notes on QUIC"]
-        while not await desk("words"):
-            await asyncio.sleep(1)
-        assert await desk("words") == 200
-        await client.ask("cancel", "notes on QUIC", None, "")
-        await asyncio.sleep(60)
-        assert (await client.ask("audit"))["delivered"] == 3, "one milestone and two ends"
-
-    play(story)
+    assert await desk("order", topics) == ["notes on HTTP/3", "notes on QUIC"]
+    while not await desk("words"):
+        await asyncio.sleep(1)
+    assert await desk("words") == 200
+    await client.ask("cancel", "notes on QUIC", None, "")
+    await asyncio.sleep(60)
+    assert (await client.ask("audit"))["delivered"] == 3, "one milestone and two ends"
 
 
 def test_the_budget_of_the_example_ends_a_child_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,16 +140,12 @@ def test_a_class_that_cannot_be_imported_where_it_shall_run_ends_its_run_with_wo
 
 
 @pytest.mark.parametrize("question", ["show", "explain", "frames", "cancel"])
-def test_questions_about_unknown_runs(question: str) -> None:
+async def test_questions_about_unknown_runs(stage: Stage, question: str) -> None:
     more: dict[str, tuple[Any, ...]] = {"frames": (-1,), "cancel": (None, "")}
-
-    async def story(stage: Stage) -> None:
-        with pytest.raises(UnknownRun) as problem:
-            await stage.client.ask(question, "nobody", *more.get(question, ()))
-        assert problem.value.field == "run_id"
-        assert "'nobody'" in problem.value.problem
-
-    play(story)
+    with pytest.raises(UnknownRun) as problem:
+        await stage.client.ask(question, "nobody", *more.get(question, ()))
+    assert problem.value.field == "run_id"
+    assert "'nobody'" in problem.value.problem
 
 
 async def test_inspecting_an_unknown_run_says_not_known_yet_and_clearing_one_does_nothing(stage: Stage) -> None:

@@ -478,14 +478,10 @@ async def test_a_chat_is_run_like_any_agent(client: Client, /) -> None:
     assert again.output == WHOLE
 
 
-def test_base_classes_need_a_model() -> None:
+@played(tell)
+async def test_base_classes_need_a_model(client: Client, /) -> None:
     """Without one the turn ends in words that say what is missing, and the agent goes on."""
-
     class_ = ChatAgent
-
-    async def story(client: Client) -> None:
-        result = await call(client, class_, "chat", "hello")
-        assert result.status == "error"
-        assert "model" in result.error
-
-    tell(story)
+    result = await call(client, class_, "chat", "hello")
+    assert result.status == "error"
+    assert "model" in result.error

@@ -137,22 +137,19 @@ def test_while_a_turn_is_recovered_everybody_can_see_it_and_afterwards_nothing_i
 
 
 @pytest.mark.shows(chat_recovery="C-0592")
-def test_the_context_of_a_recovery_is_that_of_its_own_turn() -> None:
+@visiting(Told, plan=FaultPlan.at({1: STALL}))
+async def test_the_context_of_a_recovery_is_that_of_its_own_turn(room: Room, /) -> None:
     """Not of one that was asked for later (C-0592)."""
     tools = [{"name": "ask_user", "description": "Ask.", "parameters": {"type": "object", "properties": {}}}]
-
-    async def story(room: Room) -> None:
-        HEARD.clear()
-        asking = asyncio.ensure_future(followed(room, "words", metadata={"page": 1}, client_tools=tools))
-        await room.until(lambda: room.is_("running"))
-        await room.do("submit_messages", "words", request_id="later", metadata={"page": 2})
-        result, _ = await asking
-        assert result.ok
-        (context,) = HEARD
-        assert (context.last_body, context.last_client_tools) == ({"page": 1}, tools)
-        assert (await room.do("attach", "later")).ok
-
-    visit(Told, story, plan=FaultPlan.at({1: STALL}))
+    HEARD.clear()
+    asking = asyncio.ensure_future(followed(room, "words", metadata={"page": 1}, client_tools=tools))
+    await room.until(lambda: room.is_("running"))
+    await room.do("submit_messages", "words", request_id="later", metadata={"page": 2})
+    result, _ = await asking
+    assert result.ok
+    (context,) = HEARD
+    assert (context.last_body, context.last_client_tools) == ({"page": 1}, tools)
+    assert (await room.do("attach", "later")).ok
 
 
 class Careful(Told):

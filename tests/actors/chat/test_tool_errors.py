@@ -15,7 +15,7 @@ from perdure.actors import Agent, ChatAgent, agent_tool, tool
 from perdure.actors.chat.answer_reader import ARGUMENTS_BYTES_MAX
 from perdure.policies import Limits
 from tests.actors.raisers import KINDS
-from tests.kit import Stage, play
+from tests.kit import Stage, staged
 
 OUTPUT_CHARS = 4 * 1024 * 1024 - 7  # fits alone, and not with what tells how the call ended
 
@@ -123,28 +123,25 @@ async def test_a_tool_that_cancels_its_own_task_has_failed(stage: Stage) -> None
 
 @pytest.mark.parametrize("name", ["measure", "child"])
 @pytest.mark.parametrize("size", [ARGUMENTS_BYTES_MAX, 3 * ARGUMENTS_BYTES_MAX])
-def test_arguments_that_are_too_large_are_an_error_of_their_call_at_once(name: str, size: int) -> None:
+async def test_arguments_that_are_too_large_are_an_error_of_their_call_at_once(
+    stage: Stage, name: str, size: int
+) -> None:
     Bot.large = json.dumps({"input" if name == "child" else "text": "x" * size})
-
-    async def story(stage: Stage) -> None:
-        said = await told(stage, f"{name} large")
-        assert said.startswith("This call was not executed: the arguments have more than 2,000,000 bytes")
-        assert len(said) < 1_000
-        assert not [run for run in stage.view.runs.values() if run.parent]
-
-    play(story)
+    said = await told(stage, f"{name} large")
+    assert said.startswith("This call was not executed: the arguments have more than 2,000,000 bytes")
+    assert len(said) < 1_000
+    assert not [run for run in stage.view.runs.values() if run.parent]
 
 
 @pytest.mark.parametrize("name", ["measure", "child"])
-def test_arguments_that_are_larger_than_those_of_a_run_may_be_are_an_error_of_their_call(name: str) -> None:
+@staged(limits=Limits(input_bytes_max=20000))
+async def test_arguments_that_are_larger_than_those_of_a_run_may_be_are_an_error_of_their_call(
+    stage: Stage, name: str
+) -> None:
     Bot.large = json.dumps({"input" if name == "child" else "text": "x" * 20_000})
-
-    async def story(stage: Stage) -> None:
-        said = await told(stage, f"{name} large")
-        assert said.startswith("This call was not executed: input: has 20")
-        assert said.endswith("; the limit is 20000")
-
-    play(story, limits=Limits(input_bytes_max=20_000))
+    said = await told(stage, f"{name} large")
+    assert said.startswith("This call was not executed: input: has 20")
+    assert said.endswith("; the limit is 20000")
 
 
 async def test_what_a_child_does_not_take_or_should_not_have_given_is_an_error_of_its_call(stage: Stage) -> None:
@@ -153,12 +150,10 @@ async def test_what_a_child_does_not_take_or_should_not_have_given_is_an_error_o
     assert "listing" in await told(stage, 'listing {"input": "four"}', "c")
 
 
-def test_arguments_that_fit_are_taken_and_a_result_that_is_too_large_is_an_error_of_its_call() -> None:
+async def test_arguments_that_fit_are_taken_and_a_result_that_is_too_large_is_an_error_of_its_call(
+    stage: Stage,
+) -> None:
     Bot.large = json.dumps({"text": "x" * 1_500_000})
-
-    async def story(stage: Stage) -> None:
-        assert await told(stage, "measure large", "a") == "1500000"
-        said = await told(stage, "fill {}", "b")
-        assert said.startswith("BadToolOutput: what fill returned has 4194302 bytes encoded, and the limit is")
-
-    play(story)
+    assert await told(stage, "measure large", "a") == "1500000"
+    said = await told(stage, "fill {}", "b")
+    assert said.startswith("BadToolOutput: what fill returned has 4194302 bytes encoded, and the limit is")

@@ -629,33 +629,27 @@ class Sync(Agent):
         return [fiber.wait_for("go"), fiber.attempt]
 
 
-def test_sync_bodies_wait_without_await() -> None:
+@played(lambda story: play_here(story, wait_in_memory_ms=100))
+async def test_sync_bodies_wait_without_await(world: OneProcess, /) -> None:
     Sync.seen.clear()
-
-    async def story(world: OneProcess) -> None:
-        agent: Any = world.client.agent(Sync, "s")
-        await agent.start("sleeper")
-        while (await agent.inspect() or {}).get("events") != ["go"]:
-            await asyncio.sleep(0.05)
-        await agent.send("went")
-        told = await agent.wait()
-        assert (told["status"], told["snapshot"][1], Sync.seen) == ("completed", "went", ["first"])
-        assert told["snapshot"][0] >= 2
-
-    play_here(story, wait_in_memory_ms=100)
+    agent: Any = world.client.agent(Sync, "s")
+    await agent.start("sleeper")
+    while (await agent.inspect() or {}).get("events") != ["go"]:
+        await asyncio.sleep(0.05)
+    await agent.send("went")
+    told = await agent.wait()
+    assert (told["status"], told["snapshot"][1], Sync.seen) == ("completed", "went", ["first"])
+    assert told["snapshot"][0] >= 2
 
 
-def test_a_sync_body_that_is_cancelled_while_it_waits_in_memory_is_told_at_once() -> None:
+@played(play_here)
+async def test_a_sync_body_that_is_cancelled_while_it_waits_in_memory_is_told_at_once(world: OneProcess, /) -> None:
     Sync.seen.clear()
-
-    async def story(world: OneProcess) -> None:
-        agent: Any = world.client.agent(Sync, "s")
-        await agent.start("short")
-        await asyncio.sleep(0.3)
-        assert await agent.cancel()
-        await world.until(lambda: Sync.seen == ["stopped"])
-
-    play_here(story)
+    agent: Any = world.client.agent(Sync, "s")
+    await agent.start("short")
+    await asyncio.sleep(0.3)
+    assert await agent.cancel()
+    await world.until(lambda: Sync.seen == ["stopped"])
 
 
 @played(lambda story: play_here(story, wait_in_memory_ms=50))

@@ -8,7 +8,7 @@ import pytest
 
 from perdure.ledger import Verb
 from tests.actors.fiber_cast import Chatty, Jobs, Recovering
-from tests.kit import Stage, address, play
+from tests.kit import Stage, address
 
 
 @pytest.fixture(autouse=True)
@@ -25,16 +25,12 @@ async def test_what_an_earlier_attempt_says_late_does_not_count(stage: Stage) ->
     assert Jobs.seen == [False, "late"]
 
 
-def test_a_step_that_was_rolled_back_is_done_again_and_one_that_was_not_is_remembered() -> None:
+async def test_a_step_that_was_rolled_back_is_done_again_and_one_that_was_not_is_remembered(stage: Stage) -> None:
     """In fibers, and in runs."""
     expected = [[0, None], [2, "in it"]]  # two calls are two steps
-
-    async def story(stage: Stage) -> None:
-        await stage.call(Jobs, "start", "hesitant", None, {"fiber_id": "f", "retry": True})
-        assert (await stage.call(Jobs, "wait", "f"))["snapshot"] == expected
-        assert (await stage.client.run(Jobs, "hesitate")).output == expected
-
-    play(story)
+    await stage.call(Jobs, "start", "hesitant", None, {"fiber_id": "f", "retry": True})
+    assert (await stage.call(Jobs, "wait", "f"))["snapshot"] == expected
+    assert (await stage.client.run(Jobs, "hesitate")).output == expected
 
 
 @pytest.mark.shows(chat_recovery="C-1333", fibers="F16")

@@ -277,51 +277,41 @@ async def test_a_follower_of_the_top_hears_of_the_middle_only(stage: Stage) -> N
 
 
 @pytest.mark.shows(agent_tools="38 39 129", chat_recovery="C-0463 C-0464 C-0901")
-def test_the_events_of_a_run_are_numbered_and_replayed_from_any_number() -> None:
+async def test_the_events_of_a_run_are_numbered_and_replayed_from_any_number(stage: Stage) -> None:
     signals = [{"chunk": {"type": "text-delta", "delta": str(n)}} for n in range(5)]
-
-    async def story(stage: Stage) -> None:
-        await stage.client.run(Talker, signals, run_id="t")
-        frames = await frames_of(stage, "t")
-        assert kinds(frames) == ["started", *["chunk"] * 5, "finished"]
-        assert [frame["sequence"] for frame in frames] == list(range(7))
-        assert await stage.client.ask("frames", "t", 4) == frames[5:]
-
-    play(story)
+    await stage.client.run(Talker, signals, run_id="t")
+    frames = await frames_of(stage, "t")
+    assert kinds(frames) == ["started", *["chunk"] * 5, "finished"]
+    assert [frame["sequence"] for frame in frames] == list(range(7))
+    assert await stage.client.ask("frames", "t", 4) == frames[5:]
 
 
 @pytest.mark.shows(agent_tools="82 92 130 132 W-06 W-30", chat_recovery="C-0875 C-0885 C-0902 C-0904")
-def test_who_follows_from_the_middle_gets_every_event_once_and_the_numbers_go_on_over_a_death() -> None:
+async def test_who_follows_from_the_middle_gets_every_event_once_and_the_numbers_go_on_over_a_death(
+    stage: Stage,
+) -> None:
     signals = [{"chunk": n, "after_ms": 300} for n in range(10)]
-
-    async def story(stage: Stage) -> None:
-        asyncio.create_task(stage.client.run(Talker, signals, run_id="t"))  # noqa: RUF006
-        await asyncio.sleep(2)
-        stage.kill_host_of(address(Talker, "t"))
-        heard = [frame async for frame in stage.client.follow("t")]
-        assert [frame["sequence"] for frame in heard] == list(range(len(heard)))
-        assert "attempt" in kinds(heard)
-        assert [{**frame, "replay": True} for frame in heard] == await frames_of(stage, "t")
-
-    play(story)
+    asyncio.create_task(stage.client.run(Talker, signals, run_id="t"))  # noqa: RUF006
+    await asyncio.sleep(2)
+    stage.kill_host_of(address(Talker, "t"))
+    heard = [frame async for frame in stage.client.follow("t")]
+    assert [frame["sequence"] for frame in heard] == list(range(len(heard)))
+    assert "attempt" in kinds(heard)
+    assert [{**frame, "replay": True} for frame in heard] == await frames_of(stage, "t")
 
 
 @pytest.mark.shows(agent_tools="133 W-31", chat_recovery="C-0905")
-def test_a_follower_that_leaves_takes_nothing_from_the_others() -> None:
+async def test_a_follower_that_leaves_takes_nothing_from_the_others(stage: Stage) -> None:
     signals = [{"chunk": n, "after_ms": 300} for n in range(5)]
-
-    async def story(stage: Stage) -> None:
-        run = asyncio.create_task(stage.client.run(Talker, signals, run_id="t"))
-        await stage.until(lambda: stage.status("t") == "running")
-        leaving = stage.client.follow("t")
-        assert (await anext(leaving))["sequence"] == 0
-        staying = asyncio.create_task(collect(stage, "t"))
-        await asyncio.sleep(0.1)
-        await leaving.aclose()
-        assert kinds(await staying) == ["started", *["chunk"] * 5, "finished"]
-        assert (await run).ok
-
-    play(story)
+    run = asyncio.create_task(stage.client.run(Talker, signals, run_id="t"))
+    await stage.until(lambda: stage.status("t") == "running")
+    leaving = stage.client.follow("t")
+    assert (await anext(leaving))["sequence"] == 0
+    staying = asyncio.create_task(collect(stage, "t"))
+    await asyncio.sleep(0.1)
+    await leaving.aclose()
+    assert kinds(await staying) == ["started", *["chunk"] * 5, "finished"]
+    assert (await run).ok
 
 
 async def collect(stage: Stage, run_id: str) -> list[dict[str, Any]]:

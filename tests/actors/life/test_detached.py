@@ -114,14 +114,10 @@ def test_without_limits_nobody_is_ever_given_up() -> None:
 
 
 @pytest.mark.shows(agent_tools="6", chat_recovery="C-1416")
-def test_signals_reset_the_window_of_silence() -> None:
+async def test_signals_reset_the_window_of_silence(stage: Stage) -> None:
     signals: list[dict[str, Any]] = [{"fraction": 0.1 * n, "after_ms": 4_000} for n in range(8)]
-
-    async def story(stage: Stage) -> None:
-        await stage.call(Boss, "detach", "Talker", signals, "t", {"no_progress_budget_ms": 5_000})
-        assert await settled(stage, Boss, 1) == [Told("done", "t", "completed")]
-
-    play(story)
+    await stage.call(Boss, "detach", "Talker", signals, "t", {"no_progress_budget_ms": 5_000})
+    assert await settled(stage, Boss, 1) == [Told("done", "t", "completed")]
 
 
 async def test_who_never_reported_anything_is_not_given_up_for_silence(stage: Stage) -> None:

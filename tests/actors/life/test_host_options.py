@@ -130,52 +130,48 @@ def test_what_no_node_has_is_refused_with_what_there_is_and_the_run_goes_on_when
     play(story)
 
 
-def test_hosts_that_wait_for_nodes_are_asked_for_all_at_once_visibly_and_nothing_is_refused() -> None:
+@staged(limits=replace(ROOMY, hosts_max=6))
+async def test_hosts_that_wait_for_nodes_are_asked_for_all_at_once_visibly_and_nothing_is_refused(stage: Stage) -> None:
     """An autoscaler sees what waits. Were it two hosts at a time, as many as may be starting, ten nodes would take five times as long."""
     coming = NodeGrowth("no node has 1 GPU (the most that one has: 0 GPU); the autoscaler is asked for one", 200_000)
-
-    async def story(stage: Stage) -> None:
-        stage.simulation.grow_nodes(lambda spec: coming if spec.resources else NOTHING_LACKS)
-        asked = [asyncio.ensure_future(stage.client.run(Rendering, number, run_id=f"r{number}")) for number in range(6)]
-        await asyncio.sleep(20)
-        waiting = [host for host in stage.view.hosts.values() if pool_key(host.spec) and not host.up]
-        assert len(waiting) == 6
-        (trouble,) = (await stage.client.ask("ps", 0))["unstartable"]
-        assert trouble["told"] == f"no host (1 GPU) can be had: {coming.waits_for}"
-        assert "the autoscaler is asked for one" in " ".join(await stage.client.ask("explain", "r5"))
-        assert (await stage.client.run(Labelled, 1)).output == 1, "other hosts come meanwhile"
-        assert [(await each).output for each in asked] == list(range(6))
-        assert not (await stage.client.ask("ps", 0))["unstartable"]
-        await asyncio.sleep(ROOMY.host_idle_ms / 1000 + 20)
-        assert not [host for host in stage.view.hosts.values() if pool_key(host.spec)], "the nodes may go"
-
-    play(story, limits=replace(ROOMY, hosts_max=6))
+    stage.simulation.grow_nodes(lambda spec: coming if spec.resources else NOTHING_LACKS)
+    asked = [asyncio.ensure_future(stage.client.run(Rendering, number, run_id=f"r{number}")) for number in range(6)]
+    await asyncio.sleep(20)
+    waiting = [host for host in stage.view.hosts.values() if pool_key(host.spec) and not host.up]
+    assert len(waiting) == 6
+    (trouble,) = (await stage.client.ask("ps", 0))["unstartable"]
+    assert trouble["told"] == f"no host (1 GPU) can be had: {coming.waits_for}"
+    assert "the autoscaler is asked for one" in " ".join(await stage.client.ask("explain", "r5"))
+    assert (await stage.client.run(Labelled, 1)).output == 1, "other hosts come meanwhile"
+    assert [(await each).output for each in asked] == list(range(6))
+    assert not (await stage.client.ask("ps", 0))["unstartable"]
+    await asyncio.sleep(ROOMY.host_idle_ms / 1000 + 20)
+    assert not [host for host in stage.view.hosts.values() if pool_key(host.spec)], "the nodes may go"
 
 
-def test_hosts_that_wait_end_when_nothing_waits_for_them_any_more_so_that_no_node_comes_for_nothing() -> None:
+@staged(limits=replace(ROOMY, hosts_max=6))
+async def test_hosts_that_wait_end_when_nothing_waits_for_them_any_more_so_that_no_node_comes_for_nothing(
+    stage: Stage,
+) -> None:
     coming = NodeGrowth("no node has 1 GPU (the most that one has: 0 GPU); the autoscaler is asked for one", 200_000)
+    stage.simulation.grow_nodes(lambda spec: coming if spec.resources else NOTHING_LACKS)
+    handles = [await stage.client.start(Rendering, number, run_id=f"r{number}") for number in range(4)]
+    await asyncio.sleep(10)
 
-    async def story(stage: Stage) -> None:
-        stage.simulation.grow_nodes(lambda spec: coming if spec.resources else NOTHING_LACKS)
-        handles = [await stage.client.start(Rendering, number, run_id=f"r{number}") for number in range(4)]
-        await asyncio.sleep(10)
+    def waiting() -> int:
+        return sum(bool(pool_key(host.spec)) and not host.up for host in stage.view.hosts.values())
 
-        def waiting() -> int:
-            return sum(bool(pool_key(host.spec)) and not host.up for host in stage.view.hosts.values())
-
-        assert waiting() == 4
-        for handle in handles[:3]:
-            await stage.client.ask("cancel", handle.run_id, None, "enough")
-        await asyncio.sleep(5)
-        assert waiting() == 1
-        await stage.client.ask("cancel", handles[3].run_id, None, "enough")
-        await asyncio.sleep(5)
-        assert waiting() == 0
-        assert not (await stage.client.ask("ps", 0))["unstartable"]
-        again = await stage.client.start(Rendering, 9)
-        assert (await again.result()).output == 9
-
-    play(story, limits=replace(ROOMY, hosts_max=6))
+    assert waiting() == 4
+    for handle in handles[:3]:
+        await stage.client.ask("cancel", handle.run_id, None, "enough")
+    await asyncio.sleep(5)
+    assert waiting() == 1
+    await stage.client.ask("cancel", handles[3].run_id, None, "enough")
+    await asyncio.sleep(5)
+    assert waiting() == 0
+    assert not (await stage.client.ask("ps", 0))["unstartable"]
+    again = await stage.client.start(Rendering, 9)
+    assert (await again.result()).output == 9
 
 
 @staged(limits=replace(ROOMY, hosts_max=4))

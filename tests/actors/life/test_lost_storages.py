@@ -18,7 +18,7 @@ from perdure.ledger.storage.agent_storages import AgentStorages, FileDisk
 from perdure.ledger.storage.log_format import COMMIT, read_log
 from tests.actors.cast import Boss, Worker
 from tests.actors.one_process import SMALL, OneProcess
-from tests.kit import ROOMY, Stage, address, play, staged
+from tests.kit import ROOMY, Stage, address, staged
 
 LIMITS = replace(ROOMY, idle_ms=200, checkpoint_idle_ms=1_000)
 
@@ -130,44 +130,42 @@ async def test_an_agent_that_never_wrote_has_nothing_to_lose(stage: Stage) -> No
         await asyncio.sleep(10)
 
 
-def test_a_run_whose_child_has_forgotten_its_steps_is_interrupted_with_the_cause_and_goes_on_with_a_copy() -> None:
+@staged(limits=LIMITS)
+async def test_a_run_whose_child_has_forgotten_its_steps_is_interrupted_with_the_cause_and_goes_on_with_a_copy(
+    stage: Stage,
+) -> None:
     child = address(Worker, "c")
-
-    async def story(stage: Stage) -> None:
-        work = {"steps": 4, "pause_ms": 1_000}
-        handle = await stage.client.start(Worker, work, run_id="c")
-        await stage.until(lambda: (run := stage.record(handle.run_id)) is not None and run.progress is not None)
-        await asyncio.sleep(1.5)
-        stage.kill_host_of(child)
-        whole = emptied(stage, child)
-        run = await stage.ended("c", "interrupted")
-        assert run.reason == "inspect-failed"
-        assert "StorageLost" in run.error
-        told = "\n".join(await stage.client.ask("explain", "c"))
-        assert "had reported that it came to" in told
-        stage.laboratory.disk.exchange(child, whole)
-        again = await stage.client.run(Worker, work, run_id="c")
-        assert again.output["steps"] == [0, 1, 2, 3]
-
-    play(story, limits=LIMITS)
+    work = {"steps": 4, "pause_ms": 1_000}
+    handle = await stage.client.start(Worker, work, run_id="c")
+    await stage.until(lambda: (run := stage.record(handle.run_id)) is not None and run.progress is not None)
+    await asyncio.sleep(1.5)
+    stage.kill_host_of(child)
+    whole = emptied(stage, child)
+    run = await stage.ended("c", "interrupted")
+    assert run.reason == "inspect-failed"
+    assert "StorageLost" in run.error
+    told = "\n".join(await stage.client.ask("explain", "c"))
+    assert "had reported that it came to" in told
+    stage.laboratory.disk.exchange(child, whole)
+    again = await stage.client.run(Worker, work, run_id="c")
+    assert again.output["steps"] == [0, 1, 2, 3]
 
 
-def test_mail_for_an_agent_that_has_forgotten_something_is_parked_and_delivered_when_it_is_asked_for_again() -> None:
+@staged(limits=LIMITS)
+async def test_mail_for_an_agent_that_has_forgotten_something_is_parked_and_delivered_when_it_is_asked_for_again(
+    stage: Stage,
+) -> None:
     boss = address(Boss, "p")
-
-    async def story(stage: Stage) -> None:
-        await stage.call(Boss, "detach", "Worker", {"steps": 2, "pause_ms": 3_000}, "c")
-        await asleep(stage, boss)
-        whole = emptied(stage, boss)
-        await stage.until(lambda: bool(parked(stage.view)))
-        (mail,) = parked(stage.view)
-        assert "StorageLost" in mail["error"]
-        stage.laboratory.disk.exchange(boss, whole)
-        await stage.client.ask("retry", mail["mail_id"])
-        await stage.until(lambda: not stage.view.mail)
-        assert [row[2] for row in await stage.call(Boss, "told")] == ["completed"]
-
-    play(story, limits=LIMITS)
+    await stage.call(Boss, "detach", "Worker", {"steps": 2, "pause_ms": 3_000}, "c")
+    await asleep(stage, boss)
+    whole = emptied(stage, boss)
+    await stage.until(lambda: bool(parked(stage.view)))
+    (mail,) = parked(stage.view)
+    assert "StorageLost" in mail["error"]
+    stage.laboratory.disk.exchange(boss, whole)
+    await stage.client.ask("retry", mail["mail_id"])
+    await stage.until(lambda: not stage.view.mail)
+    assert [row[2] for row in await stage.call(Boss, "told")] == ["completed"]
 
 
 @staged(limits=LIMITS)

@@ -45,13 +45,9 @@ async def test_a_signal_is_an_event_and_the_latest_one_can_be_inspected(stage: S
 
 
 @pytest.mark.shows(agent_tools="W-28")
-def test_a_burst_is_coalesced_and_its_last_value_goes_out_at_the_end_of_the_window() -> None:
+async def test_a_burst_is_coalesced_and_its_last_value_goes_out_at_the_end_of_the_window(stage: Stage) -> None:
     burst = [{"fraction": n / 100} for n in range(91)]
-
-    async def story(stage: Stage) -> None:
-        assert fractions(await talk(stage, *burst, {"after_ms": 1_000})) == [0.0, 0.9]
-
-    play(story)
+    assert fractions(await talk(stage, *burst, {"after_ms": 1_000})) == [0.0, 0.9]
 
 
 @pytest.mark.shows(agent_tools="51")
@@ -68,19 +64,15 @@ async def test_what_was_coalesced_goes_out_before_the_run_ends(stage: Stage) -> 
 
 
 @pytest.mark.shows(agent_tools="50")
-def test_data_is_live_only_unless_it_shall_be_kept() -> None:
+async def test_data_is_live_only_unless_it_shall_be_kept(stage: Stage) -> None:
     signals = [
         {"fraction": 0.1, "data": {"n": 1}},
         {"after_ms": 500, "fraction": 0.2, "data": {"n": 2}, "persist": True},
     ]
-
-    async def story(stage: Stage) -> None:
-        await stage.call(Hooked, "wait_for", "Talker", signals[:1], "t1")
-        assert "data" not in (await stage.client.ask("inspect", "t1"))["progress"]
-        await stage.call(Hooked, "wait_for", "Talker", signals, "t2")
-        assert (await stage.client.ask("inspect", "t2"))["progress"]["data"] == {"n": 2}
-
-    play(story)
+    await stage.call(Hooked, "wait_for", "Talker", signals[:1], "t1")
+    assert "data" not in (await stage.client.ask("inspect", "t1"))["progress"]
+    await stage.call(Hooked, "wait_for", "Talker", signals, "t2")
+    assert (await stage.client.ask("inspect", "t2"))["progress"]["data"] == {"n": 2}
 
 
 @pytest.mark.shows(agent_tools="83 131", chat_recovery="C-0876 C-0903")
@@ -150,18 +142,14 @@ def test_a_milestone_is_durable_when_it_returns() -> None:
     assert struck
 
 
-def test_a_listed_milestone_is_told_once_per_name_and_others_are_not() -> None:
+async def test_a_listed_milestone_is_told_once_per_name_and_others_are_not(stage: Stage) -> None:
     signals = [{"milestone": name} for name in ("half", "other", "half", "most")]
-
-    async def story(stage: Stage) -> None:
-        await stage.call(Boss, "detach", "Talker", signals, "t", STONES)
-        assert await settled(stage, Boss, 3) == [
-            Told("stone", "t", "half"),
-            Told("stone", "t", "most"),
-            Told("done", "t", "completed"),
-        ]
-
-    play(story)
+    await stage.call(Boss, "detach", "Talker", signals, "t", STONES)
+    assert await settled(stage, Boss, 3) == [
+        Told("stone", "t", "half"),
+        Told("stone", "t", "most"),
+        Told("done", "t", "completed"),
+    ]
 
 
 async def test_a_listed_milestone_is_told_while_the_child_goes_on(stage: Stage) -> None:
@@ -188,17 +176,13 @@ async def test_milestones_may_be_given_with_their_mode(stage: Stage, mode: str) 
     assert run.options["milestones"]["mode"] == mode
 
 
-def test_on_progress_hears_signals_and_milestones_of_awaited_and_of_detached_runs() -> None:
+async def test_on_progress_hears_signals_and_milestones_of_awaited_and_of_detached_runs(stage: Stage) -> None:
     signals = [{"fraction": 0.5}, {"after_ms": 300, "milestone": "half"}, {"after_ms": 300}]
-
-    async def story(stage: Stage) -> None:
-        await stage.call(Hooked, "wait_for", "Talker", signals, "a")
-        await stage.call(Hooked, "detach", "Talker", signals, "d")
-        told = await settled(stage, Hooked, 9)
-        for run_id in ("a", "d"):
-            assert [row.status for row in told if row.what == "progress" and row.run_id == run_id] == ["0.5", "half"]
-
-    play(story)
+    await stage.call(Hooked, "wait_for", "Talker", signals, "a")
+    await stage.call(Hooked, "detach", "Talker", signals, "d")
+    told = await settled(stage, Hooked, 9)
+    for run_id in ("a", "d"):
+        assert [row.status for row in told if row.what == "progress" and row.run_id == run_id] == ["0.5", "half"]
 
 
 @pytest.mark.shows(agent_tools="W-54")
@@ -246,31 +230,27 @@ class Pair(Agent):
 
 
 @pytest.mark.shows(chat_recovery="C-0476")
-def test_what_two_children_say_is_shown_below_their_call_as_it_was_said() -> None:
+async def test_what_two_children_say_is_shown_below_their_call_as_it_was_said(stage: Stage) -> None:
     """Grouped, in order, each with its own end; what is text grows, what is progress is shown and not kept as text (C-0476)."""
     words = [{"chunk": {"type": "text-delta", "delta": each}} for each in ("It ", "grows")]
     burst = [{"fraction": n / 100} for n in range(91)]
     stone = {"milestone": "half", "data": {"n": 1}}
-
-    async def story(stage: Stage) -> None:
-        assert await stage.call(Pair, "ask", [*words, *burst, stone, {"fraction": 1.0}]) == ["error", "completed"]
-        shown = AgentToolEvents()
-        for _ in range(2):  # who comes again is told everything again
-            for run_id in ("two", "one"):
-                for frame in await stage.client.ask("frames", run_id, -1):
-                    shown.apply(frame)
-        one, two = shown.runs_for_tool_call("call")
-        assert (one.run_id, one.status, two.run_id, two.status) == ("one", "completed", "two", "error")
-        assert "no" in str(two.error)
-        assert [(part["type"], part["text"]) for part in one.parts] == [("text", "It grows")]
-        assert [(each["name"], each["milestone_sequence"], each["data"]) for each in one.milestones] == [
-            ("half", 0, {"n": 1})
-        ]
-        assert one.progress is not None
-        assert one.progress["fraction"] == 1.0
-        told = [each["event"] for each in await stage.client.ask("frames", "one", -1)]
-        assert fractions(told) == [0.0, 0.9, 1.0], (
-            "a burst is one frame, and the end of it and the last word are never left out"
-        )
-
-    play(story)
+    assert await stage.call(Pair, "ask", [*words, *burst, stone, {"fraction": 1.0}]) == ["error", "completed"]
+    shown = AgentToolEvents()
+    for _ in range(2):  # who comes again is told everything again
+        for run_id in ("two", "one"):
+            for frame in await stage.client.ask("frames", run_id, -1):
+                shown.apply(frame)
+    one, two = shown.runs_for_tool_call("call")
+    assert (one.run_id, one.status, two.run_id, two.status) == ("one", "completed", "two", "error")
+    assert "no" in str(two.error)
+    assert [(part["type"], part["text"]) for part in one.parts] == [("text", "It grows")]
+    assert [(each["name"], each["milestone_sequence"], each["data"]) for each in one.milestones] == [
+        ("half", 0, {"n": 1})
+    ]
+    assert one.progress is not None
+    assert one.progress["fraction"] == 1.0
+    told = [each["event"] for each in await stage.client.ask("frames", "one", -1)]
+    assert fractions(told) == [0.0, 0.9, 1.0], (
+        "a burst is one frame, and the end of it and the last word are never left out"
+    )

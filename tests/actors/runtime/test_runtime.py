@@ -13,7 +13,7 @@ from perdure.actors.runtime.runtime import check_limits
 from perdure.ledger import BadRequest
 from perdure.policies import INFINITY, Limits
 from tests.actors.cast import Doubler
-from tests.kit import Stage, play
+from tests.kit import Stage
 
 HERE = Path("perdure-data")
 
@@ -95,19 +95,17 @@ async def test_an_agent_that_asks_with_such_an_option_is_told_the_same(stage: St
 
 
 @pytest.mark.parametrize("length", [10, 5_000])
-def test_the_input_of_a_run_is_shown_in_short_to_its_parent_and_to_whoever_inspects_it(length: int) -> None:
+async def test_the_input_of_a_run_is_shown_in_short_to_its_parent_and_to_whoever_inspects_it(
+    stage: Stage, length: int
+) -> None:
     text = "x" * length
-
-    async def story(stage: Stage) -> None:
-        shown = text[:500]
-        assert set(await stage.call(Listener, "ask", text)) == {shown}
-        await stage.client.run(Listener, text, run_id="mine")
-        for run_id in ("asked", "mine"):
-            told = await stage.client.ask("inspect", run_id)
-            frames = await stage.client.ask("frames", run_id, -1)
-            assert (told["input_preview"], frames[0]["event"]["input_preview"]) == (shown, shown)
-
-    play(story)
+    shown = text[:500]
+    assert set(await stage.call(Listener, "ask", text)) == {shown}
+    await stage.client.run(Listener, text, run_id="mine")
+    for run_id in ("asked", "mine"):
+        told = await stage.client.ask("inspect", run_id)
+        frames = await stage.client.ask("frames", run_id, -1)
+        assert (told["input_preview"], frames[0]["event"]["input_preview"]) == (shown, shown)
 
 
 def test_the_type_of_a_runtime_in_async_code_says_how_one_is_had() -> None:

@@ -18,20 +18,16 @@ HOUR_MS = 3_600_000
 
 
 @pytest.mark.shows(agent_tools="W-10")
-def test_w10_a_follower_goes_on_hearing_a_detached_run_after_the_supervisor_died() -> None:
+async def test_w10_a_follower_goes_on_hearing_a_detached_run_after_the_supervisor_died(stage: Stage) -> None:
     signals = [{"chunk": n, "after_ms": 500} for n in range(10)]
-
-    async def story(stage: Stage) -> None:
-        await stage.call(Hooked, "detach", "Talker", [*signals, {"fraction": 0.5}], "t")
-        following = asyncio.create_task(follow(stage, "t"))
-        await asyncio.sleep(2)
-        stage.simulation.kill("supervisor")
-        heard = await following
-        assert [frame["sequence"] for frame in heard] == list(range(len(heard)))
-        assert [frame["event"]["body"] for frame in heard if frame["event"]["kind"] == "chunk"] == list(range(10))
-        assert Told("progress", "t", "0.5") in await told_by(stage, Hooked)
-
-    play(story)
+    await stage.call(Hooked, "detach", "Talker", [*signals, {"fraction": 0.5}], "t")
+    following = asyncio.create_task(follow(stage, "t"))
+    await asyncio.sleep(2)
+    stage.simulation.kill("supervisor")
+    heard = await following
+    assert [frame["sequence"] for frame in heard] == list(range(len(heard)))
+    assert [frame["event"]["body"] for frame in heard if frame["event"]["kind"] == "chunk"] == list(range(10))
+    assert Told("progress", "t", "0.5") in await told_by(stage, Hooked)
 
 
 async def follow(stage: Stage, run_id: str) -> list[dict[str, Any]]:
