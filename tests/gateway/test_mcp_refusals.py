@@ -30,6 +30,7 @@ from tests.gateway.door import Answer, Door
 from tests.gateway.real import RealGateway, real_gateway
 from tests.gateway.test_mcp import AGENTS, ERAS, NEW, OPTIONS, Era, tried
 from tests.gateway.world import gateway as simulated
+from tests.kit import played
 
 MIB = 1024 * 1024
 HANDSHAKE = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
@@ -66,53 +67,47 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 
 
 @ERAS
-def test_a_wrong_argument_of_the_tools_for_long_runs_is_named(gateway: RealGateway, mode: Era) -> None:
-    async def story() -> None:
-        async with client(gateway, mode) as opened:
-            for name, given, words in WRONG:
-                told = await opened.call_tool(name, given)
-                assert told.is_error
-                assert words in told.content[0].text  # type: ignore[union-attr]
-            keyed = {"perdure/idempotencyKey": 7}
-            told = await opened.call_tool("importer", {"rows": 1}, meta=keyed)  # type: ignore[arg-type]
-            assert "perdure/idempotencyKey: is int, not str" in told.content[0].text  # type: ignore[union-attr]
-
-    tried(story)
+@played(tried)
+async def test_a_wrong_argument_of_the_tools_for_long_runs_is_named(gateway: RealGateway, mode: Era) -> None:
+    async with client(gateway, mode) as opened:
+        for name, given, words in WRONG:
+            told = await opened.call_tool(name, given)
+            assert told.is_error
+            assert words in told.content[0].text  # type: ignore[union-attr]
+        keyed = {"perdure/idempotencyKey": 7}
+        told = await opened.call_tool("importer", {"rows": 1}, meta=keyed)  # type: ignore[arg-type]
+        assert "perdure/idempotencyKey: is int, not str" in told.content[0].text  # type: ignore[union-attr]
 
 
 @ERAS
-def test_a_principal_without_a_scope_is_told_which_one_it_needs(gateway: RealGateway, mode: Era) -> None:
-    async def story() -> None:
-        async with client(gateway, mode, name="carl", scopes="chat") as opened:
-            with pytest.raises(MCPError, match="carl has not the scope 'read'"):
-                await opened.list_tools()
-        async with client(gateway, mode, name="rita", scopes="read") as opened:
-            assert await opened.list_tools()
-            for name, given, scope in (
-                ("importer", {"rows": 1}, "operate"),
-                ("clerk", {"message": "x"}, "chat"),
-                ("counter_add", {"agent": "a", "amount": 1}, "chat"),  # as over REST
-            ):
-                told = await opened.call_tool(name, given)
-                assert f"rita has not the scope '{scope}'" in told.content[0].text  # type: ignore[union-attr]
-
-    tried(story)
+@played(tried)
+async def test_a_principal_without_a_scope_is_told_which_one_it_needs(gateway: RealGateway, mode: Era) -> None:
+    async with client(gateway, mode, name="carl", scopes="chat") as opened:
+        with pytest.raises(MCPError, match="carl has not the scope 'read'"):
+            await opened.list_tools()
+    async with client(gateway, mode, name="rita", scopes="read") as opened:
+        assert await opened.list_tools()
+        for name, given, scope in (
+            ("importer", {"rows": 1}, "operate"),
+            ("clerk", {"message": "x"}, "chat"),
+            ("counter_add", {"agent": "a", "amount": 1}, "chat"),  # as over REST
+        ):
+            told = await opened.call_tool(name, given)
+            assert f"rita has not the scope '{scope}'" in told.content[0].text  # type: ignore[union-attr]
 
 
 @ERAS
-def test_what_the_gateway_refuses_itself_reaches_the_client_in_words(gateway: RealGateway, mode: Era) -> None:
-    async def story() -> None:
-        async with client(gateway, mode) as opened:
-            with pytest.raises(MCPError, match=f"{8 * MIB} are the most that is taken"):
-                await opened.call_tool("clerk", {"message": "x" * (9 * MIB)})
-            told = await opened.call_tool("clerk", {"message": "x" * (5 * MIB)})  # less than that is the agent's matter
-            assert "the limit is" in told.content[0].text  # type: ignore[union-attr]
-        async with httpx2.AsyncClient(base_url=gateway.url, headers={"x-name": "nobody"}, trust_env=False) as line:
-            answer = await line.post("/mcp", json={})
-            assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
-            assert answer.json()["error"]["message"] == "the request names nobody: it has no valid token"
-
-    tried(story)
+@played(tried)
+async def test_what_the_gateway_refuses_itself_reaches_the_client_in_words(gateway: RealGateway, mode: Era) -> None:
+    async with client(gateway, mode) as opened:
+        with pytest.raises(MCPError, match=f"{8 * MIB} are the most that is taken"):
+            await opened.call_tool("clerk", {"message": "x" * (9 * MIB)})
+        told = await opened.call_tool("clerk", {"message": "x" * (5 * MIB)})  # less than that is the agent's matter
+        assert "the limit is" in told.content[0].text  # type: ignore[union-attr]
+    async with httpx2.AsyncClient(base_url=gateway.url, headers={"x-name": "nobody"}, trust_env=False) as line:
+        answer = await line.post("/mcp", json={})
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+        assert answer.json()["error"]["message"] == "the request names nobody: it has no valid token"
 
 
 def test_a_gateway_that_offers_no_tool_says_so_in_words(tmp_path_factory: pytest.TempPathFactory) -> None:

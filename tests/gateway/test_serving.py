@@ -32,6 +32,7 @@ from perdure.actors.serve.listening import Server
 from perdure.actors.sim_world.virtual_loop import VirtualLoop
 from perdure.ledger import BadRequest
 from tests.gateway.certificates import Certificate, certified
+from tests.kit import played
 
 PATIENCE_S = 60
 PIECE = b"x" * 65_536
@@ -144,148 +145,129 @@ def play(story: Callable[[], Any]) -> None:
 # patience
 
 
-def test_a_thousand_connections_that_say_nothing_are_closed_while_others_are_served() -> None:
-    async def story() -> None:
-        async with serving(head_s=3) as place:
-            silent = [await place.line() for _ in range(1000)]
+@played(play)
+async def test_a_thousand_connections_that_say_nothing_are_closed_while_others_are_served() -> None:
+    async with serving(head_s=3) as place:
+        silent = [await place.line() for _ in range(1000)]
+        reader, writer = await place.line()
+        writer.write(HELLO)
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        ended = await asyncio.gather(*(reader.read() for reader, _ in silent), return_exceptions=True)
+        assert all(each == b"" or isinstance(each, ConnectionResetError) for each in ended)
+        for each in (writer, *(writer for _, writer in silent)):
+            each.close()
+
+
+@played(play)
+async def test_headers_that_come_a_byte_at_a_time_are_waited_for_only_so_long() -> None:
+    async with serving(head_s=0.3) as place:
+        reader, writer = await place.line()
+        writer.write(HELLO)
+        await reader.readuntil(b"}")
+        writer.write(b"GET /hello HTTP/1.1\r\nX-Slow: ")
+        ended = asyncio.ensure_future(reader.read())
+        while not ended.done():
+            writer.write(b"x")
+            await asyncio.wait({ended}, timeout=0.05)
+        assert isinstance(ended.exception(), ConnectionResetError) or ended.result() == b""
+        writer.close()
+
+
+@played(play)
+async def test_an_answer_may_take_longer_than_a_head() -> None:
+    async with serving(head_s=0.3) as place:
+        reader, writer = await place.line()
+        writer.write(b"GET /late HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        await place.site.asked.wait()
+        assert await _quietly(place.said(b"")) == b"", "who says nothing is sent away meanwhile"
+        place.site.answer.set()
+        assert (await reader.read()).endswith(b"whole")
+        writer.close()
+
+
+@played(play)
+async def test_headers_without_an_end_are_refused() -> None:
+    async with serving(head_bytes_max=2000) as place:
+        assert (await place.said(b"GET / HTTP/1.1\r\nX: " + b"x" * 20_000)).startswith(b"HTTP/1.1 400")
+
+
+@played(play)
+async def test_a_body_that_goes_on_after_its_answer_is_cut_off() -> None:
+    async with serving(head_s=0.3, body_bytes_max=100) as place:
+        reader, writer = await place.line()
+        writer.write(b"POST /hello HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+        ended = asyncio.ensure_future(reader.read())
+        while not ended.done():
+            writer.write(b"1\r\nx\r\n")
+            await asyncio.wait({ended}, timeout=0.02)
+        assert isinstance(ended.exception(), ConnectionResetError) or b" 200 " in ended.result()
+        writer.close()
+
+
+@pytest.mark.parametrize("path", ["/flood", "/torrent"])
+@played(play)
+async def test_who_reads_nothing_costs_little_memory_and_is_cut_off(path: str) -> None:
+    async with serving(stall_s=0.5) as place:
+        line = socket.create_connection(("127.0.0.1", place.port))
+        upgrade = (
+            b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: "
+            + b"a" * 22
+            + b"==\r\n"
+        )
+        line.sendall(
+            b"GET %s HTTP/1.1\r\nHost: localhost\r\n%s\r\n" % (path.encode(), upgrade if path == "/torrent" else b"")
+        )
+        await place.site.left.wait()
+        assert place.site.sent < 16 * 1024 * 1024, "what the kernel holds, and little more"
+        line.close()
+
+
+@played(play)
+async def test_a_slow_websocket_is_told_to_come_again() -> None:
+    async with (
+        serving(stall_s=0.5) as place,
+        connect(f"ws://127.0.0.1:{place.port}/torrent", max_queue=1) as client,
+    ):
+        await place.site.left.wait()
+        with suppress(ConnectionClosed):
+            while await client.recv():
+                """What was sent before."""
+        assert client.close_code == 1013
+
+
+@pytest.mark.parametrize("path", ["/flood", "/torrent"])
+@played(play)
+async def test_who_reads_on_gets_more_than_the_kernel_holds_and_is_not_cut_off(path: str) -> None:
+    loop = asyncio.get_running_loop()
+    async with serving(stall_s=1) as place:
+        until_s = loop.time() + 1.2
+
+        async def read(piece: Callable[[], Any]) -> None:
+            taken = 0
+            async with asyncio.timeout(20):
+                while taken < 16 * 1024 * 1024 or loop.time() < until_s:
+                    taken += len(await piece())
+
+        if path == "/torrent":
+            async with connect(f"ws://127.0.0.1:{place.port}{path}") as client:
+                await read(client.recv)
+                client.transport.abort()
+        else:
             reader, writer = await place.line()
+            writer.write(b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n" % path.encode())
+            await read(lambda: reader.readexactly(65_536))
+            writer.close()
+
+
+@played(play)
+async def test_one_connection_too_many_is_sent_away() -> None:
+    async with serving(connections_max=2) as place:
+        lines = [await place.line() for _ in range(2)]
+        assert b"200 OK" not in await _quietly(place.said(HELLO))
+        for reader, writer in lines:
             writer.write(HELLO)
             assert (await reader.readline()).startswith(b"HTTP/1.1 200")
-            ended = await asyncio.gather(*(reader.read() for reader, _ in silent), return_exceptions=True)
-            assert all(each == b"" or isinstance(each, ConnectionResetError) for each in ended)
-            for each in (writer, *(writer for _, writer in silent)):
-                each.close()
-
-    play(story)
-
-
-def test_headers_that_come_a_byte_at_a_time_are_waited_for_only_so_long() -> None:
-    async def story() -> None:
-        async with serving(head_s=0.3) as place:
-            reader, writer = await place.line()
-            writer.write(HELLO)
-            await reader.readuntil(b"}")
-            writer.write(b"GET /hello HTTP/1.1\r\nX-Slow: ")
-            ended = asyncio.ensure_future(reader.read())
-            while not ended.done():
-                writer.write(b"x")
-                await asyncio.wait({ended}, timeout=0.05)
-            assert isinstance(ended.exception(), ConnectionResetError) or ended.result() == b""
             writer.close()
-
-    play(story)
-
-
-def test_an_answer_may_take_longer_than_a_head() -> None:
-    async def story() -> None:
-        async with serving(head_s=0.3) as place:
-            reader, writer = await place.line()
-            writer.write(b"GET /late HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-            await place.site.asked.wait()
-            assert await _quietly(place.said(b"")) == b"", "who says nothing is sent away meanwhile"
-            place.site.answer.set()
-            assert (await reader.read()).endswith(b"whole")
-            writer.close()
-
-    play(story)
-
-
-def test_headers_without_an_end_are_refused() -> None:
-    async def story() -> None:
-        async with serving(head_bytes_max=2000) as place:
-            assert (await place.said(b"GET / HTTP/1.1\r\nX: " + b"x" * 20_000)).startswith(b"HTTP/1.1 400")
-
-    play(story)
-
-
-def test_a_body_that_goes_on_after_its_answer_is_cut_off() -> None:
-    async def story() -> None:
-        async with serving(head_s=0.3, body_bytes_max=100) as place:
-            reader, writer = await place.line()
-            writer.write(b"POST /hello HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
-            ended = asyncio.ensure_future(reader.read())
-            while not ended.done():
-                writer.write(b"1\r\nx\r\n")
-                await asyncio.wait({ended}, timeout=0.02)
-            assert isinstance(ended.exception(), ConnectionResetError) or b" 200 " in ended.result()
-            writer.close()
-
-    play(story)
-
-
-@pytest.mark.parametrize("path", ["/flood", "/torrent"])
-def test_who_reads_nothing_costs_little_memory_and_is_cut_off(path: str) -> None:
-    async def story() -> None:
-        async with serving(stall_s=0.5) as place:
-            line = socket.create_connection(("127.0.0.1", place.port))
-            upgrade = (
-                b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: "
-                + b"a" * 22
-                + b"==\r\n"
-            )
-            line.sendall(
-                b"GET %s HTTP/1.1\r\nHost: localhost\r\n%s\r\n"
-                % (path.encode(), upgrade if path == "/torrent" else b"")
-            )
-            await place.site.left.wait()
-            assert place.site.sent < 16 * 1024 * 1024, "what the kernel holds, and little more"
-            line.close()
-
-    play(story)
-
-
-def test_a_slow_websocket_is_told_to_come_again() -> None:
-    async def story() -> None:
-        async with (
-            serving(stall_s=0.5) as place,
-            connect(f"ws://127.0.0.1:{place.port}/torrent", max_queue=1) as client,
-        ):
-            await place.site.left.wait()
-            with suppress(ConnectionClosed):
-                while await client.recv():
-                    """What was sent before."""
-            assert client.close_code == 1013
-
-    play(story)
-
-
-@pytest.mark.parametrize("path", ["/flood", "/torrent"])
-def test_who_reads_on_gets_more_than_the_kernel_holds_and_is_not_cut_off(path: str) -> None:
-    async def story() -> None:
-        loop = asyncio.get_running_loop()
-        async with serving(stall_s=1) as place:
-            until_s = loop.time() + 1.2
-
-            async def read(piece: Callable[[], Any]) -> None:
-                taken = 0
-                async with asyncio.timeout(20):
-                    while taken < 16 * 1024 * 1024 or loop.time() < until_s:
-                        taken += len(await piece())
-
-            if path == "/torrent":
-                async with connect(f"ws://127.0.0.1:{place.port}{path}") as client:
-                    await read(client.recv)
-                    client.transport.abort()
-            else:
-                reader, writer = await place.line()
-                writer.write(b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n" % path.encode())
-                await read(lambda: reader.readexactly(65_536))
-                writer.close()
-
-    play(story)
-
-
-def test_one_connection_too_many_is_sent_away() -> None:
-    async def story() -> None:
-        async with serving(connections_max=2) as place:
-            lines = [await place.line() for _ in range(2)]
-            assert b"200 OK" not in await _quietly(place.said(HELLO))
-            for reader, writer in lines:
-                writer.write(HELLO)
-                assert (await reader.readline()).startswith(b"HTTP/1.1 200")
-                writer.close()
-
-    play(story)
 
 
 async def _quietly(answer: Any) -> bytes:
@@ -298,36 +280,34 @@ async def _quietly(answer: Any) -> bytes:
 # the end
 
 
-def test_at_the_end_streams_break_off_sockets_are_told_to_come_again_and_answers_are_finished() -> None:
-    async def story() -> None:
-        async with serving() as feeding, httpx.AsyncClient(base_url=f"http://127.0.0.1:{feeding.port}") as client:
-            site = feeding.site
-            async with client.stream("GET", "/feed") as answer:
-                pieces = answer.aiter_bytes()
-                assert await anext(pieces) == b"data: 1\n\n"
-                feeding.server.should_exit = True
-                with pytest.raises(httpx.RemoteProtocolError, match="incomplete"):
-                    await anext(pieces)
-            await site.left.wait()
+@played(play)
+async def test_at_the_end_streams_break_off_sockets_are_told_to_come_again_and_answers_are_finished() -> None:
+    async with serving() as feeding, httpx.AsyncClient(base_url=f"http://127.0.0.1:{feeding.port}") as client:
+        site = feeding.site
+        async with client.stream("GET", "/feed") as answer:
+            pieces = answer.aiter_bytes()
+            assert await anext(pieces) == b"data: 1\n\n"
+            feeding.server.should_exit = True
+            with pytest.raises(httpx.RemoteProtocolError, match="incomplete"):
+                await anext(pieces)
+        await site.left.wait()
 
-        async with serving() as place, connect(f"ws://127.0.0.1:{place.port}/socket") as client:
-            await place.site.asked.wait()
-            place.server.should_exit = True
-            with pytest.raises(ConnectionClosed) as closed:
-                await client.recv()
-            assert closed.value.rcvd
-            assert closed.value.rcvd.code == 1012
+    async with serving() as place, connect(f"ws://127.0.0.1:{place.port}/socket") as client:
+        await place.site.asked.wait()
+        place.server.should_exit = True
+        with pytest.raises(ConnectionClosed) as closed:
+            await client.recv()
+        assert closed.value.rcvd
+        assert closed.value.rcvd.code == 1012
 
-        async with serving() as place, httpx.AsyncClient(base_url=f"http://127.0.0.1:{place.port}") as client:
-            late = asyncio.ensure_future(client.get("/late"))
-            await place.site.asked.wait()
-            place.server.should_exit = True
-            while place.server.servers[0].is_serving():
-                await asyncio.sleep(0.01)
-            place.site.answer.set()
-            assert (await late).text == "whole"
-
-    play(story)
+    async with serving() as place, httpx.AsyncClient(base_url=f"http://127.0.0.1:{place.port}") as client:
+        late = asyncio.ensure_future(client.get("/late"))
+        await place.site.asked.wait()
+        place.server.should_exit = True
+        while place.server.servers[0].is_serving():
+            await asyncio.sleep(0.01)
+        place.site.answer.set()
+        assert (await late).text == "whole"
 
 
 # who asks, and what is heard on the way
@@ -364,16 +344,14 @@ def test_tls_is_spoken_with_a_certificate(certificate: Certificate) -> None:
     ("proxies", "client", "scheme"),
     [("", "127.0.0.1", "http"), ("192.0.2.1", "127.0.0.1", "http"), ("127.0.0.1", "203.0.113.9", "https")],
 )
-def test_what_a_proxy_says_of_its_client_is_believed_only_of_a_named_proxy(
+@played(play)
+async def test_what_a_proxy_says_of_its_client_is_believed_only_of_a_named_proxy(
     proxies: str, client: str, scheme: str
 ) -> None:
-    async def story() -> None:
-        headers = {"x-forwarded-for": "203.0.113.9", "x-forwarded-proto": "https"}
-        async with serving(ServePlan((), forwarded_allow_ips=proxies)) as place, httpx.AsyncClient() as asking:
-            answer = await asking.get(f"http://127.0.0.1:{place.port}/hello", headers=headers)
-        assert answer.json() == {"client": client, "scheme": scheme}
-
-    play(story)
+    headers = {"x-forwarded-for": "203.0.113.9", "x-forwarded-proto": "https"}
+    async with serving(ServePlan((), forwarded_allow_ips=proxies)) as place, httpx.AsyncClient() as asking:
+        answer = await asking.get(f"http://127.0.0.1:{place.port}/hello", headers=headers)
+    assert answer.json() == {"client": client, "scheme": scheme}
 
 
 def test_under_another_server_its_access_log_has_no_token(caplog: pytest.LogCaptureFixture) -> None:
