@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from io import SEEK_END, StringIO
 from typing import Any, Final
 
-from perdure.actors.agents_client.line import ClientSocket, encoded, json_text
+from perdure.actors.agents_client.frames import encoded, json_text
+from perdure.actors.agents_client.line import ClientSocket
 from perdure.actors.events.reducer import RunAsks, SentFrame
 from perdure.actors.gateway.backend import Backend
 from perdure.actors.gateway.feeds import Batch, Watched
@@ -167,8 +168,7 @@ class RunList(Watched):
 
     async def _begun(self) -> Pending[None]:
         started = self._client.starts_of(self._agent_id)
-        listed = anext(started)
-        self._take(await listed)
+        self._take(await anext(started))
         return self._follow(started)
 
     async def more_than(self, count: int) -> None:
@@ -213,6 +213,7 @@ class RunTeller:
 
     def __init__(self, line: ClientSocket, backend: Backend, runs: RunList) -> None:
         self._line, self._backend, self._runs = line, backend, runs
+        self._clock = asyncio.get_running_loop().time
         self._telling: set[asyncio.Task[None]] = set()
         self._ahead: deque[_Reading | Frames] = deque()  # runs that are being read, or have been, in their order
 
@@ -244,7 +245,7 @@ class RunTeller:
     async def _begin(self, reading: _Reading | Frames) -> None:
         # To its end if that is at hand, else beside the others. So runs begin in their order.
         if not isinstance(reading, _Reading):
-            await self._send_all(Retold(), _Pace().chosen(reading, _now_s()))
+            await self._send_all(Retold(), _Pace().chosen(reading, self._clock()))
             return
         for each in [each for each in self._telling if each.done()]:
             self._telling.discard(each)
@@ -262,14 +263,14 @@ class RunTeller:
         pace, retold = _Pace(), Retold()
         try:
             while True:
-                await asyncio.wait({reading.upcoming}, timeout=pace.due_in_s(_now_s()))
+                await asyncio.wait({reading.upcoming}, timeout=pace.due_in_s(self._clock()))
                 if not reading.upcoming.done():
-                    await self._send_all(retold, pace.held(_now_s()))
+                    await self._send_all(retold, pace.held(self._clock()))
                     continue
                 batch = reading.upcoming.result()
                 if batch is None:
                     return
-                await self._send_all(retold, pace.chosen(batch.frames, _now_s()))
+                await self._send_all(retold, pace.chosen(batch.frames, self._clock()))
                 begun.set()
                 reading.go_on()
         except UnknownRun:  # it was cleared meanwhile
@@ -324,10 +325,6 @@ class _Pace:
 
 def _is_full(frame: SentFrame) -> bool:
     return bool((frame["event"].get("fraction") or 0) >= 1)
-
-
-def _now_s() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def _is_progress(frame: SentFrame) -> bool:
