@@ -501,7 +501,7 @@ MUTANTS = (
            "test_what_a_connection_is_told_is_decided_by_what_has_happened_and_what_it_asks"),
     Mutant("actors.agents_client.talk:Talk._look_whether_parked", "always", "PARKED",
            "test_a_turn_that_is_answered_while_it_is_asked_whether_it_waits"),
-    Mutant("actors.agents_client.tool_runs:Retold._beyond", "never", "has",
+    Mutant("actors.agents_client.retold:Retold._beyond", "never", "has",
            "test_an_attempt_that_says_something_else_is_told_whole_behind_a_step"),
     Mutant("actors.ai_sdk.chunks:Children.take", "no part", "apply",
            "test_a_child_is_told_as_outputs_that_are_not_final_and_then_by_its_result"),

@@ -221,7 +221,6 @@ class ChatClient(ChatLine):
         self.desk = ChatDesk(line.number, watched.talk, self.attendance)
 
     async def serve(self) -> None:
-        # Until the connection ends. Raises `Closed` if the client reads too slowly.
         await self.decided(self.attendance.announce())
         while True:
             self._woken.clear()
