@@ -12,8 +12,6 @@ import logging
 import os
 import signal
 import socket
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -49,7 +47,6 @@ NAMESPACE: Final = "perdure"
 STORE_BYTES: Final = 80 * 1024 * 1024  # small, since calls carry their data; Ray accepts no less than 75 MB
 SIGACTION_BYTES: Final = 512  # more than any system's `struct sigaction`
 _MARGIN: Final = " |+-"  # of a group of errors in a traceback
-STOPPED: Final = 143  # the exit code of a process that SIGTERM ended
 
 
 # The address of its GCS; its session, which stands in the command lines of its processes; and the node of this process, which stands in
@@ -173,13 +170,6 @@ def canonical(address: str) -> tuple[str, str]:
         host = socket.gethostbyname(host)
     own: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
     return "here" if host.startswith("127.") or host == own else host, port
-
-
-def exit_on_sigterm() -> None:
-    """Let `SIGTERM` raise `SystemExit` unless somebody handles it, so that `with` blocks are left. Does nothing outside the main thread."""
-    here = threading.current_thread() is threading.main_thread()
-    if here and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
 
 
 # `ray.init` replaces the handler of `SIGTERM` by one that prints a stack and aborts.
