@@ -190,6 +190,7 @@ if TYPE_CHECKING:
         counts,
         ended_in,
         inspected,
+        is_in_memory,
         line,
         listed,
         overview,

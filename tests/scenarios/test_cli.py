@@ -406,7 +406,7 @@ def test_a_directory_that_is_not_served_answers_all_but_what_only_a_supervisor_c
     assert [row["run_id"] for row in told["page"]["runs"]] == ["e7", "e6"]
     assert (told["chosen"]["statuses"], len(told["chosen"]["runs"])) == ({"aborted": 5}, 2)
     assert told["at_stake"] == {"runs": 2, "live": 0, "sub_agents": 0, "mail": 0}
-    assert (told["ps"]["supervisor"], told["ps"]["runs"]["aborted"], told["agent"]) == (None, 6, None)
+    assert (told["ps"]["supervisor"], told["ps"]["runs"]["aborted"], told["agent"]["host"]) == (None, 6, None)
 
 
 @pytest.fixture
