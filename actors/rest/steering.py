@@ -13,13 +13,14 @@ from pydantic import BaseModel, Field
 
 from perdure.actors.code.known_types import by_type
 from perdure.actors.gateway.backend import Backend
-from perdure.actors.gateway.refusals import Forbidden, NotNow
+from perdure.actors.gateway.refusals import Forbidden, NotNow, nothing_known
 from perdure.actors.gateway.security import Scope
 from perdure.actors.rest import models
 from perdure.actors.rest.operations import ApiRequest, Handlers, Id, Operation, Taken
 from perdure.actors.rest.reading import seen_by
 from perdure.actors.runtime.bulk import BulkPass, chosen_by
 from perdure.actors.runtime.directory_files import Asking, ServedSteward, served_findings
+from perdure.actors.runtime.inspecting import storages_in
 from perdure.actors.tasks import awaited
 from perdure.ledger import BadRequest, LedgerError, UnknownAgentType, bucket_of, name_of, type_of
 from perdure.ledger.maintenance.backup import Backup, BackupSummary, prune
@@ -168,6 +169,9 @@ class SteeringHandlers(Handlers):
         agent = asked.path.agent
         if not name_of(agent) or ":" not in type_of(agent):
             raise BadRequest("agent", f"{agent!r:.200} is no address of an agent; one is name@module:Class")
+        known = await self._backend.ask("agent", agent)
+        if known is None and not await asyncio.to_thread(_has_storage, self._backend.data, agent):
+            raise nothing_known(agent)
         await self._backend.ask("forget", agent)
         return {}
 
@@ -190,6 +194,11 @@ class SteeringHandlers(Handlers):
         if name == SUPERVISOR:
             then = "Ray starts it again; until then children go on, and nothing new is decided."
         return {"process": name, "pid": pid, "told": f"{name} (process {pid}) was ended by {how}. {then}"}
+
+
+def _has_storage(data: Path, agent: str) -> bool:
+    with storages_in(data) as source:
+        return source.has(agent)
 
 
 # ---------------------------------------------------------------- upkeep

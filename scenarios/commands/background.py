@@ -140,10 +140,12 @@ def about(ledger: ColdLedger | Runtime, storages: StorageSource, agent: str, *, 
         raise BadRequest("agent", f"{agent!r} is no address of an agent; one is name@module:Class")
     told: Told | None = actors.agent_told(ledger.ask("agent", agent), storages, agent, whole=whole)
     if told is None:
-        raise BadRequest(
-            "agent", f"{agent} is asleep or unknown: it has no storage, and the ledger holds nothing for it"
-        )
+        raise nothing_known(agent)
     return told
+
+
+def nothing_known(agent: str) -> BadRequest:
+    return BadRequest("agent", f"{agent} is asleep or unknown: it has no storage, and the ledger holds nothing for it")
 
 
 def show_agent(told: Told, *, as_json: bool) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -19,6 +20,7 @@ from tests.gateway.cast import Booker, Counter, Walker
 from tests.gateway.door import Door
 from tests.gateway.test_rest_reading import Teller, client_of, fits, tell
 from tests.gateway.world import visit
+from tests.kit import address
 
 
 async def ended(laboratory: Laboratory, run_id: str) -> str:
@@ -279,6 +281,22 @@ def test_a_run_is_cancelled_tried_again_and_cleared() -> None:
             assert gone.status == 404
 
     visit([Teller, Walker], story)
+
+
+def test_an_agent_is_deleted_by_its_address_and_a_mistyped_one_is_refused() -> None:
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        known = quote(address(Counter, "t"))
+        assert (await door.post("/api/agents/counter/t/call/add", {"args": [2]})).status == 200
+        for wrong in (quote(address(Counter, "nobody")), quote(address(Counter, "t") + "s")):
+            refused = await door.ask("DELETE", f"/api/agents/{wrong}")
+            assert (refused.status, refused.json()["error"]["type"]) == (404, "NoSuchAgent")
+            assert "the ledger holds nothing for it" in refused.json()["error"]["message"]
+        assert (await door.ask("DELETE", f"/api/agents/{known}")).status == 200
+        while (await door.ask("DELETE", f"/api/agents/{known}")).status == 200:
+            await asyncio.sleep(1)
+        assert (await door.get(f"/api/agents/{known}")).status == 404
+
+    visit([Counter], story)
 
 
 def test_a_run_that_undoes_its_steps_is_told_as_such_beside_its_status_until_it_ends(tmp_path: Path) -> None:

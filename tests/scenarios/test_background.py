@@ -250,8 +250,9 @@ def test_an_agent_that_was_deleted_is_unknown_before_the_snapshot_has_that(tmp_p
     recorded(tmp_path, SupervisorStarted(1, asdict(Limits())), *lived(agent, 2, 7), snapshot=True)
     assert perdure("inspect", agent, "--data", tmp_path)["host"] is None
     recorded(tmp_path, AgentDoomed(agent), AgentForgotten(agent))
-    done = CliRunner().invoke(app, ["inspect", agent, "--data", str(tmp_path)])
-    assert "is asleep or unknown" in str(done.exception)
+    for command in ("inspect", "forget"):
+        done = CliRunner().invoke(app, [command, agent, "--data", str(tmp_path)])
+        assert "is asleep or unknown" in str(done.exception)
 
 
 def test_deleted_values_are_not_told_and_a_damaged_storage_is_named_and_stops_nothing(tmp_path: Path) -> None:

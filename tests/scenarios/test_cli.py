@@ -636,7 +636,7 @@ def test_an_agent_is_deleted_on_a_cold_directory_by_the_next_supervisor_and_its_
     assert isinstance(perdure("show", "two", "--data", data).exception, UnknownRun)
     with closing(DuckDBStore(data / "ledger", fsync=False)) as store:
         assert list(restore(store.boot()).doomed) == ["p@m:P"]
-    for typo in ("p", "@m:P", "p@m"):
+    for typo in ("p", "@m:P", "p@m", "q@m:P", "p@m:Q"):
         assert isinstance(perdure("forget", typo, "--data", data).exception, BadRequest)
 
 
@@ -766,7 +766,8 @@ def test_a_command_that_only_looks_begins_no_ledger(tmp_path: Path, monkeypatch:
 
 
 def _family(data: Path) -> str:
-    """An agent with a live run, one that has ended, what the child of that had asked for, a mail, and two sub-agents that sleep."""
+    """An agent with a live run, one that has ended, what the child of that had asked for, a mail, and two sub-agents that sleep; and one
+    that sleeps alone."""
     agent, folder = "p@m:P", data / "agents"
     with closing(DuckDBStore(data / "ledger", fsync=False)) as store:
         view = restore(store.boot())
@@ -777,7 +778,7 @@ def _family(data: Path) -> str:
         for each in facts:
             store.append([record_fact(view, each, 3_000)], [])
         store.checkpoint(meta_of(view), view.seq, dirty_records(view), [])
-    for each in ("p@m:P>a@m:Q", "p@m:P>a@m:Q>b@m:Q"):
+    for each in ("p@m:P>a@m:Q", "p@m:P>a@m:Q>b@m:Q", "alone@m:P"):
         place = folder / place_of(each)
         place.parent.mkdir(parents=True, exist_ok=True)
         place.touch()
@@ -799,6 +800,8 @@ def test_an_agent_is_forgotten_with_what_belongs_to_it_only_when_that_is_meant(d
     assert "is being deleted" in perdure("forget", "alone@m:P", "--data", data).stdout, (
         "nothing but itself: no question"
     )
+    with pytest.raises(BadRequest, match="other@m:P is asleep or unknown"):
+        perdure_at(["forget", "other@m:P"], data)
 
 
 @pytest.mark.parametrize("answer", ["n", "y"])
