@@ -37,12 +37,14 @@ def test_a_run_is_started_once_however_often_it_is_asked_for() -> None:
         first, second = [await door.post("/api/runs", wish) for _ in range(2)]
         assert (first.status, second.status) == (200, 200)
         fits(models.Started, first.json())
+        assert first.json() == {"run_id": "mine", "status": "starting"}, "as the ledger has it"
         assert await ended(laboratory, "mine") == "completed"
         other = await door.post("/api/runs", {**wish, "input": "other"})
         assert (other.status, other.json()["error"]["type"]) == (409, "ConflictingRequest")
         assert len((await door.get("/api/runs")).json()["runs"]) == 1
         by_type = await door.post("/api/runs", {"type": f"{Teller.__module__}:Teller", "input": "x"})
         assert by_type.json()["run_id"]
+        assert (await door.post("/api/runs", wish)).json() == {"run_id": "mine", "status": "completed"}
 
     visit([Teller], story)
 
