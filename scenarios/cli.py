@@ -154,7 +154,7 @@ class Commands(LazyGroup):
         "clear": Entry("commands.steer:clear", "Forget runs and their children's storage."),
         "forget": Entry("commands.steer:forget", "Delete an agent and all that is its own."),
         "stop": Entry("commands.ending:stop", "Stop the supervisor and the hosts of a directory."),
-        "audit": Entry("commands.data:audit", "Account for every completion."),
+        "audit": Entry("commands.data:audit", "Account for all mail."),
         "doctor": Entry("commands.keep:doctor", "Verify the ledger and the storages, or repair the ledger."),
         "backup": Entry("commands.keep:backup", "Back a directory up, served or cold."),
         "restore": Entry("commands.keep:restore", "Bring a directory back from a backup."),

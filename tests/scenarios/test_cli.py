@@ -625,6 +625,10 @@ def test_a_run_that_waits_is_sent_an_event_paused_and_let_go_on_where_nobody_ser
     assert isinstance(perdure("send", "w", "go", "--data", data).exception, EventRefused)
     assert isinstance(perdure("pause", "w", "--data", data).exception, PauseRefused)
     assert "1 suppressed" in perdure("audit", "--data", data).stdout
+    assert (
+        "suppressed (its run was cleared or its agent deleted, or the run ended without taking the event)"
+        in " ".join(perdure("audit", "--help").stdout.split())
+    )
 
 
 def test_an_agent_is_deleted_on_a_cold_directory_by_the_next_supervisor_and_its_runs_with_it(data: Path) -> None:
