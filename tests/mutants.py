@@ -53,6 +53,8 @@ MUTANTS = (
            "test_an_agent_that_wrote_nothing_is_known_by_what_the_ledger_has_of_it"),
     Mutant("actors.runtime.client:Client.start", "no part", "STARTING",
            "test_a_run_is_started_once_however_often_it_is_asked_for"),
+    Mutant("actors.rest.operations:_summed_up", "always", "end",
+           "test_the_description_sums_each_operation_up_in_one_whole_sentence"),
     Mutant("actors.jobs.fibers:FiberRecoveries.recover", "never", "was_stopped",
            "test_nor_does_it_cost_a_fiber_one_unless_that_may_be_entered_once"),
     Mutant("actors.code.schema:Shape.with_digest", "always", "as_given",

@@ -222,6 +222,7 @@ REFUSED: Final = {
     503: "What is needed cannot be reached at the moment.",
 }
 _ALWAYS: Final = (400, 401, 403, 429, 503)
+SENTENCE_END: Final = re.compile(r"(?<=[.?!])\s+|\n\n+")
 _OF_BODIES: Final = (408, 409, 413, 422, 502)
 ERROR: Final = {
     "type": "object",
@@ -269,7 +270,7 @@ def described(table: Sequence[Operation]) -> dict[str, object]:
 
 def _operation(each: Operation, schemas: Mapping[object, JsonSchemaValue], known: JsonSchemaValue) -> dict[str, object]:
     handler = cast("Handler", each.handler)
-    summary, _, more = cleandoc(handler.__doc__ or "").partition("\n")
+    summary, more = _summed_up(cleandoc(handler.__doc__ or ""))
     parameters = [*_parameters(each.of, "path", schemas, known), *_parameters(each.query, "query", schemas, known)]
     if each.media != JSON:
         schema = {"type": "integer", "minimum": -1, "maximum": 2**53 - 1}
@@ -279,7 +280,7 @@ def _operation(each: Operation, schemas: Mapping[object, JsonSchemaValue], known
     told: dict[str, object] = {
         "operationId": handler.__name__,
         "summary": summary,
-        "description": more.strip() or summary,
+        "description": more or summary,
         "x-scope": str(each.scope),
         "parameters": parameters,
         "responses": {
@@ -295,6 +296,13 @@ def _operation(each: Operation, schemas: Mapping[object, JsonSchemaValue], known
     if each.body is not None:
         told["requestBody"] = {"required": True, "content": {JSON: {"schema": schemas[each.body]}}}
     return told
+
+
+# The first sentence, which may go on over the end of a line, and what follows it.
+def _summed_up(text: str) -> tuple[str, str]:
+    end = SENTENCE_END.search(text)
+    first, more = (text, "") if end is None else (text[: end.start()], text[end.end() :])
+    return " ".join(first.split()), more
 
 
 def _parameters(

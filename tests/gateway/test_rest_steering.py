@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -458,6 +459,22 @@ def test_an_address_in_another_form_is_refused_with_the_one_that_it_has() -> Non
                 assert parameter["in"] != "path" or parameter["description"], (path, parameter)
         (address, _method) = paths["/api/agents/{address}/call/{method}"]["post"]["parameters"]
         assert "`class/name`" in address["description"]
+
+    visit([Counter], story)
+
+
+def test_the_description_sums_each_operation_up_in_one_whole_sentence() -> None:
+    async def story(door: Door, _: Laboratory) -> None:
+        paths = (await door.get("/api/openapi.json")).json()["paths"]
+        for told in (told for operations in paths.values() for told in operations.values()):
+            assert re.fullmatch(r"[A-Z][^\n]+\.", told["summary"]), told["summary"]
+            assert ". " not in told["summary"]
+            assert told["responses"]["200"]["description"] == told["summary"]
+        steer = paths["/api/agents/{address}/steer"]["post"]
+        assert steer["summary"] == "Say something to the turn of a chat agent that is under way."
+        assert steer["description"].startswith(
+            "It is read before the next request to the model, or is the next\nmessage;"
+        )
 
     visit([Counter], story)
 
