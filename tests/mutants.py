@@ -59,6 +59,8 @@ MUTANTS = (
            "test_what_is_no_tool_is_refused_by_name"),
     Mutant("actors.chat.tools:Tool.is_same", "no argument", "intake",
            "test_a_tool_that_is_said_twice_is_one"),
+    Mutant("actors.ag_ui.turn_translation:_executed", "never", "turn",
+           "test_the_result_of_a_call_in_an_imported_message_begins_a_turn_that_goes_on_with_it"),
     Mutant("actors.jobs.fibers:FiberRecoveries.recover", "never", "was_stopped",
            "test_nor_does_it_cost_a_fiber_one_unless_that_may_be_entered_once"),
     Mutant("actors.code.schema:Shape.with_digest", "always", "as_given",

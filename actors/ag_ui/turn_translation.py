@@ -2,7 +2,7 @@
 
     what the request brings                      what becomes of it
     resume                                       the calls of a parked turn are answered, and that turn is told from there on
-    results of front-end tools at the end        the same
+    results of front-end tools at the end        the same; if no turn has made these calls, one that they begin
     a run that is known                          its turn is told from the beginning
     messages of the user at the end, new ones    a new turn
     the same, but known here                     the turn under way that answers them, else another answer to them
@@ -39,7 +39,7 @@ from perdure.actors.ag_ui.run_events import AgUiRun, Speech, interrupt_id, inter
 from perdure.actors.chat.turn import TurnTold
 from perdure.actors.events.message_parts import events_of
 from perdure.actors.gateway.bodies import message_in, parsed_object
-from perdure.actors.gateway.chat_turns import CallAnswer, ChatTurns, Deciding, fitting, turn_id
+from perdure.actors.gateway.chat_turns import CallAnswer, ChatTurns, Deciding, answer_turns, fitting, turn_id
 from perdure.actors.gateway.turn_follower import Framed
 from perdure.ledger import BadRequest, of_json
 from perdure.policies import (
@@ -274,9 +274,17 @@ def _executed(given: RunAgentInput) -> Deciding[Decision | None]:
         return None
     turn: TurnTold | None = yield ChatTurns.newest, lambda each: each["message_id"] == held["id"]
     if turn is None:
-        return None
+        return (yield from _imported(held, said))
     is_parked = turn["status"] == TurnStatus.PARKED
     return Decision(turn["request_id"], frozenset(said), fitting(held, said.values()) if is_parked else ())
+
+
+# No turn has written the message of these calls: an answer begins one.
+def _imported(held: OurMessage, said: dict[str, CallAnswer]) -> Deciding[Decision | None]:
+    yield ChatTurns.answer_in, held, said.values()
+    begun = answer_turns(said)
+    turn: TurnTold | None = yield ChatTurns.newest, lambda each: each["request_id"].startswith(begun)
+    return None if turn is None else Decision(turn["request_id"], frozenset(said))
 
 
 def _resumed(resume: Iterable[ResumeEntry]) -> Deciding[Decision]:

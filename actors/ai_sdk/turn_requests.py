@@ -22,9 +22,9 @@ from perdure.actors.ai_sdk.chunks import Children, Chunk, Translator, settled
 from perdure.actors.chat.followers import is_last, is_newest
 from perdure.actors.chat.stream import merged
 from perdure.actors.chat.turn import TurnPage, TurnTold
-from perdure.actors.gateway.chat_turns import UNDER_WAY, CallAnswer, ChatTurns, Deciding
+from perdure.actors.gateway.chat_turns import UNDER_WAY, CallAnswer, ChatTurns, Deciding, answer_turns
 from perdure.actors.gateway.refusals import NotNow
-from perdure.ledger import BadRequest, ConflictingRequest, digest_of, request_of
+from perdure.ledger import BadRequest, ConflictingRequest, request_of
 from perdure.policies import Event, Message, Part, ToolState, TurnPlan, TurnStatus
 
 SUBMIT, REGENERATE = "submit-message", "regenerate-message"
@@ -162,8 +162,7 @@ class AskedTurns:
         said = [answer for each in parts if (answer := answer_of(each)) is not None]
         stored = yield from _stored(message_id)
         accepted: list[CallAnswer] = yield ChatTurns.answer_in, stored, said
-        # An answer to a call of an imported message, which no turn has written, has begun a turn of its own.
-        begun = tuple(f"answer-{digest_of(each.call_id.encode())}-" for each in accepted)
+        begun = answer_turns(each.call_id for each in accepted)
         turn: TurnTold | None = yield (
             ChatTurns.newest,
             lambda each: each["message_id"] == message_id or each["request_id"].startswith(begun),

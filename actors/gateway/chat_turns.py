@@ -16,7 +16,7 @@ from perdure.actors.chat.followers import Caller
 from perdure.actors.chat.turn import STEER, SteerReceipt, TurnPage, TurnTold
 from perdure.actors.gateway.refusals import NotNow
 from perdure.actors.gateway.security import Principal
-from perdure.ledger import BEGAN_BY, BadRequest, PerdureError, TooLarge, request_of
+from perdure.ledger import BEGAN_BY, BadRequest, PerdureError, TooLarge, digest_of, request_of
 from perdure.policies import Message, Part, ToolState, TurnPlan, TurnStatus, is_settled, is_tool_part
 
 LOOK: Final = 20
@@ -53,6 +53,11 @@ class CallAnswer(NamedTuple):
 def turn_id(agent_id: str, given: str) -> str:
     # Clients make such ids, so that of one agent's turn must not reach a run of another's.
     return f"{given}.{blake2b(agent_id.encode(), digest_size=6).hexdigest()}"
+
+
+def answer_turns(call_ids: Iterable[str]) -> tuple[str, ...]:
+    """How the turns are called which answers to calls of imported messages have begun, which no turn has written."""
+    return tuple(f"answer-{digest_of(call_id.encode())}-" for call_id in call_ids)
 
 
 class ChatTurns:

@@ -10,7 +10,7 @@ import pytest
 
 from perdure.actors.ag_ui.run_events import interrupt_id
 from perdure.actors.ag_ui.turn_translation import AgUiRequest, Decision
-from perdure.actors.gateway.chat_turns import CallAnswer, turn_id
+from perdure.actors.gateway.chat_turns import CallAnswer, answer_turns, turn_id
 from perdure.ledger import BadRequest
 from perdure.policies import TurnPlan
 from tests.gateway.deciding import call, decided, said, turn
@@ -50,6 +50,7 @@ DONE = said("a1", "assistant", call("output-available"))
 STEERED = said("a1", "assistant", {"type": "data-steered", "data": {"messageId": "u1", "text": "a"}})
 PARKED, RUNNING, OVER = (turn(each) for each in ("parked", "running", "completed"))
 THEIRS, OURS = {"id": "a0", "role": "assistant", "content": "c"}, said("a0", "assistant", {"type": "text", "text": "c"})
+ANSWERED = f"{answer_turns(['c1'])[0]}7"
 NEW = TurnPlan("submission", [ASKED])
 YES, NO = {"approved": True}, {"approved": False, "reason": "late"}
 CANCELLED = CallAnswer("c2", error="The user has cancelled this call.")
@@ -68,6 +69,9 @@ DECISIONS: dict[str, tuple[dict[str, Any], list[Any], list[Any], Decision]] = {
     "a result that no call waits for": (asks(USER, RESULT), [PARKED], [APPROVAL], Decision("t", CALLS, [])),
     "a result that came before": (asks(USER, RESULT), [RUNNING], [CLIENT], Decision("t", CALLS)),
     "a result in a message of no turn": (asks(USER, RESULT), [], [CLIENT], Decision("", shown=[CLIENT])),
+    "a result in an imported message": (
+        asks(USER, RESULT), [turn("running", ANSWERED) | {"message_id": ""}], [CLIENT], Decision(ANSWERED, CALLS)
+    ),
     "a run that is known": (asks(USER), [turn("completed", ME)], [ASKED], Decision(ME)),
     "a first message": (asks(USER), [], [], Decision(ME, earlier=[], plan=NEW)),
     "a first one here, with an earlier one": (asks(BEFORE, THEIRS, USER), [], [], Decision(ME, earlier=[OLD, OURS], plan=NEW)),
