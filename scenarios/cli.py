@@ -47,6 +47,7 @@ Look:     ps, show, explain, audit, doctor   a directory, served or cold
 Steer:    cancel, retry, clear, stop         its runs, mail and processes
           send, pause, resume                runs that wait
           asks, answer                       what runs ask people
+          unschedule                         what agents do later
 Keep:     backup, restore, replica           copies of it
 Break:    kill, chaos                        its processes
 Prove:    swarm, replay, explore             simulated worlds
@@ -140,6 +141,7 @@ class Commands(LazyGroup):
         "inspect": Entry("commands.background:inspect", "Show an agent's state, tables and work."),
         "fibers": Entry("commands.background:fibers", "List fibers of all agents, or failed ones."),
         "schedules": Entry("commands.background:schedules", "List schedules and queued items."),
+        "unschedule": Entry("commands.background:unschedule", "Cancel a schedule or a queued item of an agent."),
         "turns": Entry("commands.background:turns", "List the turns of chat agents."),
         "logs": Entry("commands.data:logs", "Show what agents printed and logged, by run."),
         "asks": Entry("commands.waiting:asks", "List the questions that runs ask people."),

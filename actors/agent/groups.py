@@ -52,6 +52,14 @@ class Hosted:
         return self._perdure.state_watch.replace(state)
 
     @exposed
+    async def _perdure_cancel_scheduled(self, row_id: str, is_queued: bool) -> None:
+        # It is told by those who look after the directory.
+        if is_queued:
+            self._perdure.callback_queue.drop_one(row_id)
+        else:
+            self._perdure.schedules.cancel(row_id)
+
+    @exposed
     async def _perdure_begin_stream(self, method: str, arguments: bytes) -> str:
         return self._perdure.call_streams.begin(method, arguments)
 

@@ -29,6 +29,7 @@ from perdure.ledger import (
     Retry,
     Send,
     Steer,
+    Tell,
     UnknownAsk,
     UnknownRun,
     Verb,
@@ -510,7 +511,7 @@ Query: TypeAlias = (
 )  # fmt: skip
 """What is answered without a new fact."""
 
-Steering: TypeAlias = AnswerAsk | Cancel | Clear | Forget | OpenAsk | Pause | Retry | Send | Steer | WithdrawAsk
+Steering: TypeAlias = AnswerAsk | Cancel | Clear | Forget | OpenAsk | Pause | Retry | Send | Steer | Tell | WithdrawAsk
 """What becomes facts."""
 
 QUESTIONS: Final[dict[str, type[Query | Steering]]] = {
@@ -541,6 +542,7 @@ QUESTIONS: Final[dict[str, type[Query | Steering]]] = {
     "pause": Pause,
     "send": Send,
     "steer": Steer,
+    "tell": Tell,
     "asks": ListAsks,
     "asks_below": AsksBelow,
     "ask": ShowAsk,

@@ -285,6 +285,13 @@ class Operations(Questions):
         return RemoteRequest("GET", "/api/schedules", query=given(failed=failed, limit=limit), told=itemgetter("rows"))
 
     @operation
+    def unschedule(self, address: str, schedule: str) -> RemoteRequest[None]:
+        """Have an agent cancel a schedule, or drop a queued item, by its key or id. What its `on_start` declares is there again when it
+        starts the next time."""
+        path = f"{_agent_path(address)}/schedules/{segment('schedule', schedule)}"
+        return RemoteRequest("DELETE", path, told=_nothing, repeatable=False)
+
+    @operation
     def turns(self, *, failed: bool = False, limit: int = 50) -> RemoteRequest[list[Told]]:
         """Turns of the chat agents that wrote last, newest first."""
         return RemoteRequest("GET", "/api/turns", query=given(failed=failed, limit=limit), told=itemgetter("rows"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 from pydantic_core import to_jsonable_python
 
@@ -18,7 +19,7 @@ from perdure.actors.gateway.security import Scope
 from perdure.actors.life.handle import Method, tell
 from perdure.actors.rest import models
 from perdure.actors.rest.operations import ApiRequest, Handlers, Operation
-from perdure.actors.runtime.inspecting import Everywhere, Told, agent_told, everywhere, rows_of, storages_in
+from perdure.actors.runtime.inspecting import Everywhere, Told, agent_told, cancelling, everywhere, rows_of, storages_in
 from perdure.ledger import BadRequest, name_of, type_of
 
 
@@ -35,13 +36,23 @@ class AgentHandlers(Handlers):
         """How much would be deleted with an agent."""
         return await self._backend.ask("at_stake", [], asked.path.agent)
 
+    @Operation("DELETE", "/api/agents/{agent}/schedules/{schedule}", models.Confirmed, scope=Scope.OPERATE)
+    async def cancel_schedule(self, asked: ApiRequest) -> object:
+        """Have an agent cancel a schedule, or drop a queued item, by its key or id. It is told so exactly once, durably when this is
+        answered. What its `on_start` declares is there again when it starts the next time."""
+        for each in cancelling(await self._known(asked.path.agent), asked.path.schedule):
+            await self._backend.ask("tell", *each)
+        return {}
+
     @Operation("GET", "/api/agents/{agent}", models.AgentTold, query=models.AgentAsked)
     async def show_agent(self, asked: ApiRequest) -> object:
         """Everything about an agent: where it is, its mail, state, tables and work. It is not woken."""
-        agent, sql = asked.path.agent, asked.query.sql
+        return await self._known(asked.path.agent, asked.query.sql)
+
+    async def _known(self, agent: str, sql: str | None = None) -> Told:
         if not name_of(agent) or not type_of(agent):
             raise BadRequest("agent", f"{agent!r:.200} is no address of an agent; one is name@module:Class")
-        known = await self._backend.ask("agent", agent)
+        known = cast("Told | None", await self._backend.ask("agent", agent))
         told = await asyncio.to_thread(_told, self._backend.data, known, agent, sql)
         if told is None:
             raise nothing_known(agent)

@@ -58,6 +58,12 @@ class OfAgent(Taken):
     agent: Annotated[Id, Field(description="The agent, as `name@module:Class`.")]
 
 
+class OfSchedule(OfAgent):
+    """The schedule in the path."""
+
+    schedule: Annotated[Id, Field(description="The key or the id of a schedule or of a queued item.")]
+
+
 Place = Annotated[
     Id,
     Field(
@@ -80,7 +86,9 @@ class OfChat(Taken):
     address: Place
 
 
-OF_PATHS: Final = {(*each.model_fields,): each for each in (Nothing, OfRun, OfAsk, OfAgent, OfMethod, OfChat)}
+OF_PATHS: Final = {
+    (*each.model_fields,): each for each in (Nothing, OfRun, OfAsk, OfAgent, OfSchedule, OfMethod, OfChat)
+}
 """What is said in a path, by the names that stand there."""
 
 
@@ -148,7 +156,7 @@ def routes_of(table: list[Operation], backend: Backend) -> list[BaseRoute]:
     by_path: dict[str, dict[str, _Endpoint]] = {}
     for each in table:
         path = re.sub(
-            r"\{(run_id|ask_id|agent|address)\}", r"{\1:path}", each.path
+            r"\{(run_id|ask_id|agent|schedule|address)\}", r"{\1:path}", each.path
         )  # such names may have slashes in them
         by_path.setdefault(path, {})[each.method] = _endpoint(each, backend)
     return [Route(path, _by_method(endpoints), methods=list(endpoints)) for path, endpoints in by_path.items()]

@@ -152,6 +152,7 @@ COMMANDS = [
     "fibers",
     "schedules",
     "turns",
+    "unschedule",
     "cancel",
     "retry",
     "upgrade",
@@ -228,6 +229,7 @@ LOOKS = {
     "doctor": ["doctor"],
 }
 OTHERS = {
+    "unschedule",
     "run",
     "list",
     "cancel",
@@ -397,6 +399,7 @@ def test_a_directory_that_is_not_served_answers_all_but_what_only_a_supervisor_c
         "retry",
         "send",
         "steer",
+        "tell",
     }
     assert {*ASKED, *live, *steering} == {*QUESTIONS}
     assert told["receipt"]["status"] == "withdrawn"
