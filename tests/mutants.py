@@ -110,7 +110,7 @@ MUTANTS = (
     Mutant("ledger.run:Run.has_a_last_chance", "comparison", "spent",
            "test_each_of_a_batch_whose_hosts_die_is_alone_for_its_last_attempt"),
     Mutant("ledger.placements:is_run_alone", "no part", "has_a_last_chance",
-           "test_runs_beside_those_that_kill_their_process_all_complete"),
+           "test_a_fan_out_is_started_by_one_command_for_each_host"),
     Mutant("ledger.timeouts:turn_at_ms", "never", "waits_its_turn",
            "test_who_waits_in_line_for_hosts_that_are_up_has_all_its_patience_from_when_the_last_of_them_goes"),
     Mutant("ledger.notes:HostGone.apply", "never", "up",
