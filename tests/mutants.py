@@ -563,6 +563,8 @@ MUTANTS = (
            "test_a_steer_is_held_back_while_it_has_not_begun_and_its_turn_is_open"),
     Mutant("policies.overlap:steered_turn", "comparison", "number playing",
            "test_a_person_steers_what_is_played_else_what_is_next_else_what_waits_for_a_person"),
+    Mutant("actors.chat.turns:TurnViews.follow", "always", "awaits_people PARKED",
+           "test_a_client_is_told_at_once_that_its_turn_waits_for_a_person"),
     Mutant("actors.chat.turns:Turns.read_steers", "never", "is_between_steps",
            "test_in_the_middle_of_a_broken_answer_it_waits_for_the_end_of_the_step"),
     Mutant("actors.chat.turns:Turns.read_steers", "no argument", "turns",

@@ -355,7 +355,7 @@ class ChatAgent(Agent, Generic[Answer]):
         return cast("Json", {**page, "accepted": accepted["accepted"]})
 
     @watching
-    async def _perdure_follow_turn(self, request_id: str, first: int, *, awaits_people: bool = True) -> Any:
+    async def _perdure_follow_turn(self, request_id: str, first: int, *, awaits_people: bool = False) -> Any:
         # Answered at once if the turn waits for people and the caller does not.
         return await self._perdure_conversation.turns.views.follow(request_id, first, awaits_people=awaits_people)
 
