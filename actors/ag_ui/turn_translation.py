@@ -5,7 +5,7 @@
     results of front-end tools at the end        the same; if no turn has made these calls, one that they begin
     a run that is known                          its turn is told from the beginning
     messages of the user at the end, new ones    a new turn
-    the same, but known here                     the turn under way that answers them, else another answer to them
+    the same, but known here                     the turn under way that answers them, else another answer to them; refused with other words
     none of these                                the conversation, and the turn under way, if there is one
 
 A refusal is a RUN_ERROR, because the client has begun its run.
@@ -13,7 +13,7 @@ A refusal is a RUN_ERROR, because the client has begun its run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
@@ -36,12 +36,21 @@ from ag_ui.encoder import EventEncoder
 from pydantic import ValidationError
 
 from perdure.actors.ag_ui.run_events import AgUiRun, Speech, interrupt_id, interrupt_of, value_of
-from perdure.actors.chat.turn import TurnTold
+from perdure.actors.chat.turn import TurnTold, text_in
 from perdure.actors.events.message_parts import events_of
 from perdure.actors.gateway.bodies import message_in, parsed_object
-from perdure.actors.gateway.chat_turns import CallAnswer, ChatTurns, Deciding, answer_turns, fitting, turn_id
+from perdure.actors.gateway.chat_turns import (
+    CallAnswer,
+    ChatTurns,
+    Deciding,
+    answer_turns,
+    fitting,
+    is_other,
+    turn_id,
+    was_sent,
+)
 from perdure.actors.gateway.turn_follower import Framed
-from perdure.ledger import BadRequest, of_json
+from perdure.ledger import BadRequest, ConflictingRequest, of_json
 from perdure.policies import (
     TURN_ENDED,
     Json,
@@ -97,7 +106,9 @@ def earlier(given: RunAgentInput) -> list[JsonObject]:
 def planned(messages: list[JsonObject], known: Sequence[OurMessage]) -> TurnPlan:
     # A new turn, or another one in place of the answer to the last message that is known.
     # What was said in the middle of an answer is a part of that answer here.
-    steered = {said["id"]: each["id"] for each in known for part in each["parts"] if (said := steered_message(part))}
+    said_in = [(each["id"], said) for each in known for part in each["parts"] if (said := steered_message(part))]
+    steered = {said["id"]: answer for answer, said in said_in}
+    _refuse_others(messages, {each["id"]: each for each in (*known, *(said for _, said in said_in))})
     new = [message for message in messages if message["id"] not in steered]
     if not new:
         return TurnPlan("regenerate", instead_of=steered[str(messages[-1]["id"])])
@@ -106,6 +117,16 @@ def planned(messages: list[JsonObject], known: Sequence[OurMessage]) -> TurnPlan
     if follows and follows[0]["role"] == "assistant":
         return TurnPlan("regenerate", instead_of=follows[0]["id"])
     return TurnPlan("submission", new)
+
+
+def _refuse_others(messages: Iterable[JsonObject], held: Mapping[str, OurMessage]) -> None:
+    # A client that was told the conversation has the text of a message, and not its files.
+    for sent in messages:
+        there = held.get(str(sent["id"]))
+        if there is None or sent["parts"] == [{"type": "text", "text": text_in(there["parts"])}]:
+            continue
+        if is_other(sent, there):
+            raise ConflictingRequest("messages", f"{was_sent(there)}; say something else under another id")
 
 
 def steering(body: bytes) -> Json:
@@ -178,9 +199,8 @@ def _told(message: OurMessage) -> Sequence[Message]:
             for chunk in events_of(part, f"part-{number}"):
                 speech.say(chunk)
         return speech.messages
-    text = "".join(part["text"] for part in message["parts"] if part["type"] == "text")
     kind = UserMessage if message["role"] == "user" else SystemMessage
-    return [kind(id=message["id"], content=text)]
+    return [kind(id=message["id"], content=text_in(message["parts"]))]
 
 
 # ---------------------------------------------------------------- decisions

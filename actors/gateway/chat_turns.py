@@ -11,9 +11,10 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple, TypeVar
 
+from perdure.actors.chat.chat_messages import as_messages, for_storage
 from perdure.actors.chat.conversation import TRIGGERS
 from perdure.actors.chat.followers import Caller
-from perdure.actors.chat.turn import STEER, SteerReceipt, TurnPage, TurnTold
+from perdure.actors.chat.turn import STEER, SteerReceipt, TurnPage, TurnTold, text_in
 from perdure.actors.gateway.refusals import NotNow
 from perdure.actors.gateway.security import Principal
 from perdure.ledger import BEGAN_BY, BadRequest, PerdureError, TooLarge, digest_of, request_of
@@ -206,3 +207,15 @@ def fitting(message: Message, given: Iterable[CallAnswer]) -> list[CallAnswer]:
     # Only calls that wait for such an answer are answered.
     calls = {part["toolCallId"]: part for part in message["parts"] if is_tool_part(part) and not is_settled(part)}
     return [each for each in given if each.call_id in calls and each.fits(calls[each.call_id])]
+
+
+# A message that is known is known by its id, and is never another one: what either says would be lost without a word.
+
+
+def is_other(sent: Mapping[str, object], held: Message) -> bool:
+    (came,) = as_messages([sent], new_id=str)
+    return for_storage(came)["parts"] != held["parts"]
+
+
+def was_sent(held: Message) -> str:
+    return f"{held['id']} was sent before, and says {text_in(held['parts'])!r:.200}"

@@ -18,7 +18,7 @@ def call(state: str, call_id: str = "c1") -> dict[str, Any]:
 
 
 def turn(status: str, request_id: str = "t") -> dict[str, Any]:
-    return {"request_id": request_id, "status": status, "message_id": "a1", "steers": "", "base": 0}
+    return {"request_id": request_id, "status": status, "message_id": "a1", "steers": "", "base": 0, "waiting": []}
 
 
 def decided(
@@ -32,6 +32,10 @@ def decided(
     or what is raised. `more` has what comes of other deeds."""
     ways: dict[Any, Any] = {
         ChatTurns.known: lambda request_id: next((each for each in turns if each["request_id"] == request_id), None),
+        ChatTurns.standing: lambda request_id: {
+            "known": next((each for each in turns if each["request_id"] == request_id), None),
+            "messages": [[each["id"], each["role"]] for each in messages],
+        },
         ChatTurns.newest: lambda fits: next(filter(fits, reversed(turns)), None),
         ChatTurns.message: lambda message_id: next((each for each in messages if each["id"] == message_id), None),
         ChatTurns.holder: lambda ids: next(

@@ -48,6 +48,7 @@ APPROVAL, CLIENT = (said("a1", "assistant", call(each)) for each in ("approval-r
 BOTH = said("a1", "assistant", call("approval-requested"), call("input-available", "c2"))
 DONE = said("a1", "assistant", call("output-available"))
 STEERED = said("a1", "assistant", {"type": "data-steered", "data": {"messageId": "u1", "text": "a"}})
+FILED = {**ASKED, "parts": [*ASKED["parts"], {"type": "file", "mediaType": "image/png", "url": "https://x.org/a.png"}]}
 PARKED, RUNNING, OVER = (turn(each) for each in ("parked", "running", "completed"))
 THEIRS, OURS = {"id": "a0", "role": "assistant", "content": "c"}, said("a0", "assistant", {"type": "text", "text": "c"})
 ANSWERED = f"{answer_turns(['c1'])[0]}7"
@@ -78,11 +79,20 @@ DECISIONS: dict[str, tuple[dict[str, Any], list[Any], list[Any], Decision]] = {
     "a message behind a result": (asks(RESULT, USER), [PARKED], [CLIENT], Decision(ME, plan=NEW)),
     "a message that is being answered": (asks(USER), [RUNNING], [ASKED, DONE], Decision("t")),
     "one that was": (asks(USER), [OVER], [ASKED, DONE], Decision(ME, plan=TurnPlan("regenerate", instead_of="a1"))),
+    "one with a file, of which a client that was told of it has the text": (
+        asks(USER), [OVER], [FILED, DONE], Decision(ME, plan=TurnPlan("regenerate", instead_of="a1"))
+    ),
     "one that steers the turn under way": (asks(USER), [RUNNING], [OLD, STEERED], Decision("t")),
     "nothing, and nothing under way": (asks(), [OVER], [ASKED, DONE], Decision("", shown=[ASKED, DONE])),
     "nothing, and a turn under way": (asks(), [RUNNING], [ASKED, DONE], Decision("t", shown=[ASKED])),
 }  # fmt: skip
+OTHER = {**USER, "content": "b"}
+KNOWN = "u1 was sent before, and says 'a'; say something else under another id"
 REFUSED: list[tuple[dict[str, Any], list[Any], list[Any], str]] = [
+    (asks(OTHER), [RUNNING], [ASKED, DONE], KNOWN),
+    (asks(OTHER), [OVER], [ASKED, DONE], KNOWN),
+    (asks(OTHER), [RUNNING], [OLD, STEERED], KNOWN),
+    (asks(OTHER, BEFORE), [OVER], [ASKED, DONE], KNOWN),
     ({"resume": [{"interruptId": "xy", "status": "cancelled"}]}, [PARKED], [APPROVAL], "not of one run"),
     (resume(("c1", YES)), [], [APPROVAL], "a run that this thread does not know"),
     (resume(("c9", YES)), [OVER], [DONE], "a call that the run has not made"),

@@ -263,6 +263,47 @@ def test_an_edited_message_takes_the_place_of_what_was_there_and_of_what_is_bein
     play(story, pace=SLOW)
 
 
+def test_other_content_under_a_known_id_is_refused_in_words_and_costs_nothing() -> None:
+    async def story(door: Door, _: Laboratory) -> None:
+        async with door.stream("POST", CHAT, json_body=body(said("sum", "m1"))) as (_head, pieces):
+            await until_text(pieces, "Let me")
+            meanwhile = await door.post(CHAT, body(said("words", "m1")))
+            queued = asyncio.ensure_future(door.post(CHAT, body(said("words", "m2"))))
+            await asyncio.sleep(0.1)
+            waiting = await door.post(CHAT, body(said("sum", "m2")))
+            await until_text(pieces, "all. ∎")
+        assert text_of((await queued).body).startswith("Only words")
+        kept = await transcript(door)
+        afterwards = await door.post(CHAT, body(said("words", "m1"), page=7))
+        for refused, text in ((meanwhile, "sum"), (waiting, "words"), (afterwards, "sum")):
+            assert refused.status == 409
+            assert (
+                f"was sent before, and says '{text}'; to edit it send its id as messageId too" in refused.body.decode()
+            )
+        retold = await door.post(CHAT, body(said("sum", "m1"), page=7))
+        assert text_of(retold.body) == WHOLE, "what is beside the message makes no other one of it"
+        assert await transcript(door) == kept
+        assert len(kept) == 4
+
+    play(story, pace=SLOW)
+
+
+def test_a_failed_message_that_others_follow_is_tried_again_only_in_their_place() -> None:
+    async def story(door: Door, _: Laboratory) -> None:
+        async with door.stream("POST", CHAT, json_body=body(said("sum", "m1"))) as (_head, pieces):
+            await until_text(pieces, "Let me")
+        await door.post(f"{CHAT}/ann/cancel")
+        await door.post(CHAT, body(said("words", "m2")))
+        kept = await transcript(door)
+        refused = await door.post(CHAT, body(said("sum", "m1")))
+        assert (refused.status, b"m1 is followed by" in refused.body) == (409, True)
+        assert await transcript(door) == kept
+        assert text_of((await door.post(CHAT, body(said("sum", "m1"), messageId="m1"))).body) == WHOLE
+        assert len(await transcript(door)) == 2
+
+    play(story, pace=SLOW)
+
+
 def test_an_answer_is_given_again_with_or_without_its_id_and_while_it_is_being_written() -> None:
     async def story(door: Door, _: Laboratory) -> None:
         first = events((await door.post(CHAT, body(said("words")))).body)[0]["messageId"]
