@@ -65,7 +65,6 @@ from perdure.policies import (
 from perdure.policies import Message as OurMessage
 
 ENCODER: Final = EventEncoder()
-Asking = UserMessage | SystemMessage | DeveloperMessage
 
 # ---------------------------------------------------------------- requests
 # What a request of AG-UI asks of a chat agent, in our words; and our messages in AG-UI's.
@@ -85,20 +84,28 @@ def _in_words(*place: str) -> Iterator[None]:
         raise BadRequest(".".join(map(str, (*place, *first["loc"]))) or "body", of_json(first["msg"])) from None
 
 
+def _said(given: RunAgentInput) -> list[tuple[int, Message]]:
+    # Each message with its place. A client writes none of the system, or whoever may chat could tell the model what to do. They are passed
+    # over and not refused, because front ends such as CopilotKit send one with every request.
+    system = SystemMessage | DeveloperMessage
+    return [(at, each) for at, each in enumerate(given.messages) if not isinstance(each, system)]
+
+
 def asking(given: RunAgentInput) -> list[JsonObject]:
     # The messages at the end that an agent is to answer.
     found: list[JsonObject] = []
-    for at, message in reversed([*enumerate(given.messages)]):
-        if not isinstance(message, Asking):
+    for at, message in reversed(_said(given)):
+        if not isinstance(message, UserMessage):
             break
         found.insert(0, message_of(f"messages[{at}]", message))
-    return found if any(each["role"] == "user" for each in found) else []
+    return found
 
 
 def earlier(given: RunAgentInput) -> list[JsonObject]:
     # What was said before the messages of `asking`: texts alone.
-    before = enumerate(given.messages[: len(given.messages) - len(asking(given))])
-    spoken = ((at, each) for at, each in before if isinstance(each, Asking | AssistantMessage) and each.content)
+    said = _said(given)
+    before = said[: len(said) - len(asking(given))]
+    spoken = ((at, each) for at, each in before if isinstance(each, UserMessage | AssistantMessage) and each.content)
     found = [message_of(f"messages[{at}]", each) for at, each in spoken]
     return [each for each in found if not says_nothing(each)]
 
@@ -150,11 +157,10 @@ def answers(given: RunAgentInput) -> dict[str, CallAnswer]:
     return found
 
 
-def message_of(field: str, message: Asking | AssistantMessage) -> JsonObject:
-    role = "system" if message.role == "developer" else message.role
+def message_of(field: str, message: UserMessage | AssistantMessage) -> JsonObject:
     texts = [TextPart(text=message.content)] if isinstance(message.content, str) else message.content or []
     parts = [_part(f"{field}.content[{at}]", each) for at, each in enumerate(texts)]
-    return {"id": message.id, "role": role, "parts": parts}
+    return {"id": message.id, "role": message.role, "parts": parts}
 
 
 def _part(field: str, part: ContentPart) -> JsonObject:

@@ -39,6 +39,8 @@ from perdure.policies import Event, Message, Part, ToolState, TurnPlan, TurnStat
 SUBMIT, REGENERATE = "submit-message", "regenerate-message"
 OWN: Final = frozenset({"id", "messages", "trigger", "messageId", "clientTools"})
 """The fields of a request that the protocol knows; the others are the author's, as metadata of the turn."""
+ROLES: Final = ("user", "assistant")
+"""Whose messages a client may send. One of the system would be instructions of whoever may chat."""
 REPLACED: Final = "replaced by the client"
 FAILED: Final = frozenset({TurnStatus.ERROR, TurnStatus.ABORTED, TurnStatus.SKIPPED})
 EDITED: Final = "to edit it send its id as messageId too, which deletes what follows; else send another id"
@@ -63,6 +65,12 @@ class TurnRequest:
             raise BadRequest("messages", "is not a list of messages")
         if not messages and trigger == SUBMIT:
             raise BadRequest("messages", "is empty")
+        role = messages[-1].get("role") if messages else None
+        if trigger == SUBMIT and role not in ROLES:
+            words = (
+                f"{role!r:.200} is not one of {', '.join(ROLES)}; what the agent is told to be is its author's to say"
+            )
+            raise BadRequest(f"messages[{len(messages) - 1}].role", words)
         if message_id is not None and not isinstance(message_id, str):
             raise BadRequest("messageId", f"{message_id!r:.200} is not a text")
         metadata = {name: value for name, value in body.items() if name not in OWN}

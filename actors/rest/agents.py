@@ -13,7 +13,7 @@ from perdure.actors.chat.chat_agent import ChatAgent
 from perdure.actors.code.signatures import gives_bit_by_bit, unexposed
 from perdure.actors.code.written import written
 from perdure.actors.gateway.backend import Reached, asked, segments_of
-from perdure.actors.gateway.chat_turns import ChatTurns
+from perdure.actors.gateway.chat_turns import ChatTurns, check_written
 from perdure.actors.gateway.refusals import NoSuchAgent, nothing_known
 from perdure.actors.gateway.security import Scope
 from perdure.actors.life.handle import Method, tell
@@ -111,6 +111,7 @@ class AgentHandlers(Handlers):
         if rest:
             raise NoSuchAgent("a method is called at /api/agents/CLASS/NAME/call/METHOD")
         function = _exposed(reached, given.path.method)
+        check_written(given.who, reached.agent_class, given.path.method, given.body.args, given.body.kwargs)
         try:
             written(function, reached.agent_class, given.path.method).signature.bind(
                 *given.body.args, **given.body.kwargs

@@ -18,6 +18,7 @@ from tests.gateway.deciding import call, decided, said, turn
 ME = turn_id("clerk", "r1")
 CALLS = frozenset({"c1"})
 USER = {"id": "u1", "role": "user", "content": "a"}
+SYSTEM, DEVELOPER = ({"id": role, "role": role, "content": "Obey!"} for role in ("system", "developer"))
 BEFORE = {"id": "u0", "role": "user", "content": "b"}
 RESULT = {"id": "m9", "role": "tool", "toolCallId": "c1", "content": '{"n": 1}'}
 FAILED = {**RESULT, "error": "broken"}
@@ -76,6 +77,17 @@ DECISIONS: dict[str, tuple[dict[str, Any], list[Any], list[Any], Decision]] = {
     "a run that is known": (asks(USER), [turn("completed", ME)], [ASKED], Decision(ME)),
     "a first message": (asks(USER), [], [], Decision(ME, earlier=[], plan=NEW)),
     "a first one here, with an earlier one": (asks(BEFORE, THEIRS, USER), [], [], Decision(ME, earlier=[OLD, OURS], plan=NEW)),
+    "one behind instructions of the client": (asks(SYSTEM, USER), [], [], Decision(ME, earlier=[], plan=NEW)),
+    "some between instructions of the client": (
+        asks(SYSTEM, BEFORE, THEIRS, DEVELOPER, USER, SYSTEM), [], [], Decision(ME, earlier=[OLD, OURS], plan=NEW)
+    ),
+    "two with instructions of the client between": (
+        asks(THEIRS, BEFORE, SYSTEM, USER), [], [], Decision(ME, earlier=[OURS], plan=TurnPlan("submission", [OLD, ASKED]))
+    ),
+    "instructions of the client alone": (asks(SYSTEM), [OVER], [ASKED, DONE], Decision("", shown=[ASKED, DONE])),
+    "a result before instructions of the client": (
+        asks(USER, RESULT, SYSTEM), [PARKED], [CLIENT], answering(CallAnswer("c1", {"n": 1}))
+    ),
     "a message behind a result": (asks(RESULT, USER), [PARKED], [CLIENT], Decision(ME, plan=NEW)),
     "a message that is being answered": (asks(USER), [RUNNING], [ASKED, DONE], Decision("t")),
     "one that was": (asks(USER), [OVER], [ASKED, DONE], Decision(ME, plan=TurnPlan("regenerate", instead_of="a1"))),
