@@ -7,7 +7,7 @@ runtime gives. Only a parameter that asks for the context gets it.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple, get_args
@@ -122,6 +122,20 @@ def check_takes(agent_class: type, field: str, name: str, *named: str) -> None:
         raise BadRequest(field, f"{wanted}, which it does not take: {problem}") from None
     if gives_bit_by_bit(method):
         raise BadRequest(field, f"{agent_class.__name__}.{name}() is a generator, whose code nobody would enter")
+
+
+def check_options(called: str, given: Iterable[object], known: Iterable[str]) -> None:
+    """Raises `BadRequest` for what is no argument of what was called, and names one that is like it."""
+    for unknown in sorted(set(map(str, given)).difference(known))[:1]:
+        near = get_close_matches(unknown, known, n=1)
+        meant = f"; did you mean {near[0]!r}?" if near else _INSTEAD.get(unknown, "")
+        raise BadRequest(unknown, f"is no argument of {called}{meant}")
+
+
+_INSTEAD: Final = {
+    "timeout": "; in async code `asyncio.timeout` bounds the wait",
+    "args": "; bind what it takes by `functools.partial`",
+}
 
 
 # ---------------------------------------------------------------- what is entered

@@ -34,6 +34,7 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar, overload
 from perdure.actors.code.annotations import content
 from perdure.actors.code.author_call import in_words, name_of_method, tried, tried_now
 from perdure.actors.code.naming import function_name
+from perdure.actors.code.signatures import check_options
 from perdure.actors.life.class_options import as_retries
 from perdure.actors.life.life import Life
 from perdure.actors.ports import KillPoint
@@ -91,6 +92,7 @@ def in_step(key: str) -> Iterator[None]:
                 WORK.reset(token)
 
 
+_OPTIONS: Final = ("retry", "timeout", "undo", "probe")
 _COMPARED: Final = (bool, bytes, float, int, str)  # as values; whatever else is compared by identity
 
 
@@ -206,11 +208,12 @@ class RemembersSteps:
         self,
         name: str,
         job: Callable[[], object],
-        *,
+        *args: object,
         retry: Retries | None = None,
         timeout: float | timedelta | None = None,
         undo: Callable[..., object] | str | None = None,
         probe: Callable[..., object] | str | None = None,
+        **named: object,
     ) -> object:
         """Do something once: a later attempt takes the remembered value instead. The value must be plain data.
 
@@ -247,6 +250,9 @@ class RemembersSteps:
         self._boundary()
         if not callable(job):
             raise BadRequest("job", f"{job!r:.200} is no function that does the step; write `lambda: …`")
+        check_options("step", named, _OPTIONS)
+        if args:
+            raise BadRequest("job", "a step calls it without arguments; bind them: `functools.partial(job, …)`")
         awaits = _awaits(inspect.currentframe())
         care = self._care(retry, timeout, undo, probe)
         called = self._call(check_id("name", name, self._life.limits.id_max), job)

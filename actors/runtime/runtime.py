@@ -25,6 +25,7 @@ from types import FrameType, TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack, cast, overload
 
 from perdure.actors.agent.agent import Agent
+from perdure.actors.code.signatures import check_options
 from perdure.actors.event_stream import EventSource, EventStream
 from perdure.actors.events.observability import Callback
 from perdure.actors.jobs.schedule_requests import instant
@@ -32,7 +33,6 @@ from perdure.actors.life.asks import user_name
 from perdure.actors.life.child_types import AsyncChild, AsyncInputless, Child, ClientOptions, Inputless
 from perdure.actors.life.handle import Handle
 from perdure.actors.life.results import BulkReport, RunHandle, RunResult, statuses_of
-from perdure.actors.life.run_requests import check_options
 from perdure.actors.link.messages import Fields, Plain
 from perdure.actors.link.performed import Awaits, Blocks, settled
 from perdure.actors.link.questions import Query, Questions

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
@@ -196,10 +197,18 @@ class Hasty(Agent):
     async def run(self, input: int, run: RunContext) -> list[Any]:
         with pytest.raises(BadRequest, match="job: 1 is no function") as refused:
             run.step("s", input)  # type: ignore[call-overload]
+        step: Any = run.step
+        for args, named, words in (
+            (("x",), {}, "job: a step calls it without arguments; bind them: `functools.partial"),
+            ((), {"args": ["x"]}, "args: is no argument of step; bind what it takes by `functools.partial`"),
+            ((), {"retries": 3}, "retries: is no argument of step; did you mean 'retry'?"),
+        ):
+            with pytest.raises(BadRequest, match=re.escape(words)):
+                step("s", lambda *_, **__: pytest.fail("it was called"), *args, **named)
         return [refused.value.field, run.step("s", lambda: input + 1)]
 
 
-def test_a_step_without_a_job_is_refused_before_it_is_remembered() -> None:
+def test_a_step_without_a_job_or_with_arguments_for_it_is_refused_before_it_is_remembered() -> None:
     async def story(stage: Stage) -> None:
         assert (await stage.client.run(Hasty, 1)).output == ["job", 2]
 
