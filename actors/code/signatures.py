@@ -12,8 +12,9 @@ from difflib import get_close_matches
 from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple, get_args
 
+from perdure.actors.code.author_call import tried_now
 from perdure.actors.code.schema import Shape
-from perdure.actors.code.written import ANY_NUMBER, BY_PLACE, EMPTY, Written, written
+from perdure.actors.code.written import ANY_NUMBER, BY_PLACE, EMPTY, Written, signature_of, written
 from perdure.ledger import BadRequest, digest_of, pack, unpack
 
 NOTHING: Final = pack(None)
@@ -115,13 +116,32 @@ def unexposed(agent_class: type, name: str) -> BadRequest:
 def check_takes(agent_class: type, field: str, name: str, *named: str) -> None:
     """Raises `BadRequest` if a method cannot be called with these arguments, by position: it would fail each time."""
     method = getattr(agent_class, name)
+    bind = partial(written(method, agent_class, name).signature.bind, *named)
+    _check_call(field, f"{agent_class.__name__}.{name}", method, bind, named)
+
+
+def check_function_takes(field: str, function: Callable[..., object], *named: str) -> None:
+    """`check_takes` for whatever is called as it is: a function, the method of an object, a `functools.partial`. What some are called with,
+    which are not written in Python, cannot be known."""
+    inner, keywords = function, dict[str, object]()
+    if isinstance(function, partial):
+        inner, named, keywords = function.func, (*map("{!r:.40}".format, function.args), *named), function.keywords
+    signature, _ = tried_now(partial(signature_of, inner, follow_wrapped=False))
+    if signature is not None:
+        label = getattr(inner, "__qualname__", f"{inner!r:.200}")
+        _check_call(field, label, inner, partial(signature.bind, *named, **keywords), named)
+
+
+def _check_call(
+    field: str, label: str, function: Callable[..., object], bind: Callable[[], object], named: Sequence[str]
+) -> None:
     try:
-        written(method, agent_class, name).signature.bind(*named)
+        bind()
     except TypeError as problem:
-        wanted = f"{agent_class.__name__}.{name}() is called with ({', '.join(named)})"
+        wanted = f"{label}() is called with ({', '.join(named)})"
         raise BadRequest(field, f"{wanted}, which it does not take: {problem}") from None
-    if gives_bit_by_bit(method):
-        raise BadRequest(field, f"{agent_class.__name__}.{name}() is a generator, whose code nobody would enter")
+    if gives_bit_by_bit(function):
+        raise BadRequest(field, f"{label}() is a generator, whose code nobody would enter")
 
 
 def check_options(called: str, given: Iterable[object], known: Iterable[str]) -> None:

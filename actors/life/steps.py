@@ -34,7 +34,7 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar, overload
 from perdure.actors.code.annotations import content
 from perdure.actors.code.author_call import in_words, name_of_method, tried, tried_now
 from perdure.actors.code.naming import function_name
-from perdure.actors.code.signatures import check_options
+from perdure.actors.code.signatures import check_function_takes, check_options
 from perdure.actors.life.class_options import as_retries
 from perdure.actors.life.life import Life
 from perdure.actors.ports import KillPoint
@@ -297,16 +297,18 @@ class RemembersSteps:
 
     def _probe(self, probe: object) -> Callable[[], object] | None:
         if isinstance(probe, str):
-            found: Callable[[], object] = getattr(self._life.agent, name_of_method(self._life.agent, "probe", probe))
-            return found
-        if probe is not None and not callable(probe):
+            probe = getattr(self._life.agent, name_of_method(self._life.agent, "probe", probe))
+        if probe is None:
+            return None
+        if not callable(probe):
             raise BadRequest("probe", f"{probe!r:.200} is no function that says what came of the step")
+        check_function_takes("probe", probe)
         return probe
 
     def _undo_reference(self, undo: object) -> list[object]:
-        return self._reference("undo", undo)
+        return self._reference("undo", undo, "value")
 
-    def _reference(self, field: str, given: object) -> list[object]:
+    def _reference(self, field: str, given: object, *named: str) -> list[object]:
         """How a function is found again after a death: the name of a method or of a function of a module, and what is bound to it."""
         arguments: tuple[object, ...] = ()
         keywords: dict[str, object] = {}
@@ -314,10 +316,15 @@ class RemembersSteps:
         if isinstance(given, partial):
             arguments, keywords = given.args, given.keywords
             given = given.func
+        called: Callable[..., object]
         if isinstance(given, str) or getattr(given, "__self__", None) is agent:
             kind, name = "method", name_of_method(agent, field, given)
+            called = getattr(agent, name)
         elif isinstance(given, FunctionType) and given.__name__ != "<lambda>":
-            kind, name = "function", self._name_of_function(field, given)
+            if "." in given.__qualname__ and inspect.getattr_static(type(agent), given.__name__, None) is given:
+                words = f"{given.__qualname__} is called without its agent; give `self.{given.__name__}`, or its name"
+                raise BadRequest(field, words)
+            kind, name, called = "function", self._name_of_function(field, given), given
         else:
             what = "a lambda" if isinstance(given, FunctionType) else f"{given!r:.200}"
             words = (
@@ -325,7 +332,9 @@ class RemembersSteps:
                 "functools.partial of one with plain data"
             )
             raise BadRequest(field, words)
-        return [kind, name, Kept(pack_value(field, [list(arguments), keywords]))]
+        bound = pack_value(field, [list(arguments), keywords])
+        check_function_takes(field, partial(called, *arguments, **keywords), *named)
+        return [kind, name, Kept(bound)]
 
     def _name_of_function(self, field: str, given: FunctionType) -> str:
         try:

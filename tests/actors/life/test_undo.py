@@ -306,13 +306,20 @@ def test_an_undo_that_hangs_has_failed_after_a_while() -> None:
     play(story, limits=replace(ROOMY, handler_timeout_ms=1_000))
 
 
-def test_an_undo_that_fails_for_good_parks_the_run_and_retry_goes_on_with_it() -> None:
+def test_an_undo_that_fails_for_good_parks_the_run_which_is_warned_of_and_retry_goes_on_with_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def story(stage: Stage) -> None:
         begin(broken=[OSError(n) for n in range(8)])
         running = asyncio.create_task(stage.client.run(Trip, {"books": ["a", "b"], "then": "fail"}, run_id="r"))
         await stage.until(lambda: stage.record("r") is not None and bool(stage.run("r").parked))
         assert "the undo of step 'book b' failed in 8 tries" in stage.run("r").parked
         assert "OSError: 7" in stage.run("r").parked
+        (warned,) = [each.getMessage() for each in caplog.records if each.name == "perdure.supervisor"]
+        assert warned.startswith(
+            "run 'r' is parked, and whoever waits for it goes on waiting: the undo of step 'book b'"
+        )
+        assert "`perdure explain r`" in warned
         said = " ".join(await stage.client.ask("explain", "r"))
         assert "its steps are being undone: OSError: no way" in said
         assert "perdure retry r" in said
