@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from functools import cached_property, partial
 from typing import Any, ClassVar, Literal
 
+from perdure.actors.code.awaited import may_be_awaited
 from perdure.actors.jobs.fiber import Fiber
 from perdure.actors.jobs.fiber_store import FiberStore
 from perdure.actors.life.life import Life
@@ -106,6 +107,7 @@ class FiberContext(RemembersWaits[FiberWaits]):
         """Whether the fiber is over, so that this code has no effect any more. For sync code, which cannot be interrupted."""
         return self.cancelled.is_set() or self._life.is_leaving
 
+    @may_be_awaited
     def stash(self, data: object) -> bool:
         """Replace the stashed value. Durable on return, or with the open transaction.
 

@@ -558,7 +558,7 @@ class Fibers:
         elapsed = {"elapsed_ms": self._life.now_ms() - fiber.started_at_ms}
         if problem is not None:
             self._life.log("fiber", f"fiber {fiber.name!r} ({fiber.fiber_id})", problem)
-            error = in_words(problem)
+            error = context.in_words(problem)
             verdict = after_error(found, error, limits, self._life.dice.roll())
             self.store.move(transaction, fiber.but(error=error[: limits.error_chars_max]), verdict)
             self.store.emit_after(transaction, "fiber:run:failed", fiber, {**elapsed, "error": error})

@@ -191,6 +191,76 @@ def test_a_step_of_sync_code_may_be_awaited_in_every_attempt() -> None:
     play(story)
 
 
+class Through(Agent):
+    """Has functions of its own between the await and the step, or hands on what they gave."""
+
+    async def run(self, input: str, run: RunContext) -> list[Any]:
+        def traced(name: str) -> Any:
+            return run.step(name, self.seven)
+
+        def next_of(name: str) -> Any:
+            value = traced(name)
+            return self.same(value + 1)
+
+        also: Any = lambda name: (lambda: traced(name))()  # noqa: E731, PLC3002
+        step: Any = run.step
+        stash: Any = run.stash
+        emit: Any = run.emit
+        if input:
+            wrong = {
+                "gather": lambda: asyncio.gather(step("w", self.seven), step("x", self.seven)),
+                "wait_for": lambda: asyncio.wait_for(step("w", self.seven), 5),
+                "create_task": lambda: asyncio.create_task(step("w", self.seven)),
+                "later": lambda: self.later(step("w", self.seven)),
+                "other": lambda: self.later(self.seven()),
+            }
+            await wrong[input]()
+        found = [await traced("a"), await also("b"), traced("c"), [*map(traced, "d")]]
+        found.append(await self.same(*map(traced, "ef")))
+        found += await next_of("g")
+        found += [await stash(input), stash(input), await emit(1), emit(1)]
+        return [*found, *await self.run_fiber("stashing", self.stashing)]
+
+    async def stashing(self, fiber: FiberContext) -> list[Any]:
+        stash: Any = fiber.stash
+        return [await stash(1), stash(2), fiber.snapshot]
+
+    async def same(self, *values: Any) -> Any:
+        return list(values)
+
+    async def later(self, value: Any) -> Any:
+        return await value
+
+    def seven(self) -> int:
+        return 7
+
+
+def test_a_sync_step_may_be_awaited_through_functions_and_so_may_what_a_context_keeps() -> None:
+    async def story(stage: Stage) -> None:
+        ended = await stage.client.run(Through, "")
+        assert (ended.error, ended.output) == ("", [7, 7, 7, [7], [7, 7], 8, None, None, None, None, True, True, 2])
+
+    play(story)
+
+
+@pytest.mark.parametrize("way", ["gather", "wait_for", "create_task", "later"])
+def test_who_has_the_value_of_a_sync_step_awaited_elsewhere_is_told_what_to_do(way: str) -> None:
+    async def story(stage: Stage) -> None:
+        error = (await stage.client.run(Through, way)).error
+        assert "is sync, so that gave its value, which is remembered: await the call itself" in error
+        assert error.startswith("TypeError: ")
+
+    play(story)
+
+
+def test_an_error_of_a_run_without_such_a_step_says_nothing_of_steps() -> None:
+    async def story(stage: Stage) -> None:
+        error = (await stage.client.run(Through, "other")).error
+        assert error == "TypeError: object int can't be used in 'await' expression"
+
+    play(story)
+
+
 class Hasty(Agent):
     """Gives a step what the job gives, and not the job."""
 
