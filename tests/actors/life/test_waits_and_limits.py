@@ -256,7 +256,8 @@ def test_who_has_the_value_of_a_sync_step_awaited_elsewhere_is_told_what_to_do(w
 def test_an_error_of_a_run_without_such_a_step_says_nothing_of_steps() -> None:
     async def story(stage: Stage) -> None:
         error = (await stage.client.run(Through, "other")).error
-        assert error == "TypeError: object int can't be used in 'await' expression"
+        assert error.startswith("TypeError: ")
+        assert "step" not in error
 
     play(story)
 
