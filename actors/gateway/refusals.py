@@ -45,3 +45,16 @@ class GatewayStopped(OutcomeUnknown):
 
     def __str__(self) -> str:
         return f"the gateway was stopped before it answered {self.method} {self.agent_id}, which may or may not have taken effect"
+
+
+class NoAnswer(OutcomeUnknown):
+    """A client had no answer to a call, or to a request that is not repeated. Of the agent's host it knows nothing."""
+
+    # `cause` is what the client has seen. If it was no call, `agent_id` is the path.
+
+    def __str__(self) -> str:
+        what = (
+            f"{self.method} {self.agent_id}" if self.agent_id.startswith("/") else f"{self.method}() of {self.agent_id}"
+        )
+        known = "It may or may not have taken effect, or may be at work still, and was not repeated"
+        return f"{what} was not answered: {self.cause}. {known}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
@@ -21,10 +20,10 @@ from perdure.actors.life.results import RunResult, run_result
 from perdure.actors.link.performed import Performed, performed
 from perdure.actors.link.questions import OVER_HTTP, QUESTIONS, Questions, ShowLimits, Told, question_of
 from perdure.actors.link.wire import remote_error
+from perdure.actors.remote.lines import TRIES, go_on
 from perdure.ledger import (
     BadRequest,
     HostUnavailable,
-    OutcomeUnknown,
     PerdureError,
     RuntimeClosed,
     SupervisorUnreachable,
@@ -34,12 +33,12 @@ from perdure.ledger import (
 from perdure.ledger import errors as known_errors
 from perdure.policies import JsonObject
 
-TRIES: Final = 60
-"""How often a request that may be repeated is made while nobody answers."""
 PAUSE_S: Final = 0.25
 PAUSE_S_MAX: Final = 2.0
-REFUSED: Final = 400
+REFUSED: Final = 300
+"""Where an answer leads elsewhere, there is no gateway."""
 RAISED: Final = 422
+JSON: Final = "application/json"
 AGAIN: Final = frozenset({429, 503})
 NESTING_MAX: Final = 64
 """Levels of lists and objects in what is looked through for what JSON does not know."""
@@ -55,7 +54,7 @@ def _nothing(_told: object) -> None: ...
 
 class RemoteRequest(NamedTuple, Generic[T_co]):
     """A request. `told` takes from the answer what its caller gets; `repeatable` says that it may be made again if nobody knows whether it
-    was heard."""
+    was heard; `called` are the agent and the method of a call."""
 
     method: str
     path: str
@@ -63,13 +62,19 @@ class RemoteRequest(NamedTuple, Generic[T_co]):
     query: Mapping[str, object] | None = None
     told: Callable[[Any], T_co] = lambda told: told
     repeatable: bool = True
+    called: tuple[str, str] | None = None
 
     @property
     def http(self) -> Told:
         asked = {"method": self.method, "url": self.path, "params": self.query}
         if self.body is None:
             return asked
-        return asked | {"content": _as_json(self.body), "headers": {"content-type": "application/json"}}
+        return asked | {"content": _as_json(self.body), "headers": {"content-type": JSON}}
+
+    @property
+    def uncertain(self) -> tuple[str, str] | None:
+        """What may have taken effect if no answer comes, and is not made again: a call, or a method and its path."""
+        return None if self.repeatable else self.called or (self.path, self.method)
 
 
 def _as_json(body: Mapping[str, object]) -> bytes:
@@ -360,6 +365,7 @@ def call(
         body,
         told=lambda told: told.get("value"),
         repeatable=False,
+        called=("/".join(address), method),
     )
 
 
@@ -424,31 +430,16 @@ def refusal(answer: httpx.Response) -> Exception:
         told = answer.json()
     except ValueError:
         told = None
+    if told is None and "location" in answer.headers:
+        return SupervisorUnreachable(f"no gateway is there: {answer.url} leads to {answer.headers['location']:.200}")
     return error_of(answer.status_code, told)
-
-
-def lost(request: RemoteRequest[object], problem: httpx.TransportError, tries: int) -> None:
-    # The request met nobody, or its line broke. Raises what its caller is told, unless it is to be made again.
-    check_trusted(problem)
-    if not request.repeatable and not isinstance(problem, httpx.ConnectError):
-        raise OutcomeUnknown(request.path, request.method, str(problem)) from problem
-    if tries == TRIES:
-        raise SupervisorUnreachable(f"the gateway cannot be reached: {problem}") from problem
-
-
-def check_trusted(problem: httpx.TransportError) -> None:
-    # If a certificate is not believed, to ask again would change nothing.
-    cause: BaseException | None = problem
-    while cause is not None and not isinstance(cause, ssl.SSLCertVerificationError):
-        cause = cause.__cause__ or cause.__context__
-    if cause is not None:
-        told = f"the certificate of the gateway is not believed: {cause.verify_message}"
-        raise SupervisorUnreachable(f"{told}; name who has signed it by authority=") from problem
 
 
 def is_answered(request: RemoteRequest[object], answer: httpx.Response, tries: int) -> bool:
     # If it returns False, the request is to be made again. Raises the error that a refusal tells of.
     if answer.status_code < REFUSED:
+        if not answer.headers.get("content-type", "").startswith(JSON):
+            raise SupervisorUnreachable(f"no gateway is there: what {answer.url} answers is no JSON")
         return True
     problem = refusal(answer)
     is_final = isinstance(problem, HostUnavailable)  # whoever answers has tried before
@@ -476,9 +467,7 @@ class Listening:
         try:
             yield
         except httpx.TransportError as problem:
-            check_trusted(problem)
-            if self._tries >= TRIES:
-                raise SupervisorUnreachable(f"the gateway cannot be reached: {problem}") from problem
+            go_on(problem, self._tries)
 
     def pause_s(self) -> float:
         self._tries += 1
