@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
-from pydantic_core import to_jsonable_python
-
 from perdure.actors.chat.chat_agent import ChatAgent
 from perdure.actors.code.signatures import gives_bit_by_bit, unexposed
 from perdure.actors.code.written import written
@@ -87,8 +85,7 @@ class AgentHandlers(Handlers):
     async def call_method(self, given: ApiRequest) -> object:
         """Call an exposed method, at most once."""
         method = await self._method(given)
-        value = await asked(method(*given.body.args, **given.body.kwargs))
-        return {"value": to_jsonable_python(value, serialize_unknown=True, bytes_mode="base64", inf_nan_mode="null")}
+        return {"value": await asked(method(*given.body.args, **given.body.kwargs))}
 
     @Operation("POST", "/api/agents/{address}/tell/{method}", models.Confirmed, scope=Scope.CHAT, body=models.CallAsked)
     async def tell_method(self, given: ApiRequest) -> object:
