@@ -40,6 +40,7 @@ REFUSED: Final = 300
 RAISED: Final = 422
 JSON: Final = "application/json"
 AGAIN: Final = frozenset({429, 503})
+NO_SEGMENTS: Final = frozenset({"", ".", ".."})
 NESTING_MAX: Final = 64
 """Levels of lists and objects in what is looked through for what JSON does not know."""
 
@@ -111,8 +112,11 @@ def _check_json(field: str, value: object, depth: int) -> None:
 
 
 def segment(field: str, value: object) -> str:
-    """A text as a segment of a path."""
-    return quote(check_text(field, value), safe="")
+    """A text as a segment of a path. Raises `BadRequest` for what is none there: clients and proxies take it out of paths."""
+    text = check_text(field, value)
+    if text in NO_SEGMENTS:
+        raise BadRequest(field, f"{text!r} is no name in a path, where it would be taken out")
+    return quote(text, safe="")
 
 
 def segments(address: Sequence[object]) -> str:

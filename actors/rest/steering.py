@@ -55,6 +55,8 @@ class SteeringHandlers(Handlers):
         that has come true; if it never can, the run ends as `error`."""
         client = await self._backend.client()
         wanted: models.StartAsked = asked.body
+        if wanted.run_id in (".", ".."):
+            raise BadRequest("run_id", f"{wanted.run_id!r} is no name in a path, where it would be taken out")
         kind: type[Any] | None = await self._backend.class_of(wanted.type)
         if kind is None:
             raise UnknownAgentType("type", f"{wanted.type!r:.200} is no class that this gateway serves")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -143,6 +144,16 @@ def broken(kind: type[httpx.TransportError], words: str = "") -> httpx.Transport
 def test_a_call_that_was_not_sent_is_not_uncertain(kind: type[httpx.TransportError]) -> None:
     with pytest.raises(perdure.SupervisorUnreachable, match="gateway:81 cannot be reached: no answer within 7 s"):
         lines.lost(broken(kind), 0, ("a", "m"))
+
+
+def test_whoever_speaks_no_tls_is_asked_for_it_once() -> None:
+    problem = broken(httpx.ConnectError)
+    problem.__cause__ = ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER]")
+    problem.__cause__.reason = "WRONG_VERSION_NUMBER"
+    with pytest.raises(perdure.BadRequest, match="http://gateway:81 speaks no TLS"):
+        lines.lost(problem, 0, None)
+    problem.__cause__.reason = "TLSV1_ALERT_INTERNAL_ERROR"
+    lines.lost(problem, 0, None)
 
 
 def test_whoever_waits_for_a_gateway_says_so_once_and_gives_up_at_last(caplog: pytest.LogCaptureFixture) -> None:

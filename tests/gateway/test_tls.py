@@ -50,7 +50,7 @@ def test_a_client_believes_the_authority_that_it_is_given_and_no_other(tmp_path:
         asyncio.run(story())
         for authority in (None, ours.authority):
             with perdure.connect(url.replace("https", "http"), authority=authority) as remote:
-                for ask in (remote.overview, iter(remote.events("run")).__next__):
+                for ask in (remote.agent("counter", "tls").add, remote.overview, iter(remote.events("run")).__next__):
                     with pytest.raises(BadRequest, match=r"url: .*localhost:\d+ speaks TLS alone; give https://"):
                         ask()
     with pytest.raises(BadRequest, match="authority: nowhere is no file with a certificate"):
