@@ -335,7 +335,7 @@ class AsyncGateway(Operations, Suspends):
                 lines.lost(problem, tries, request.uncertain)
             else:
                 if remote_requests.is_answered(request, answer, tries):
-                    return request.told(answer.json())
+                    return request.told(remote_requests.told_in(answer))
             await self._wire.sleep(remote_requests.pause_s(tries))
         raise AssertionError("the last try returns or raises")
 

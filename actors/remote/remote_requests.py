@@ -38,7 +38,6 @@ PAUSE_S_MAX: Final = 2.0
 REFUSED: Final = 300
 """Where an answer leads elsewhere, there is no gateway."""
 RAISED: Final = 422
-JSON: Final = "application/json"
 AGAIN: Final = frozenset({429, 503})
 NO_SEGMENTS: Final = frozenset({"", ".", ".."})
 NESTING_MAX: Final = 64
@@ -70,7 +69,7 @@ class RemoteRequest(NamedTuple, Generic[T_co]):
         asked = {"method": self.method, "url": self.path, "params": self.query}
         if self.body is None:
             return asked
-        return asked | {"content": _as_json(self.body), "headers": {"content-type": JSON}}
+        return asked | {"content": _as_json(self.body), "headers": {"content-type": "application/json"}}
 
     @property
     def uncertain(self) -> tuple[str, str] | None:
@@ -439,11 +438,16 @@ def refusal(answer: httpx.Response) -> Exception:
     return error_of(answer.status_code, told)
 
 
+def told_in(answer: httpx.Response) -> Any:
+    try:
+        return answer.json()
+    except ValueError as problem:
+        raise SupervisorUnreachable(f"no gateway is there: what {answer.url} answers is no JSON") from problem
+
+
 def is_answered(request: RemoteRequest[object], answer: httpx.Response, tries: int) -> bool:
     # If it returns False, the request is to be made again. Raises the error that a refusal tells of.
     if answer.status_code < REFUSED:
-        if not answer.headers.get("content-type", "").startswith(JSON):
-            raise SupervisorUnreachable(f"no gateway is there: what {answer.url} answers is no JSON")
         return True
     problem = refusal(answer)
     is_final = isinstance(problem, HostUnavailable)  # whoever answers has tried before

@@ -253,7 +253,7 @@ ERROR: Final = {
                 "type": {"type": "string", "description": "The class of the error, as in `perdure`."},
                 "message": {"type": "string"},
                 "field": {"type": "string"},
-                "args": {"type": "array", "description": "What the error is made of."},
+                "args": {"type": "array", "items": {}, "description": "What the error is made of."},
             },
         }
     },

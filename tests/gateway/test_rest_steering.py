@@ -503,6 +503,20 @@ def test_the_description_sums_each_operation_up_in_one_whole_sentence() -> None:
     visit([Counter], story)
 
 
+def test_the_description_says_where_it_is_served_and_what_is_in_each_list() -> None:
+    def lists(told: Any) -> list[Any]:
+        within = told.values() if isinstance(told, dict) else told if isinstance(told, list) else ()
+        is_list = isinstance(told, dict) and told.get("type") == "array"
+        return [told] * is_list + [found for each in within for found in lists(each)]
+
+    async def story(door: Door, _: Laboratory) -> None:
+        description = (await door.get("/api/openapi.json")).json()
+        assert description["servers"] == [{"url": "/"}]
+        assert [each for each in lists(description) if not {"items", "prefixItems"} & set(each)] == []
+
+    visit([Counter], story)
+
+
 def test_a_method_that_is_told_takes_effect_once() -> None:
     async def story(door: Door, laboratory: Laboratory) -> None:
         assert (await door.post("/api/agents/counter/one/tell/add", {"args": [2]})).status == 200

@@ -45,6 +45,8 @@ def test_a_client_believes_the_authority_that_it_is_given_and_no_other(tmp_path:
                 assert await remote.agent("counter", "tls").add(2) == 4
             async with perdure.connect_async(url.replace("https", "http")) as remote:
                 with pytest.raises(BadRequest, match="speaks TLS alone"):
+                    await remote.agent("counter", "tls").add(2)
+                with pytest.raises(BadRequest, match="speaks TLS alone"):
                     await remote.overview()
 
         asyncio.run(story())
