@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.ledger import OutcomeUnknown, PerdureError
+from perdure.ledger import BadRequest, OutcomeUnknown, PerdureError
 
 
 class Unauthenticated(PerdureError):
@@ -38,6 +38,10 @@ class TooManyRequests(PerdureError):
 
 class TooSlow(PerdureError):
     """A request did not arrive in time."""
+
+
+class UnknownEncoding(BadRequest):
+    """A body is encoded in a way that is not read here."""
 
 
 class GatewayStopped(OutcomeUnknown):

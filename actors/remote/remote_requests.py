@@ -106,6 +106,10 @@ def _check_json(field: str, value: object, depth: int) -> None:
         try:
             _encoded(value)
         except (TypeError, ValueError):
+            if isinstance(value, int):  # of which there is no text for an error either
+                raise BadRequest(
+                    field, f"an integer of {value.bit_length()} bits has too many digits for JSON"
+                ) from None
             words = f"{value!r:.200} is {class_name(type(value))}, and cannot be sent as JSON"
             raise BadRequest(field, words) from None
 

@@ -129,6 +129,12 @@ def _exposed(reached: Reached, name: str) -> Callable[..., object]:
     # What is for the runtime alone is not known here.
     function: object = None if name.startswith("_") else getattr(reached.agent_class, name, None)
     if not callable(function) or not hasattr(function, "__perdure_exposed__"):
+        if hasattr(getattr(ChatAgent, name, None), "__perdure_exposed__") and not issubclass(
+            reached.agent_class, ChatAgent
+        ):
+            raise BadRequest(
+                "method", f"{reached.agent_class.__name__} is no chat agent, and {name} is a method of those"
+            )
         raise unexposed(reached.agent_class, name)
     if gives_bit_by_bit(function) or hasattr(function, "__perdure_followed__"):
         raise BadRequest(

@@ -234,6 +234,7 @@ REFUSED: Final = {
     408: "The body did not arrive in time.",
     409: "It does not fit to what is there.",
     413: "It is too large.",
+    415: "The body is encoded.",
     422: "The author's code raised.",
     429: "Too much at once; ask again later.",
     502: "Nobody knows whether it took effect: the host died meanwhile.",
@@ -241,7 +242,7 @@ REFUSED: Final = {
 }
 _ALWAYS: Final = (400, 401, 403, 429, 503)
 SENTENCE_END: Final = re.compile(r"(?<=[.?!])\s+|\n\n+")
-_OF_BODIES: Final = (408, 409, 413, 422, 502)
+_OF_BODIES: Final = (408, 409, 413, 415, 422, 502)
 ERROR: Final = {
     "type": "object",
     "required": ["error"],

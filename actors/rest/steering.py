@@ -61,9 +61,12 @@ class SteeringHandlers(Handlers):
         if kind is None:
             raise UnknownAgentType("type", f"{wanted.type!r:.200} is no class that this gateway serves")
         after = None if wanted.after is None else wanted.after.condition(client.limits.id_max)
-        started = await client.start(
-            kind, wanted.input, run_id=wanted.run_id, after=after, losers=wanted.losers, began_by=asked.who.began_by
-        )
+        try:
+            started = await client.start(
+                kind, wanted.input, run_id=wanted.run_id, after=after, losers=wanted.losers, began_by=asked.who.began_by
+            )
+        except BadRequest as problem:
+            raise (type(problem)("type", problem.problem) if problem.field == "agent_class" else problem) from None
         return {"run_id": started.run_id, "status": started.status}
 
     @Operation("POST", "/api/runs/{run_id}/cancel", models.Standing, scope=Scope.OPERATE, body=models.CancelAsked)

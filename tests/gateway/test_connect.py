@@ -234,6 +234,7 @@ def test_the_client_needs_httpx_and_msgpack_and_nothing_else_of_an_installation(
         (lambda remote: remote.agent("counter", "c").tell("add", {1}), "args[0]"),
         (lambda remote: remote.agent("counter", "c").tell(None), "method"),
         (lambda remote: remote.start("walker", object()), "input"),
+        (lambda remote: remote.start("walker", [10**5_000]), "input[0]"),
         (lambda remote: remote.run("walker", {(1, 2): 3}), "input"),
         (lambda remote: remote.run("walker", ENDLESS), "input"),
         (lambda remote: remote.send("run", "event", object()), "value"),
