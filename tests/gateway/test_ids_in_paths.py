@@ -90,9 +90,9 @@ def test_what_would_be_taken_out_of_a_path_is_refused_as_an_id(name: str) -> Non
     visit([Worker], story)
     with perdure.connect("http://127.0.0.1:9") as remote:
         for hand_over, field in (
+            (lambda: remote.agent("counter", name), "name"),
             (lambda: remote.show(name), "run_id"),
             (lambda: next(remote.events(name)), "run_id"),
-            (lambda: remote.agent("counter", name), "name"),
             (lambda: remote.chat("waiter", name), "name"),
             (lambda: remote.answer(name, value=1), "ask_id"),
             (lambda: remote.explain(name), "run_id"),
