@@ -18,12 +18,12 @@ DEPTH_MAX: Final = 100
 _TOO_DEEP: Final = f"is nested more than {DEPTH_MAX} deep"
 
 
-async def body_of(request: Request) -> bytes:
+async def body_of(request: Request, bytes_max: int = BODY_BYTES_MAX) -> bytes:
     """The body of a request that is text. Raises `UnknownEncoding`, and `TooLarge`."""
     encoding = request.headers.get("content-encoding", "").strip().lower()
     if encoding not in ("", "identity"):
         raise UnknownEncoding("content-encoding", f"{encoding!r:.80} is not read here; send the body as it is")
-    return await bytes_of(request, BODY_BYTES_MAX)
+    return await bytes_of(request, bytes_max)
 
 
 async def bytes_of(request: Request, bytes_max: int) -> bytes:

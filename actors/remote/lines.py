@@ -18,7 +18,7 @@ TRIES: Final = 60
 TOLD_AT: Final = 3
 """After so many of them it is logged what is waited for: by then it is no mere hiccup."""
 PORT_MAX: Final = 65_535
-TIMEOUT_S_MAX: Final = 1e9  # sockets know no longer time
+TIMEOUTS_S: Final = (0.001, 1e9)  # sockets know no longer time
 NO_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST"})
 """What versions of OpenSSL say of an answer that is none of TLS."""
 
@@ -35,7 +35,7 @@ def http_options(url: str, token: str | None, timeout_s: float | None, authority
     except OSError as problem:
         raise BadRequest("authority", f"{authority} is no file with a certificate: {problem}") from problem
     if timeout_s is not None:
-        check_number("timeout_s", timeout_s, 0, TIMEOUT_S_MAX, unit="seconds", above=True)
+        check_number("timeout_s", timeout_s, *TIMEOUTS_S, unit="seconds")
     headers = {} if token is None else {"authorization": f"Bearer {_checked_token(token)}"}
     # `trust_env`: neither a proxy nor a netrc file of the environment comes between, which httpx would take by itself.
     return {

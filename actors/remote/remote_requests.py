@@ -39,6 +39,7 @@ REFUSED: Final = 300
 """Where an answer leads elsewhere, there is no gateway."""
 RAISED: Final = 422
 AGAIN: Final = frozenset({429, 503})
+SEGMENT_MAX: Final = 50_000  # of a URL of httpx, which has 65,536 at most
 NO_SEGMENTS: Final = frozenset({"", ".", ".."})
 NESTING_MAX: Final = 64
 """Levels of lists and objects in what is looked through for what JSON does not know."""
@@ -119,7 +120,9 @@ def segment(field: str, value: object) -> str:
     text = check_text(field, value)
     if text in NO_SEGMENTS:
         raise BadRequest(field, f"{text!r} is no name in a path, where it would be taken out")
-    return quote(text, safe="")
+    if len(quoted := quote(text, safe="")) > SEGMENT_MAX:
+        raise BadRequest(field, f"has {len(text)} characters, which are too many for a path")
+    return quoted
 
 
 def segments(address: Sequence[object]) -> str:
