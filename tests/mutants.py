@@ -969,7 +969,15 @@ MUTANTS = (
            "test_a_task_group_is_left_when_nobody_has_asked_for_long_and_the_agent_goes_on"),
     Mutant("actors.life.call_streams:_Open._on_thread", "never", "_step acquire",
            "test_a_sync_generator_that_is_stuck_is_left_to_its_thread"),
-    Mutant("actors.life.call_streams:_Open.close", "removed call", "driver cancel",
+    Mutant("actors.life.call_streams:_Open.close", "removed call", "give_up driver",
            "test_a_generator_that_is_at_work_is_cancelled_and_closed_when_nobody_wants_more"),
+    Mutant("actors.host.tenant:Tenant.stop", "removed call", "refuse",
+           "test_a_run_that_goes_on_after_its_cancellation_has_no_powers_after_a_while[True]"),
+    Mutant("actors.life.life:Life.bridge", "removed call", "check_open",
+           "test_a_run_that_goes_on_after_its_cancellation_has_no_powers_after_a_while[False]"),
+    Mutant("actors.life.life:Life._apart", "removed call", "outside_of_calls",
+           "test_a_fiber_that_goes_on_after_its_cancellation_has_no_powers_and_all_else_goes_on"),
+    Mutant("actors.life.outbox:Outbox.transact", "removed call", "check_open",
+           "test_a_transaction_that_goes_on_after_its_cancellation_is_not_committed"),
 )
 # fmt: on

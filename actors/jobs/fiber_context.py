@@ -115,6 +115,8 @@ class FiberContext(RemembersWaits[FiberWaits]):
         """
         if not self.is_cancelled:
             self._boundary()
+        elif self.cancelled.is_set():
+            return False
         body = pack_value("data", data, self._life.limits.stash_bytes_max)
         return self._store.change(partial(self._keep, unpack_value(body)))  # a copy, as a later life will read it
 
@@ -183,7 +185,7 @@ class FiberContext(RemembersWaits[FiberWaits]):
             self.waits.stop(FiberStopped(self.id, "wait"))
         task, self._task = self._task, None
         if task is not None and task is not asyncio.current_task():
-            task.cancel()
+            self._life.give_up(task)
 
     def holds(self, fiber: Fiber | None) -> bool:
         """Whether the row names this attempt as the one at work."""

@@ -270,7 +270,7 @@ class FiberRecoveries:
         done, _ = await asyncio.wait({task}, timeout=timeout_ms / 1000)
         context.cancelled.set()
         if not done:
-            task.cancel()
+            self._life.give_up(task)
             return None, TimeoutError(f"{name} did not return within {timeout_ms} ms")
         return (None, RuntimeError("it was cancelled")) if task.cancelled() else task.result()
 

@@ -47,6 +47,7 @@ class Storage:
         self.agent_id = file.agent_id
         self.incarnation = file.incarnation or 0
         self.state = State(self)
+        self.guard: Callable[[], None] = lambda: None  # raises in code that may not use it any more
         self.file = file
         self.committing = RLock()
         self._again = RLock()
@@ -226,6 +227,7 @@ class Storage:
         self.file.check()
 
     def current(self) -> Transaction | None:
+        self.guard()
         return bound_to(self)
 
     def records(self) -> Records:

@@ -204,6 +204,10 @@ def test_an_end_is_told_with_its_time_and_never_changes() -> None:
     assert "It was cancelled 0 ms ago, 0 ms after it was asked for: enough" in cancelled
     assert "Its child on host h1 is being stopped." in cancelled
     assert "This end never changes." in cancelled
+    refusing = (
+        "Its child on host h1 goes on, although it was told 5 s ago to stop: its code does not let itself be cancelled."
+    )
+    assert refusing in said([asked(), placed(), RunAborted("r", "enough")], after_ms=5_000)
 
 
 STAYS = RunSucceeded("r", 1, None, "", released=False)
