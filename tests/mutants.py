@@ -979,5 +979,7 @@ MUTANTS = (
            "test_a_fiber_that_goes_on_after_its_cancellation_has_no_powers_and_all_else_goes_on"),
     Mutant("actors.life.outbox:Outbox.transact", "removed call", "check_open",
            "test_a_transaction_that_goes_on_after_its_cancellation_is_not_committed"),
+    Mutant("ledger.storage.agent_state:State.__setattr__", "never", "__slots__",
+           "test_the_state_a_handle_and_the_groups_of_verbs_take_no_attributes"),
 )
 # fmt: on
