@@ -981,5 +981,7 @@ MUTANTS = (
            "test_a_transaction_that_goes_on_after_its_cancellation_is_not_committed"),
     Mutant("ledger.storage.agent_state:State.__setattr__", "never", "__slots__",
            "test_the_state_a_handle_and_the_groups_of_verbs_take_no_attributes"),
+    Mutant("actors.life.class_options:_check", "removed call", "_check_constructor",
+           "test_a_class_whose_objects_cannot_be_made_without_arguments_is_refused_where_it_is_handed_over"),
 )
 # fmt: on
