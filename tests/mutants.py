@@ -983,5 +983,7 @@ MUTANTS = (
            "test_the_state_a_handle_and_the_groups_of_verbs_take_no_attributes"),
     Mutant("actors.life.class_options:_check", "removed call", "_check_constructor",
            "test_a_class_whose_objects_cannot_be_made_without_arguments_is_refused_where_it_is_handed_over"),
+    Mutant("actors.code.schema:Shape._closed", "argument 1 alone", "_with_plain_scalars",
+           "test_a_scalar_arrives_as_it_was_or_is_refused[list-int-True]"),
 )
 # fmt: on
