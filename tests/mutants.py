@@ -985,5 +985,9 @@ MUTANTS = (
            "test_a_class_whose_objects_cannot_be_made_without_arguments_is_refused_where_it_is_handed_over"),
     Mutant("actors.code.schema:Shape._closed", "argument 1 alone", "_with_plain_scalars",
            "test_a_scalar_arrives_as_it_was_or_is_refused[list-int-True]"),
+    Mutant("actors.code.signatures:Entered.decode", "argument 1 alone", "own_default",
+           "test_a_run_that_is_given_nothing_has_a_default_of_its_own"),
+    Mutant("actors.code.signatures:exposed_call", "never", "lent",
+           "test_a_call_a_mail_and_a_fiber_that_are_given_nothing_have_a_default_of_their_own"),
 )
 # fmt: on
