@@ -38,7 +38,7 @@ class Method:
 class Handle:
     """What `agent(MyAgent, "name")` gives. Nothing is started by it; a call wakes the agent."""
 
-    __slots__ = ("_call", "_tell", "_to")
+    __slots__ = ("__weakref__", "_call", "_tell", "_to")
 
     def __init__(self, to: Address, call: Reach, tell: Reach) -> None:
         self._to, self._call, self._tell = to, call, tell

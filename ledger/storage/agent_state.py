@@ -36,7 +36,7 @@ class State(MutableMapping[str, Any]):
     msgpack (`perdure.records`).
     """
 
-    __slots__ = ("_changed", "_storage", "_validate")
+    __slots__ = ("__weakref__", "_changed", "_storage", "_validate")
 
     def __init__(self, storage: StateStorage) -> None:
         self._storage = storage

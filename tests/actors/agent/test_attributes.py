@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 from perdure.actors import Agent, exposed
@@ -17,6 +18,8 @@ class Setter(Agent):
         self.state["hits"] = 1
         handle = self.sub_agent(Setter, "other")
         groups = self.fibers, self.schedules, self.queued, self.sub_agents, self.storage
+        assert weakref.ref(self.state)() is self.state
+        assert weakref.ref(handle)() is handle
         return [refusal(each) for each in (self.state, handle, *groups)]
 
     @exposed
