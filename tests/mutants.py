@@ -989,5 +989,7 @@ MUTANTS = (
            "test_a_run_that_is_given_nothing_has_a_default_of_its_own"),
     Mutant("actors.code.signatures:exposed_call", "never", "lent",
            "test_a_call_a_mail_and_a_fiber_that_are_given_nothing_have_a_default_of_their_own"),
+    Mutant("ledger.explanation:_interrupted", "never", "teardown_at_ms",
+           "test_of_an_interrupted_run_whose_child_does_not_stop_it_says_so"),
 )
 # fmt: on
