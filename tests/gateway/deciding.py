@@ -59,4 +59,4 @@ def decided(
         except StopIteration as end:
             return end.value, done
         done += [(method, *given[:2])] if method in deeds else []
-        came = (deeds | ways)[method](*given)
+        came = (ways | deeds)[method](*given)
