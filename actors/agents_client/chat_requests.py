@@ -93,7 +93,7 @@ class ChatDesk:
         if not isinstance(frame.get("messages"), list):
             return
         try:
-            yield ChatLine.call, "_perdure_replace_messages", frame["messages"]
+            yield ChatLine.replace, frame["messages"]
         except PerdureError as problem:
             yield ChatLine.warn, "a chat client's transcript was refused: %s", problem
             yield SEND, encoded(MESSAGES, messages=(yield from self._talk.transcript()))

@@ -15,7 +15,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from perdure.actors.agents_client.frames import ClientFrame, encoded, read
 from perdure.actors.chat.followers import Caller
 from perdure.actors.gateway.chat_turns import ChatTurns
-from perdure.actors.gateway.security import Principal
+from perdure.actors.gateway.security import Principal, Scope
 from perdure.actors.tasks import Pending, awaited
 
 BEHIND: Final = 1013
@@ -36,6 +36,12 @@ class ClientSocket:
         self.socket, self.number = socket, number
         self._turn = asyncio.Lock()  # to send: frames of several tasks do not mix
         self._jobs: set[asyncio.Task[None]] = set()
+
+    @property
+    def who(self) -> Principal:
+        # As it was found last.
+        found: Principal = self.socket.state.principal
+        return found
 
     async def send(self, kind: str, **fields: object) -> None:
         await self.send_text(encoded(kind, **fields))
@@ -95,3 +101,6 @@ class ChatLine(ChatTurns):
 
     async def call(self, method: str, *args: object) -> Any:
         return await self._call(method, *args)
+
+    async def replace(self, messages: list[Any]) -> None:
+        await self._call("_perdure_replace_messages", messages, Scope.ADMIN in self._line.who.scopes)

@@ -33,7 +33,7 @@ from perdure.actors.chat.followers import Caller, Rest
 from perdure.actors.code.author_call import tried
 from perdure.actors.code.signatures import gives_bit_by_bit
 from perdure.actors.gateway.backend import Backend, Reached, asked, segments_of
-from perdure.actors.gateway.chat_turns import ChatTurns
+from perdure.actors.gateway.chat_turns import ChatTurns, check_written
 from perdure.actors.gateway.feeds import KnownState, Shared, Watched, WatchedState
 from perdure.actors.gateway.problems import close_code, problem_text
 from perdure.actors.gateway.refusals import NoSuchAgent
@@ -128,6 +128,7 @@ class CallDesk:
     async def _call(self, call_id: str, method: str, args: list[Json]) -> None:
         try:
             function = self._function(method)
+            check_written(self._line.who, self._reached.agent_class, method, args, {})
             given = getattr(self._reached.handle, method)(*args)
             if gives_bit_by_bit(function):
                 await self._stream(call_id, given)
@@ -349,7 +350,7 @@ class AgentsClients:
             frame = told.fields
             if frame["type"] in PASSIVE:
                 self._backend.principal(line.socket, Scope.READ)
-            elif frame["type"] in CallDesk.TYPES and Scope.CHAT not in line.socket.state.principal.scopes:
+            elif frame["type"] in CallDesk.TYPES and Scope.CHAT not in line.who.scopes:
                 await calls.refuse(frame, "Connection is readonly")
                 continue
             else:

@@ -74,10 +74,10 @@ REQUESTS: dict[str, tuple[dict[str, Any], Any, list[Any], list[str]]] = {
     "a cancel": (frame("chat_request_cancel", id="r1~3"), None, [(ChatTurns.cancel, "r1")], []),
     "one of what is not known": (frame("chat_request_cancel", id="r7"), None, [(ChatTurns.cancel, "r7")], []),
     "a clear": (frame("chat_clear"), None, [(ChatLine.call, "clear")], []),
-    "a transcript": (frame("chat_messages", messages=[]), None, [(ChatLine.call, "_perdure_replace_messages")], []),
+    "a transcript": (frame("chat_messages", messages=[]), None, [(ChatLine.replace, [])], []),
     "one that is none": (frame("chat_messages", messages={}), None, [], []),
     "one that is refused, too": (
-        frame("chat_messages", messages=[1]), CLOSED, [(ChatLine.call, "_perdure_replace_messages")], ["messages u1"],
+        frame("chat_messages", messages=[1]), CLOSED, [(ChatLine.replace, [1])], ["messages u1"],
     ),
     "a result": (frame("tool_result", toolCallId="c1", output="blue"), True, [CALLED], []),
     "one that nobody waits for": (frame("tool_result", toolCallId="c1", output="blue"), False, [CALLED], []),
@@ -112,7 +112,8 @@ STANDS = {"known": None, "turns": [STANDING], "messages": [["u1", "user"], ["r1-
 
 
 def asked(talk: Talk, given: dict[str, Any], came: Any) -> list[Any]:
-    more = dict.fromkeys((ChatTurns.accept, ChatTurns.cancel, ChatTurns.answer, ChatLine.call), lambda *_: came)
+    deeds = (ChatTurns.accept, ChatTurns.cancel, ChatTurns.answer, ChatLine.call, ChatLine.replace)
+    more: dict[Any, Any] = dict.fromkeys(deeds, lambda *_: came)
     more |= {ChatTurns.standing: lambda *_: STANDS, SENT: lambda _: None, ChatLine.warn: lambda *_: None}
     desk = ChatDesk(1, talk, Attendance(1, talk, None, lambda: None))
     return decided(desk.take(given), messages=[U1, A1], more=more)[1]

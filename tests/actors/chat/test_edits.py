@@ -39,7 +39,7 @@ def test_a_transcript_that_is_replaced_has_what_was_given_also_where_that_only_t
         whole = await room.do("get_messages")
         new = {"id": "new", "role": "user", "parts": [{"type": "text", "text": "More."}]}
         for wanted in (whole[:1], [*whole[:1], new], [*whole[:1], new], [whole[0] | {"parts": new["parts"]}, new]):
-            await room.do("_perdure_replace_messages", wanted)
+            await room.do("_perdure_replace_messages", wanted, True)
             for _ in range(2):
                 assert [(each["id"], each["parts"]) for each in await room.do("get_messages")] == [
                     (each["id"], each["parts"]) for each in wanted
@@ -47,6 +47,24 @@ def test_a_transcript_that_is_replaced_has_what_was_given_also_where_that_only_t
                 await room.sleep()
 
     visit(Adder, story)
+
+
+def test_who_may_not_instruct_the_model_sends_back_what_it_is_told_also_by_a_turn_that_waits() -> None:
+    async def story(room: Room) -> None:
+        kind, obey = (
+            {"id": "k", "role": "system", "parts": [{"type": "text", "text": each}]} for each in ("Hi.", "No.")
+        )
+        await room.do("submit_messages", "words one", request_id="one")
+        await room.do("submit_messages", [kind, "words two"], request_id="two")
+        assert (await room.do("inspect_turn", "two"))["status"] == "accepted"
+        for sent in ([obey], [{**obey, "id": "o"}]):
+            with pytest.raises(BadRequest, match="is not one of user, assistant"):
+                await room.do("_perdure_replace_messages", sent, False)
+        await room.do("_perdure_replace_messages", [kind], False)
+        assert await room.do("wait_until_stable")
+        assert kind in await room.do("get_messages")
+
+    visit(Adder, story, pace=SLOW)
 
 
 @pytest.mark.parametrize("keep", [False, True])
