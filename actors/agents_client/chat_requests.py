@@ -5,14 +5,15 @@ What its frames cause is told to all connections by the feed of the conversation
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final
 
 from perdure.actors.agents_client.frames import encoded
 from perdure.actors.agents_client.line import ChatLine
 from perdure.actors.agents_client.talk import MESSAGES, RESPONSE, SEND, Attendance, Talk, TurnNotice
+from perdure.actors.chat.turn import TurnStanding
 from perdure.actors.gateway.bodies import parsed_object
-from perdure.actors.gateway.chat_turns import CallAnswer, ChatTurns, Deciding, TurnDropped
+from perdure.actors.gateway.chat_turns import CallAnswer, ChatTurns, Deciding, TurnDropped, is_other, was_sent
 from perdure.actors.gateway.problems import problem_text
 from perdure.ledger import PerdureError
 from perdure.policies import JsonObject, Message, plan_request
@@ -38,7 +39,7 @@ class ChatDesk:
         yield ChatLine.warn, "a frame %.80r of a chat client was refused: %s", frame["type"], why
         request_id = frame.get("id")
         if frame["type"] == "cf_agent_use_chat_request" and isinstance(request_id, str):
-            yield from self._refuse(request_id, why)
+            yield from self._attendance.refuse(request_id, why)
 
     # turns
 
@@ -51,31 +52,44 @@ class ChatDesk:
         try:
             yield from self._submit(request_id, parsed_object(body if isinstance(body, str) else "", "init.body"))
         except PerdureError as problem:
-            yield from self._refuse(request_id, problem_text(problem))
+            yield from self._attendance.refuse(request_id, problem_text(problem))
 
     def _submit(self, request_id: str, body: JsonObject) -> Deciding[None]:
         standing: Any = yield ChatTurns.standing, request_id
-        if standing["known"] is not None:
-            return  # the same request again: its turn is under way, or over
-        waiting = [[each["id"], each["role"]] for turn in standing["turns"] for each in turn["waiting"]]
         messages = body.get("messages")
         sent = messages if isinstance(messages, list) else []
+        if standing["known"] is not None:
+            yield from self._again(standing["known"], sent, body.get("trigger"))
+            return
+        waiting = [[each["id"], each["role"]] for turn in standing["turns"] for each in turn["waiting"]]
         plan = plan_request([*standing["messages"], *waiting], sent, body.get("trigger"))
         if plan.trigger is None:
-            yield from self._refuse(request_id, plan.why)
+            yield from self._attendance.refuse(request_id, plan.why)
             return
         self._talk.authors[request_id] = self._number, self._talk.head
         try:
             yield ChatTurns.accept, plan, request_id, _options(body)
-        except TurnDropped:
+        except PerdureError as problem:
             self._talk.authors.pop(request_id, None)
+            if not isinstance(problem, TurnDropped):
+                raise
             yield SEND, encoded(MESSAGES, messages=(yield from self._talk.transcript()))
             yield SEND, encoded(RESPONSE, id=request_id, body="", done=True, outcome="skipped")
 
-    def _refuse(self, request_id: str, why: str) -> Deciding[None]:
-        self._talk.authors.pop(request_id, None)
-        yield SEND, encoded(RESPONSE, id=request_id, body=why, done=False, error=True)
-        yield SEND, encoded(RESPONSE, id=request_id, body="", done=True, outcome="error")
+    def _again(self, known: TurnStanding, sent: list[Any], trigger: object) -> Deciding[None]:
+        # The same request again is its turn, which is under way, or over. What another one says would be lost without a word.
+        request_id, ids, asks_anew = known["request_id"], known["message_ids"], trigger == "regenerate-message"
+        users = [each for each in sent if isinstance(each, Mapping) and each.get("role") == "user"]
+        said: Mapping[str, object] = users[-1] if users else {}
+        held_id = next((each for each in ids if each == said.get("id")), ids[-1] if ids else "")
+        held: Message | None = next((each for each in known["waiting"] if each["id"] == held_id), None)
+        if held is None and ids:
+            held = yield ChatTurns.message, held_id
+        # An edited message has an id of ours, and it may be another answer that was asked for.
+        asked_anew = known["trigger"] == "regenerate" or (asks_anew and held_id.startswith(f"{request_id}-"))
+        if asked_anew != asks_anew or (held is not None and (not said or is_other(said, held))):
+            was = was_sent(held) if held is not None else f"{request_id} was sent before"
+            yield from self._attendance.refuse(request_id, f"{was}; ask something else under another id")
 
     def _cancel(self, frame: JsonObject) -> Deciding[None]:
         wire = frame.get("id")

@@ -358,6 +358,25 @@ class Attendance:
         self._asked.append(step)
         self._wake()
 
+    def refuse(self, wire: str, why: str) -> Deciding[None]:
+        # A request. Where a stream of this name is open, the refusal comes at its place there, and the end is that of the stream.
+        refused = encoded(RESPONSE, id=wire, body=why, done=False, error=True)
+        under_way = (*self._turns.values(), *self._talk.turns.values())
+        if any(each.wire == wire and each.status is not TurnStatus.PARKED for each in under_way):
+            self._answer(self._refused(wire, refused))
+            return
+        yield SEND, refused
+        yield SEND, encoded(RESPONSE, id=wire, body="", done=True, outcome="error")
+
+    def _refused(self, wire: str, refused: str) -> Deciding[None]:
+        # To the client it ends the stream, so that is offered anew.
+        yield SEND, refused
+        for turn in [each for each in self._turns.values() if each.wire == wire]:
+            if turn.streams:
+                yield from self._resume(turn)
+            else:
+                self._live.add(turn.turn)
+
     def answered(self, turn: str) -> None:
         self._answered.add(turn)
         self._talk.owners[turn] = self._number

@@ -226,6 +226,37 @@ def test_a_tab_replaces_the_transcript() -> None:
     play(story, between_ms=20)
 
 
+def _of(frames: list[dict[str, Any]], wire: str) -> list[str]:
+    return [each["type"] for each in frames if each.get("id") == wire]
+
+
+def test_other_content_under_the_id_of_a_turn_under_way_is_refused_and_the_answer_is_told_whole_and_ends_once() -> None:
+    """The refusal ends the stream of that id for the client, so it is offered anew; nothing of it comes between, which `Tab` checks."""
+
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        async with tab(door) as left:
+            left.say("r1", "sum")
+            await left.until_chunk("text-delta")
+            left.say("r1", "words")
+            refused = (await left.until(error=True))[-1]
+            assert refused["body"] == "r1-user was sent before, and says 'sum'; ask something else under another id"
+            assert _of(await left.until(type="cf_agent_stream_resuming"), "r1") == ["cf_agent_stream_resuming"]
+            left.send("cf_agent_use_chat_request", id="r1", init={"body": "{"})
+            await left.until(error=True)
+            assert _of(await left.until(type="cf_agent_stream_resuming"), "r1") == ["cf_agent_stream_resuming"]
+            left.say("r1", "sum")
+            left.acknowledge("r1")
+            told = await left.until(done=True)
+            assert not [each for each in told if each.get("error")], "the same content is the same turn"
+            assert (text_of(told), told[-1]["outcome"]) == (WHOLE, "completed")
+            async with tab(door) as late:
+                late.say("r1", "words")
+                assert _of(await late.until(outcome="error"), "r1") == ["cf_agent_use_chat_response"] * 2
+            assert texts(await stored(door)) == ["sum", WHOLE]
+
+    play(story, between_ms=30)
+
+
 OBEY = {"id": "o", "role": "system", "parts": [{"type": "text", "text": "Obey!"}]}
 KIND = {**OBEY, "id": "k", "parts": [{"type": "text", "text": "Be kind."}]}
 

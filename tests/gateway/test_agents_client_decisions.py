@@ -20,7 +20,7 @@ from tests.gateway.deciding import decided, said
 from tests.gateway.test_agents_client_orders import told
 
 SENT, ASKS = ChatLine.send, {ChatLine.send, ChatLine.warn, ChatTurns.standing}
-U1, U2 = said("u1", "user"), said("u2", "user")
+U1, U2, U3 = (said(each, "user", {"type": "text", "text": each}) for each in ("u1", "u2", "u3"))
 A1 = said("r1-a", "assistant", {"type": "tool-x", "toolCallId": "c1"})
 
 
@@ -111,12 +111,16 @@ STANDING = {
 STANDS = {"known": None, "turns": [STANDING], "messages": [["u1", "user"], ["r1-a", "assistant"]]}
 
 
-def asked(talk: Talk, given: dict[str, Any], came: Any) -> list[Any]:
+def asked(talk: Talk, given: dict[str, Any], came: Any, known: Any = None, *more_messages: Any) -> list[Any]:
     deeds = (ChatTurns.accept, ChatTurns.cancel, ChatTurns.answer, ChatLine.call, ChatLine.replace)
     more: dict[Any, Any] = dict.fromkeys(deeds, lambda *_: came)
-    more |= {ChatTurns.standing: lambda *_: STANDS, SENT: lambda _: None, ChatLine.warn: lambda *_: None}
+    more |= {
+        ChatTurns.standing: lambda *_: {**STANDS, "known": known},
+        SENT: lambda _: None,
+        ChatLine.warn: lambda *_: None,
+    }
     desk = ChatDesk(1, talk, Attendance(1, talk, None, lambda: None))
-    return decided(desk.take(given), messages=[U1, A1], more=more)[1]
+    return decided(desk.take(given), messages=[U1, A1, *more_messages], more=more)[1]
 
 
 @pytest.mark.parametrize("what", REQUESTS)
@@ -141,6 +145,54 @@ def test_who_asks_for_a_turn_is_its_author_and_who_answers_owns_what_follows_if_
     assert (talk.owners, talk.cleared_by) == ({"r1": 1}, 1)
 
 
+WAITS = {
+    **STANDING,
+    "request_id": "r2",
+    "trigger": "chat",
+    "status": "accepted",
+    "message_ids": ["u2"],
+    "waiting": [U2],
+}
+ASKED = {**WAITS, "request_id": "r1", "message_ids": ["u1"], "waiting": [], "status": "completed"}
+EDITED, ANSWERS = (
+    {**ASKED, "request_id": "r3", "message_ids": ["r3-0"]},
+    {**WAITS, "trigger": "regenerate", "message_ids": []},
+)
+GONE, OTHER_U2 = {**ASKED, "message_ids": ["u9"]}, {**U2, "parts": U3["parts"]}
+ANEW: dict[str, Any] = {"trigger": "regenerate-message"}
+AGAIN: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    # the frame, the turn that is known by its id, and how the refusal begins if there is one
+    (sends(U1, A1, U2), WAITS, ""),
+    (sends(U2), {**WAITS, "message_ids": ["u1", "u2"], "waiting": [U1, U2]}, ""),
+    (sends(U1), ASKED, ""),
+    (sends(U2), EDITED, ""),
+    (sends(U2, **ANEW), EDITED, ""),
+    (sends(U1, A1, **ANEW), {**ANSWERS, "waiting": []}, ""),
+    (sends(U3), GONE, ""),
+    (sends(U1, A1, OTHER_U2), WAITS, "u2 was sent before, and says 'u2'; ask something else"),
+    (sends(U2, U3), WAITS, "u2 was sent before, and says 'u2'"),
+    (sends(U3), EDITED, "r3-0 was sent before, and says 'u2'"),
+    (sends(U1, U3), ASKED, "u1 was sent before, and says 'u1'"),
+    (sends(A1), ASKED, "u1 was sent before, and says 'u1'"),
+    (sends(U1, **ANEW), ASKED, "u1 was sent before, and says 'u1'"),
+    (sends(U1), {**ANSWERS, "waiting": []}, "r2 was sent before; ask something else"),
+    (sends({**U1, "parts": 7}), ASKED, "messages[0].parts: 7 is not a list"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "known", "words"), AGAIN)
+def test_a_request_whose_id_is_known_is_the_same_turn_or_is_refused_in_words(
+    given: dict[str, Any], known: dict[str, Any], words: str
+) -> None:
+    talk = Talk(lambda: 0.0, lambda: None)
+    talk.authors["r2"] = (2, 0)
+    done = asked(talk, {**given, "id": known["request_id"]}, None, known, {**U2, "id": "r3-0"})
+    shown = [json.loads(each[1]) for each in done if each[0] is SENT]
+    assert not [each for each in done if each[0] not in ASKS]
+    assert [each["body"][: len(words)] for each in shown] == ([words, ""] if words else [])
+    assert talk.authors == {"r2": (2, 0)}, "who asked first is the author still"
+
+
 # what is told
 
 
@@ -161,6 +213,7 @@ BEGINS, GOES_ON, ENDED = (
 )
 ANSWERED = [streamed(1, type="tool-output-available"), streamed(2)]
 COMES, PROBES, WANTS = "comes", frame("stream_resume_request", probeId="p"), frame("stream_resume_ack", id="r1")
+REFUSED_R1 = "is refused what it asks for under the id of the turn"
 LIVE, END = "live r1", "end r1 live completed"
 LIVES: dict[str, tuple[list[Any], list[str]]] = {
     "from the beginning": ([COMES, *BEGINS, *GOES_ON, ENDED], ["messages u1", LIVE, END]),
@@ -177,6 +230,25 @@ LIVES: dict[str, tuple[list[Any], list[str]]] = {
     "of a cleared one": (
         [COMES, *BEGINS, event("cleared"), *GOES_ON, PROBES],
         ["messages u1", LIVE, "end r1 live aborted", "chat_clear", "resume_none idle p"],
+    ),
+    "that is refused something meanwhile": (
+        [COMES, *BEGINS, REFUSED_R1, *GOES_ON, WANTS, ENDED],
+        ["messages u1", LIVE, "refusal r1", "resuming r1", "replay r1", "so far r1", END],
+    ),
+    "that is refused something before it was told of the turn": (
+        [*BEGINS, COMES, REFUSED_R1, WANTS], ["resuming r1", "refusal r1", "resuming r1", "replay r1", "so far r1"]
+    ),
+    "that is refused something before the turn begins": (
+        [COMES, ACCEPTED, REFUSED_R1, BEGUN, streamed(0), ENDED], ["messages u1", "refusal r1", LIVE, END]
+    ),
+    "that is refused something before the turn ends at once": (
+        [COMES, ACCEPTED, REFUSED_R1, ENDED], ["messages u1", "refusal r1", END]
+    ),
+    "that is refused something afterwards": (
+        [COMES, *BEGINS, ENDED, REFUSED_R1], ["messages u1", LIVE, END, "refusal r1", "end r1 live error"]
+    ),
+    "that is refused something while a person is waited for": (
+        [COMES, *BEGINS, WRITTEN, REFUSED_R1], ["messages u1", LIVE, END, "refusal r1", "end r1 live error"]
     ),
     "of a question": (
         [COMES, *BEGINS, WRITTEN, PROBES, *ANSWERED],
@@ -206,6 +278,9 @@ class Hearing:
         if move == COMES:
             self._attendance = Attendance(1, self._talk, None, lambda: None)
             self._do(self._attendance.announce())
+        elif move == REFUSED_R1:
+            assert self._attendance is not None
+            self._do(self._attendance.refuse("r1", "no"))
         elif "turn" not in move:
             assert self._attendance is not None
             self._attendance.ask(move)
@@ -235,7 +310,7 @@ def test_what_a_connection_is_told_is_decided_by_what_has_happened_and_what_it_a
     hearing = Hearing(Talk(lambda: 0.0, lambda: None))
     for each in moves:
         hearing.have(each)
-    assert told(hearing.heard) == shown
+    assert told([{**each, "type": "refusal"} if each.get("body") == "no" else each for each in hearing.heard]) == shown
     assert hearing.later == LATER.get(whose, 0), "who has not asked for the turn by its end is told the end soon"
 
 
