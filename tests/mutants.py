@@ -33,6 +33,8 @@ class Mutant(NamedTuple):
 
 # fmt: off
 MUTANTS = (
+    Mutant("policies.agents_client:plan_request", "no part", "isinstance str",
+           "test_what_is_no_request_is_refused_and_never_met_with_silence"),
     Mutant("policies.chat_recovery:_seen_again", "no part", "was_stopped",
            "test_a_process_that_was_ended_on_purpose_counts_as_no_failure_of_the_turn"),
     Mutant("actors.ray_world.sigterm:SigtermHandling._settle", "never", "_end",

@@ -307,6 +307,9 @@ def test_what_is_no_request_is_refused_and_never_met_with_silence() -> None:
             assert all(each["body"] for each in told[::2])
             left.ask("blank", [{"id": "x", "role": "user", "parts": []}])
             assert (await left.until(id="blank", done=True))[-1]["outcome"] == "error"
+            for odd in ([], {}, 7):
+                left.ask(f"odd {odd}", [{**user("x", "words"), "id": odd}])
+                assert "messages[0].id" in (await left.until(id=f"odd {odd}", error=True))[-1]["body"]
             left.send("cf_agent_chat_messages", messages=[{"id": 7}])
             left.send("cf_agent_tool_result", toolCallId="unknown", output=1, autoContinue=True)
             left.send("cf_agent_tool_approval", toolCallId="unknown", approved=True, autoContinue=True)
