@@ -481,7 +481,7 @@ def _with_plain_scalars(schema: Any) -> Any:
     return parts
 
 
-def _plain_scalar(kind: str, schema: dict[str, Any]) -> dict[str, Any]:
+def _plain_scalar(kind: str, schema: Mapping[str, object]) -> dict[str, object]:
     strict = {**schema, "strict": True}
     if schema.keys() > {"type"}:  # it has bounds
         return strict
@@ -491,11 +491,11 @@ def _plain_scalar(kind: str, schema: dict[str, Any]) -> dict[str, Any]:
     return dict(_BUFFERS) if kind == "bytes" else strict
 
 
-def _named_choice(choice: Any, was: Any) -> Any:
+def _named_choice(choice: object, was: object) -> object:
     return (choice, was["type"]) if isinstance(was, dict) and was["type"] in _SCALARS else choice
 
 
-def _is_of_author(function: Any) -> bool:
+def _is_of_author(function: object) -> bool:
     named = function.get("function") if isinstance(function, dict) else None
     return named is not None and not str(getattr(getattr(named, "func", named), "__module__", "")).startswith(
         "pydantic"

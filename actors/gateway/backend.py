@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Final, NamedTuple, TypeVar, cast
 from urllib.parse import quote, unquote
 
 from starlette.requests import HTTPConnection
+from starlette.types import Scope as Asgi
 
 from perdure.actors.agent.agent import Agent
 from perdure.actors.code.author_call import tried
@@ -207,7 +208,7 @@ INNER: Final = "\udc2f"
 """A slash within a name, where a path is looked at that is decoded: half of a pair is in none."""
 
 
-def with_inner_slashes(scope: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+def with_inner_slashes(scope: Asgi) -> Asgi:
     # A slash that came encoded is within a name, and no route ends a name there.
     raw = scope.get("raw_path") or b""
     path = unquote(re.sub("%2f", INNER, raw.decode("latin-1"), flags=re.IGNORECASE))

@@ -51,7 +51,7 @@ class GatewayStopped(OutcomeUnknown):
         return f"the gateway was stopped before it answered {self.method} {self.agent_id}, which may or may not have taken effect"
 
 
-class NoAnswer(OutcomeUnknown):
+class AnswerOverdue(OutcomeUnknown):
     """A client had no answer to a call, or to a request that is not repeated. Of the agent's host it knows nothing."""
 
     # `cause` is what the client has seen. If it was no call, `agent_id` is the path.

@@ -145,7 +145,7 @@ def _check(agent_class: Any) -> None:
         check_more()
 
 
-def _check_constructor(agent_class: Any) -> None:
+def _check_constructor(agent_class: type) -> None:
     try:
         inspect.signature(agent_class).bind()
     except TypeError as problem:

@@ -9,7 +9,7 @@ from typing import Final, cast
 
 import httpx
 
-from perdure.actors.gateway.refusals import NoAnswer
+from perdure.actors.gateway.refusals import AnswerOverdue
 from perdure.actors.link.questions import Told
 from perdure.ledger import BadRequest, SupervisorUnreachable, check_number, class_name
 
@@ -83,7 +83,7 @@ def lost(problem: httpx.TransportError, tries: int, uncertain: tuple[str, str] |
     if uncertain and isinstance(problem, httpx.ConnectTimeout | httpx.PoolTimeout):
         raise _unreached(problem) from problem  # so it was not sent
     if uncertain and not isinstance(problem, httpx.ConnectError):
-        raise NoAnswer(*uncertain, _unanswered(problem)) from problem
+        raise AnswerOverdue(*uncertain, _unanswered(problem)) from problem
     go_on(problem, tries)
 
 
