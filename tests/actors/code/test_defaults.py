@@ -106,6 +106,10 @@ def test_a_tool_that_is_given_nothing_has_a_default_of_its_own() -> None:
     assert [made.bound({})() for _ in range(2)] == [[0, 0], [0, 0]]
 
 
-@pytest.mark.parametrize("default", [(1, "a"), None, LOCK, object, {"lock": LOCK}], ids=repr)
+@pytest.mark.parametrize(
+    "default",
+    [(1, "a"), None, LOCK, object, {"lock": LOCK}],
+    ids=["a tuple", "none", "a lock", "a class", "a lock within"],
+)
 def test_what_cannot_be_changed_or_copied_is_the_default_itself(default: object) -> None:
     assert own_default(default) is default
