@@ -583,6 +583,7 @@ class Supervisor:
         while True:
             await upkeep_pause(min(self.limits.sweep_ms, self.limits.checkpoint_idle_ms) / 1000)
             now = loop.time()
+            self.store.look()  # who waits hears of it, though nothing is committed meanwhile
             for key in self.sweep_queue.next_keys():
                 self.view.touched[key] = None
             self.effect_executor.tidy()

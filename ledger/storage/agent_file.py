@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from threading import RLock
+from typing import Final
 
 import duckdb
 
 from perdure.ledger.duckdb_format import is_damage
 from perdure.ledger.errors import WAY_OUT, StorageConflict, StorageError, StorageLost
+from perdure.ledger.in_place import Misplaced, misplaced
 from perdure.ledger.storage.agent_database import AgentDatabase, insertion, signing
 from perdure.ledger.storage.agent_log import AgentLog
 from perdure.ledger.storage.disk import Disk
@@ -23,6 +25,8 @@ from perdure.ledger.storage.log_file import LogFile
 from perdure.ledger.storage.log_format import LogHead, log_of_rows
 from perdure.ledger.storage.records import SCHEMA_VERSION, Records, Row
 from perdure.ledger.storage.sql import SqlCursor
+
+MENDS: Final = "the agent's next call opens it again by itself"
 
 
 class AgentFile:
@@ -146,11 +150,9 @@ class AgentFile:
 
     def broken(self, problem: Exception, what: str = "written") -> StorageError:
         # Nothing may be read after a failed write, because memory may differ from the file.
-        reason = self._lost(problem) or StorageError(
-            self.agent_id,
-            f"it could not be {what} ({problem}); what was committed before is safe. "
-            "Make room or repair the disk, then open the storage again",
-        )
+        told = f"it could not be {what} ({problem}); what was committed before is safe. Make room or repair the disk; {MENDS}"
+        told = misplaced(problem) if isinstance(problem, Misplaced) else told
+        reason = self._lost(problem) or StorageError(self.agent_id, told)
         self.end(reason)
         return reason
 

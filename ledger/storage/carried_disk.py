@@ -141,6 +141,7 @@ class CarriedDisk(FileDisk):
     # what a storage does
 
     def wrote(self, agent_id: str, incarnation: int) -> None:
+        super().wrote(agent_id, incarnation)  # DuckDB's log is read again to be carried
         with self._carrying:
             self._incarnations[agent_id] = incarnation
         self._carry(agent_id, [])
@@ -202,6 +203,10 @@ class CarriedDisk(FileDisk):
         self.on_patch()
 
     # the cache
+
+    def _look(self, agent_id: str) -> None:
+        # what was deleted of a cache is made again
+        ...
 
     def _hold(self, agent_id: str, holder: object) -> None:
         if self._lost.get(agent_id):

@@ -417,6 +417,10 @@ class BucketStore(DuckDBStore):
         self._storages.take(self._life.chain.slot, patches)
         self._in_backlog = self._life.chain
 
+    def _refuse_misplaced(self, *, waits: bool) -> None:
+        # The directory is a cache.
+        ...
+
     def _make_durable(self, commit: Commit) -> None:
         self._put_slot(b"".join(frame_of(commit)))
         super()._make_durable(commit)
