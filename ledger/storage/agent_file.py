@@ -26,6 +26,7 @@ from perdure.ledger.storage.log_format import LogHead, log_of_rows
 from perdure.ledger.storage.records import SCHEMA_VERSION, Records, Row
 from perdure.ledger.storage.sql import SqlCursor
 
+DONE: Final = "tidied up behind its last commit, which is durable"
 MENDS: Final = "the agent's next call opens it again by itself"
 
 
@@ -116,6 +117,20 @@ class AgentFile:
             self.kept.tidy(records, altered=altered)
         elif self.kept is not None and self.kept.tidy(records):
             self.database(records)  # the log has grown too long
+
+    def open_again(self, problem: duckdb.Error | OSError) -> None:
+        """Behind a commit that is durable the disk refused something: what is kept of the files is dropped, and they are opened anew. If
+        they cannot be, this life ends. What others have open here is shut by then."""
+        assert self.kept is not None, "it was written to"
+        if not self.disk.keeps_files or self._lost(problem) is not None:
+            self.broken(problem, DONE)
+            return
+        kept, self.kept = self.kept, None
+        kept.end(checkpoint=False)
+        try:
+            self.wake()
+        except StorageError:
+            self.broken(problem, DONE)
 
     @contextmanager
     def durable(self) -> Iterator[None]:

@@ -82,6 +82,8 @@ class CarriedDisk(FileDisk):
         on_patch: is called after each commit, from whichever thread made it.
     """
 
+    keeps_files = False
+
     def __init__(self, directory: Path) -> None:
         super().__init__(directory, SharedLog(Path(directory), boot=""))
         self.on_patch: Callable[[], None] = lambda: None

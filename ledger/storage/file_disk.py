@@ -43,6 +43,7 @@ from perdure.ledger.whole_files import synchronise, write_whole
 LEFT: Final = "left-"  # begins the name of a log whose file is gone
 # Bytes of the log of a storage that is closed: to read it costs less than the synchronisations of a checkpoint.
 _LOG_KEPT_MAX: Final = 32 << 10
+_ROOM_MIN: Final = 1 << 20  # bytes that a checkpoint needs, whatever it writes
 _LOCK_FILES: Final = 16
 _FLOCK: Final = "hhqqi"  # struct flock of <fcntl.h>: type, whence, start, length, pid
 
@@ -188,6 +189,11 @@ class FileDisk(Disk):
             return log_of(self.path_of(agent_id)).stat().st_size
         except FileNotFoundError:
             return 0
+
+    def has_room(self, agent_id: str) -> bool:
+        # What is in the log is written once more, and a block of it may be copied before.
+        system = os.statvfs(self.directory)
+        return system.f_bavail * system.f_frsize >= _ROOM_MIN + 2 * self.log_bytes(agent_id)
 
     def erase(self, agent_id: str, holder: object) -> None:
         with self._lock:
