@@ -793,6 +793,8 @@ MUTANTS = (
            "test_what_has_ended_durably_is_told_again_while_the_bucket_does_not_answer"),
     Mutant("actors.supervisor.supervisor:Supervisor._meanwhile", "always", "is_told",
            "test_an_end_that_is_not_durable_yet_is_told_to_nobody_and_the_log_says_what_is_waited_for"),
+    Mutant("actors.ray_world.ray_connection:start", "never", "optimize",
+           "test_without_docstrings_no_ray_is_started_and_that_is_said_at_once"),
     Mutant("actors.host.host:Host._call", "never", "is_broken",
            "test_the_first_call_after_room_was_made_opens_the_storage_again"),
     Mutant("ledger.storage.file_disk:AgentLocks._lock", "removed call", "_refuse_elsewhere",

@@ -40,12 +40,15 @@ from perdure.actors.ray_world.ray_internals import (
     shut_down,
     silence_worker_logs,
 )
-from perdure.ledger import SupervisorUnreachable, bucket_of, given_as
+from perdure.ledger import BadRequest, SupervisorUnreachable, bucket_of, given_as
 from perdure.policies import Limits
 
 NAMESPACE: Final = "perdure"
 STORE_BYTES: Final = 80 * 1024 * 1024  # small, since calls carry their data; Ray accepts no less than 75 MB
 SIGACTION_BYTES: Final = 512  # more than any system's `struct sigaction`
+_NEEDS_DOCSTRINGS: Final = (
+    "no Ray starts under `-OO` or PYTHONOPTIMIZE=2, which take the docstrings that it needs away; use `-O` at most"
+)
 _MARGIN: Final = " |+-"  # of a group of errors in a traceback
 
 
@@ -65,7 +68,10 @@ def connection() -> RayConnection | None:
 
 
 # Start a Ray of our own, for a second time if Ray gives its own processes up as too slow. Returns True: it is our own.
+# Without docstrings Ray's processes fail as they begin, and that they do is found out only after a minute.
 def start(num_cpus: int | None) -> bool:
+    if sys.flags.optimize > 1:
+        raise BadRequest("python", _NEEDS_DOCSTRINGS)
     options = {"address": "local", "num_cpus": num_cpus, "object_store_memory": STORE_BYTES, "include_dashboard": False}
     try:
         _init(**options)
