@@ -795,6 +795,8 @@ MUTANTS = (
            "test_an_end_that_is_not_durable_yet_is_told_to_nobody_and_the_log_says_what_is_waited_for"),
     Mutant("actors.ray_world.ray_connection:start", "never", "optimize",
            "test_without_docstrings_no_ray_is_started_and_that_is_said_at_once"),
+    Mutant("actors.ray_world.deployment:check_bucket", "removed call", "look_into",
+           "test_a_directory_is_not_followed_into_a_bucket_that_is_not_there"),
     Mutant("actors.host.host:Host._call", "never", "is_broken",
            "test_the_first_call_after_room_was_made_opens_the_storage_again"),
     Mutant("ledger.storage.file_disk:AgentLocks._lock", "removed call", "_refuse_elsewhere",

@@ -160,6 +160,6 @@ def bucket_needed(field: str, url: str) -> Iterator[None]:
 
 
 def check_bucket(field: str, url: str) -> None:
-    """Raise `BadRequest` if what reaches buckets is not installed here."""
+    """Raise `BadRequest` if what reaches buckets is not installed here, and a `LedgerError` if this one cannot be read."""
     with bucket_needed(field, url):
-        ledger.Bucket(url)
+        ledger.look_into(url)

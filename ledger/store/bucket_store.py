@@ -602,6 +602,11 @@ def last_life_in(url: str) -> tuple[Holder | None, bool]:
     return store.last_life()
 
 
+def look_into(url: str) -> None:
+    """Raise `BucketRefused` if there is no such bucket, if it may not be read, or if it does not answer. Nothing is written."""
+    Bucket(url).run(newest_key(""), tries_max=_LOOKS)
+
+
 def no_ledger(url: str, other: str) -> str:
     """What to say of a prefix without a ledger, in which there is this other object."""
     found = f"other objects are there, such as {other!r:.200}" if other else "no object is there"
