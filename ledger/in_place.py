@@ -1,8 +1,8 @@
 """Whether a file that is open still lies at its path.
 
 What is written to one that was deleted goes nowhere, what is written to one that was moved goes elsewhere, and no call of the system says
-so. So after a commit, and before it is acknowledged, it is looked at: 2 µs beside the 300 of a synchronisation. What is deleted or moved
-while a commit is under way is found out, and so is what is put in its place.
+so. So after a commit, and before it is acknowledged, it is looked at: a few µs beside the hundreds of a synchronisation. What is
+deleted or moved while a commit is under way is found out, and so is what is put in its place.
 """
 
 from __future__ import annotations
