@@ -112,6 +112,7 @@ if TYPE_CHECKING:
         Everywhere,
         agent_told,
         begun_at_ms,
+        cancelling,
         everywhere,
         newest_first,
         storages_in,

@@ -190,6 +190,7 @@ if TYPE_CHECKING:
         counts,
         ended_in,
         inspected,
+        is_in_memory,
         line,
         listed,
         overview,
@@ -309,7 +310,7 @@ if TYPE_CHECKING:
     from perdure.ledger.storage.this_machine import boot_id, mount_of
     from perdure.ledger.store.batches import BATCH_MIN, batch_of, count_of, expand_rows
     from perdure.ledger.store.bucket import Bucket
-    from perdure.ledger.store.bucket_store import last_life_in, open_bucket
+    from perdure.ledger.store.bucket_store import last_life_in, look_into, open_bucket
     from perdure.ledger.store.journal import commits_in
     from perdure.ledger.store.store import (
         BatchRow,

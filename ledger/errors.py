@@ -202,7 +202,8 @@ class LedgerError(PerdureError):
 
 
 class DirectoryElsewhere(LedgerError):
-    """A machine has another directory at the path, or none: it does not share the storage, or that is not mounted. Nothing begins there."""
+    """A machine has another directory at the path, or none: it does not share the storage, or that is not mounted, or the directory was
+    deleted or moved while it was in use. Nothing begins there, and nothing more is acknowledged."""
 
 
 class LedgerLocked(LedgerError):

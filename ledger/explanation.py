@@ -388,7 +388,9 @@ def _ends(case: Case, what: str, at_ms: float, option: str, *, since_start: bool
 def _interrupted(case: Case) -> Iterator[str]:
     run = case.run
     yield f"{first(case.parent)} stopped waiting for it {case.ago(run.ended_at_ms)} ({run.reason}): {_reason(case, run.reason)}."
-    if run.is_placed and case.served:
+    if run.is_placed and case.served and run.teardown_at_ms:
+        yield _stopping(case)
+    elif run.is_placed and case.served:
         yield f"Its child is still on host {run.host_id}."
     elif run.is_placed:
         yield _last_seen(run)
@@ -461,7 +463,7 @@ def _afterlife(case: Case) -> Iterator[str]:
     if run.is_placed and not case.served:
         yield _last_seen(run)
     elif run.is_placed and run.teardown:
-        yield f"Its child on host {run.host_id} is being stopped."
+        yield _stopping(case)
     elif life.host_id:
         yield f"Its child does other work on host {life.host_id}."
     elif life.unclean:
@@ -469,6 +471,17 @@ def _afterlife(case: Case) -> Iterator[str]:
         home = view.home_of(run.child)
         if is_alone(view, run.child, home, life.deaths, blamed_in(view, pool_key(home), case.limits)):
             yield from _alone(case, f"{counted(life.deaths, 'host')} died under it lately" if life.deaths else "")
+
+
+def _stopping(case: Case) -> str:
+    run, grace_ms = case.run, case.limits.teardown_grace_ms
+    told_ms = max(run.teardown_at_ms, case.awake_at_ms)
+    if case.at_ms < told_ms + grace_ms:
+        return f"Its child on host {run.host_id} is being stopped."
+    return (
+        f"Its child on host {run.host_id} goes on, although it was told {case.ago(told_ms)} to stop: its code does not let itself be"
+        f" cancelled. Storage and runtime are closed to it ({case.general('teardown_grace_ms')})."
+    )
 
 
 # ------------------------------------------------------------------ mail

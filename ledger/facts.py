@@ -384,7 +384,8 @@ class MailFailed(NamedTuple):
     retry_at_ms: int | None
 
 
-# The mail was withdrawn before it was delivered: its run was cleared, or its recipient is being deleted.
+# The mail was withdrawn before it was delivered: its run was cleared, or its recipient is being deleted. An
+# event that a run did not take is withdrawn by the fact of its end.
 class MailSuppressed(NamedTuple):
     mail_id: str
 

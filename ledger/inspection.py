@@ -188,15 +188,27 @@ def overview(view: View, live_max: int, *, served: bool = True) -> dict[str, obj
     }
 
 
-def about_agent(view: View, agent_id: str, *, served: bool) -> dict[str, object] | None:
-    """Where an agent is, and what the ledger holds for it; None if there is nothing. While nothing is served a life that the ledger
-    believes in was cut off, and the next supervisor will see to it."""
+def is_in_memory(view: View, agent_id: str) -> bool:
+    """Whether the view holds anything for an agent, or for what descends from it."""
+    kept, asked_for = view.asleep.get(agent_id), view.asked_for.get(agent_id, ())
+    own = run_of(view.runs, agent_id)
+    return (
+        agent_id in view.agents
+        or (kept is not None and bool(kept.reported))
+        or (own is not None and not own.cleared)
+        or not all(view.runs[run_id].cleared for run_id in asked_for)
+        or len(view.families.of(agent_id)) > 1
+        or any(mail.recipient == agent_id for mail in view.mail.values())
+    )
+
+
+def about_agent(view: View, agent_id: str, *, served: bool) -> dict[str, object]:
+    """Where an agent is, and what the ledger holds for it. While nothing is served a life that the ledger believes in was cut off, and the
+    next supervisor will see to it."""
     activation, mail = view.agents.get(agent_id), [it for it in view.mail.values() if it.recipient == agent_id]
     children = view.children.get(agent_id, {})
     own = run_of(view.runs, agent_id)
     own = None if own is not None and own.cleared else own
-    if activation is None and own is None and not mail and not children:
-        return None
     here = activation or Activation(agent_id)
     host = view.hosts.get(here.host_id)
     return {

@@ -62,7 +62,7 @@ class MailEvent(StrEnum):
     OVERTAKEN = "overtaken"
     """The end of its run came before the give-up was delivered."""
     WITHDRAWN = "withdrawn"
-    """Its run was cleared, or its recipient is being deleted."""
+    """Its run was cleared, or has ended without taking this event, or its recipient is being deleted."""
     REQUEUED = "requeued"
     """A person asked that it be delivered again."""
 

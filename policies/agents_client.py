@@ -93,13 +93,15 @@ def plan_request(stored: Sequence[Sequence[str]], sent: Sequence[Any], trigger: 
         sent: the messages of the tab.
         trigger: `submit-message` or `regenerate-message`.
     """
-    roles = {each[0]: each[1] for each in stored}
+    ids = {each[0] for each in stored}
     known = [each for each in sent if isinstance(each, Mapping)]
     users = [each for each in known if each.get("role") == "user"]
     last = known[-1] if known else None
     if trigger == "regenerate-message":
         return _regenerated(stored, known, last)
-    new = [each for each in users if each.get("id") not in roles and (each is last or not says_nothing(each))]
+    # An id that is no text is one of nothing that is stored, and is refused with its message.
+    unknown = [each for each in users if not isinstance(each.get("id"), str) or each["id"] not in ids]
+    new = [each for each in unknown if each is last or not says_nothing(each)]
     if new:
         return TurnPlan("chat", new)
     if last is not None and last.get("role") == "user":

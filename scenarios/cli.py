@@ -47,6 +47,7 @@ Look:     ps, show, explain, audit, doctor   a directory, served or cold
 Steer:    cancel, retry, clear, stop         its runs, mail and processes
           send, pause, resume                runs that wait
           asks, answer                       what runs ask people
+          unschedule                         what agents do later
 Keep:     backup, restore, replica           copies of it
 Break:    kill, chaos                        its processes
 Prove:    swarm, replay, explore             simulated worlds
@@ -140,6 +141,7 @@ class Commands(LazyGroup):
         "inspect": Entry("commands.background:inspect", "Show an agent's state, tables and work."),
         "fibers": Entry("commands.background:fibers", "List fibers of all agents, or failed ones."),
         "schedules": Entry("commands.background:schedules", "List schedules and queued items."),
+        "unschedule": Entry("commands.background:unschedule", "Cancel a schedule or a queued item of an agent."),
         "turns": Entry("commands.background:turns", "List the turns of chat agents."),
         "logs": Entry("commands.data:logs", "Show what agents printed and logged, by run."),
         "asks": Entry("commands.waiting:asks", "List the questions that runs ask people."),
@@ -154,7 +156,7 @@ class Commands(LazyGroup):
         "clear": Entry("commands.steer:clear", "Forget runs and their children's storage."),
         "forget": Entry("commands.steer:forget", "Delete an agent and all that is its own."),
         "stop": Entry("commands.ending:stop", "Stop the supervisor and the hosts of a directory."),
-        "audit": Entry("commands.data:audit", "Account for every completion."),
+        "audit": Entry("commands.data:audit", "Account for all mail."),
         "doctor": Entry("commands.keep:doctor", "Verify the ledger and the storages, or repair the ledger."),
         "backup": Entry("commands.keep:backup", "Back a directory up, served or cold."),
         "restore": Entry("commands.keep:restore", "Bring a directory back from a backup."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from typing import Final
 
@@ -25,19 +26,33 @@ def terminating() -> list[signal.Signals]:
 def heed_sigterm() -> None:
     """Let `SIGTERM` stop this process like Ctrl-C, once: a second one would only hinder the end. Call it again after Ray has started: Ray
     installs its own handler."""
-
-    def stop(_number: int, _frame: object) -> None:
-        heed_no_more()
-        raise Terminated
-
     for each in terminating():
-        signal.signal(each, stop)
+        signal.signal(each, _stop)
 
 
 def heed_no_more() -> None:
     """The end has begun already. The handler does nothing; unlike `SIG_IGN`, processes that are started do not inherit it."""
     for each in terminating():
-        signal.signal(each, lambda _number, _frame: None)
+        signal.signal(each, _go_on)
+
+
+def _stop(_number: int, _frame: object) -> None:
+    heed_no_more()
+    raise Terminated
+
+
+def _go_on(_number: int, _frame: object) -> None:
+    pass
+
+
+# A process that is forked from a command is none.
+def _end_in_child() -> None:
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(each) in (_stop, _go_on):
+            signal.signal(each, signal.SIG_DFL)
+
+
+os.register_at_fork(after_in_child=_end_in_child)
 
 
 def code_of(stop: KeyboardInterrupt) -> int:

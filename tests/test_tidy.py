@@ -57,6 +57,7 @@ IMPURE_IN_LEDGER = {
     "ledger/storage/agent_file.py",
     "ledger/storage/agent_storage.py",
     "ledger/storage/agent_storages.py",
+    "ledger/in_place.py",
     "ledger/storage/carried_disk.py",
     "ledger/storage/disk.py",
     "ledger/storage/file_disk.py",

@@ -2,10 +2,10 @@
 
     what the request brings                      what becomes of it
     resume                                       the calls of a parked turn are answered, and that turn is told from there on
-    results of front-end tools at the end        the same
+    results of front-end tools at the end        the same; if no turn has made these calls, one that they begin
     a run that is known                          its turn is told from the beginning
     messages of the user at the end, new ones    a new turn
-    the same, but known here                     the turn under way that answers them, else another answer to them
+    the same, but known here                     the turn under way that answers them, else another answer to them; refused with other words
     none of these                                the conversation, and the turn under way, if there is one
 
 A refusal is a RUN_ERROR, because the client has begun its run.
@@ -13,7 +13,7 @@ A refusal is a RUN_ERROR, because the client has begun its run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
@@ -36,12 +36,21 @@ from ag_ui.encoder import EventEncoder
 from pydantic import ValidationError
 
 from perdure.actors.ag_ui.run_events import AgUiRun, Speech, interrupt_id, interrupt_of, value_of
-from perdure.actors.chat.turn import TurnTold
+from perdure.actors.chat.turn import TurnTold, text_in
 from perdure.actors.events.message_parts import events_of
 from perdure.actors.gateway.bodies import message_in, parsed_object
-from perdure.actors.gateway.chat_turns import CallAnswer, ChatTurns, Deciding, fitting, turn_id
+from perdure.actors.gateway.chat_turns import (
+    CallAnswer,
+    ChatTurns,
+    Deciding,
+    answer_turns,
+    fitting,
+    is_other,
+    turn_id,
+    was_sent,
+)
 from perdure.actors.gateway.turn_follower import Framed
-from perdure.ledger import BadRequest, of_json
+from perdure.ledger import BadRequest, ConflictingRequest, of_json
 from perdure.policies import (
     TURN_ENDED,
     Json,
@@ -56,7 +65,6 @@ from perdure.policies import (
 from perdure.policies import Message as OurMessage
 
 ENCODER: Final = EventEncoder()
-Asking = UserMessage | SystemMessage | DeveloperMessage
 
 # ---------------------------------------------------------------- requests
 # What a request of AG-UI asks of a chat agent, in our words; and our messages in AG-UI's.
@@ -76,20 +84,28 @@ def _in_words(*place: str) -> Iterator[None]:
         raise BadRequest(".".join(map(str, (*place, *first["loc"]))) or "body", of_json(first["msg"])) from None
 
 
+def _said(given: RunAgentInput) -> list[tuple[int, Message]]:
+    # Each message with its place. A client writes none of the system, or whoever may chat could tell the model what to do. They are passed
+    # over and not refused, because front ends such as CopilotKit send one with every request.
+    system = SystemMessage | DeveloperMessage
+    return [(at, each) for at, each in enumerate(given.messages) if not isinstance(each, system)]
+
+
 def asking(given: RunAgentInput) -> list[JsonObject]:
     # The messages at the end that an agent is to answer.
     found: list[JsonObject] = []
-    for at, message in reversed([*enumerate(given.messages)]):
-        if not isinstance(message, Asking):
+    for at, message in reversed(_said(given)):
+        if not isinstance(message, UserMessage):
             break
         found.insert(0, message_of(f"messages[{at}]", message))
-    return found if any(each["role"] == "user" for each in found) else []
+    return found
 
 
 def earlier(given: RunAgentInput) -> list[JsonObject]:
     # What was said before the messages of `asking`: texts alone.
-    before = enumerate(given.messages[: len(given.messages) - len(asking(given))])
-    spoken = ((at, each) for at, each in before if isinstance(each, Asking | AssistantMessage) and each.content)
+    said = _said(given)
+    before = said[: len(said) - len(asking(given))]
+    spoken = ((at, each) for at, each in before if isinstance(each, UserMessage | AssistantMessage) and each.content)
     found = [message_of(f"messages[{at}]", each) for at, each in spoken]
     return [each for each in found if not says_nothing(each)]
 
@@ -97,7 +113,9 @@ def earlier(given: RunAgentInput) -> list[JsonObject]:
 def planned(messages: list[JsonObject], known: Sequence[OurMessage]) -> TurnPlan:
     # A new turn, or another one in place of the answer to the last message that is known.
     # What was said in the middle of an answer is a part of that answer here.
-    steered = {said["id"]: each["id"] for each in known for part in each["parts"] if (said := steered_message(part))}
+    said_in = [(each["id"], said) for each in known for part in each["parts"] if (said := steered_message(part))]
+    steered = {said["id"]: answer for answer, said in said_in}
+    _refuse_others(messages, {each["id"]: each for each in (*known, *(said for _, said in said_in))})
     new = [message for message in messages if message["id"] not in steered]
     if not new:
         return TurnPlan("regenerate", instead_of=steered[str(messages[-1]["id"])])
@@ -106,6 +124,16 @@ def planned(messages: list[JsonObject], known: Sequence[OurMessage]) -> TurnPlan
     if follows and follows[0]["role"] == "assistant":
         return TurnPlan("regenerate", instead_of=follows[0]["id"])
     return TurnPlan("submission", new)
+
+
+def _refuse_others(messages: Iterable[JsonObject], held: Mapping[str, OurMessage]) -> None:
+    # A client that was told the conversation has the text of a message, and not its files.
+    for sent in messages:
+        there = held.get(str(sent["id"]))
+        if there is None or sent["parts"] == [{"type": "text", "text": text_in(there["parts"])}]:
+            continue
+        if is_other(sent, there):
+            raise ConflictingRequest("messages", f"{was_sent(there)}; say something else under another id")
 
 
 def steering(body: bytes) -> Json:
@@ -129,11 +157,10 @@ def answers(given: RunAgentInput) -> dict[str, CallAnswer]:
     return found
 
 
-def message_of(field: str, message: Asking | AssistantMessage) -> JsonObject:
-    role = "system" if message.role == "developer" else message.role
+def message_of(field: str, message: UserMessage | AssistantMessage) -> JsonObject:
     texts = [TextPart(text=message.content)] if isinstance(message.content, str) else message.content or []
     parts = [_part(f"{field}.content[{at}]", each) for at, each in enumerate(texts)]
-    return {"id": message.id, "role": role, "parts": parts}
+    return {"id": message.id, "role": message.role, "parts": parts}
 
 
 def _part(field: str, part: ContentPart) -> JsonObject:
@@ -178,9 +205,8 @@ def _told(message: OurMessage) -> Sequence[Message]:
             for chunk in events_of(part, f"part-{number}"):
                 speech.say(chunk)
         return speech.messages
-    text = "".join(part["text"] for part in message["parts"] if part["type"] == "text")
     kind = UserMessage if message["role"] == "user" else SystemMessage
-    return [kind(id=message["id"], content=text)]
+    return [kind(id=message["id"], content=text_in(message["parts"]))]
 
 
 # ---------------------------------------------------------------- decisions
@@ -274,9 +300,17 @@ def _executed(given: RunAgentInput) -> Deciding[Decision | None]:
         return None
     turn: TurnTold | None = yield ChatTurns.newest, lambda each: each["message_id"] == held["id"]
     if turn is None:
-        return None
+        return (yield from _imported(held, said))
     is_parked = turn["status"] == TurnStatus.PARKED
     return Decision(turn["request_id"], frozenset(said), fitting(held, said.values()) if is_parked else ())
+
+
+# No turn has written the message of these calls: an answer begins one.
+def _imported(held: OurMessage, said: dict[str, CallAnswer]) -> Deciding[Decision | None]:
+    yield ChatTurns.answer_in, held, said.values()
+    begun = answer_turns(said)
+    turn: TurnTold | None = yield ChatTurns.newest, lambda each: each["request_id"].startswith(begun)
+    return None if turn is None else Decision(turn["request_id"], frozenset(said))
 
 
 def _resumed(resume: Iterable[ResumeEntry]) -> Deciding[Decision]:

@@ -52,6 +52,14 @@ class Hosted:
         return self._perdure.state_watch.replace(state)
 
     @exposed
+    async def _perdure_cancel_scheduled(self, row_id: str, is_queued: bool) -> None:
+        # It is told by those who look after the directory.
+        if is_queued:
+            self._perdure.callback_queue.drop_one(row_id)
+        else:
+            self._perdure.schedules.cancel(row_id)
+
+    @exposed
     async def _perdure_begin_stream(self, method: str, arguments: bytes) -> str:
         return self._perdure.call_streams.begin(method, arguments)
 
@@ -65,12 +73,16 @@ class Hosted:
 
 
 class _Group:
+    __slots__ = ("_perdure",)
+
     def __init__(self, tenant: Tenant) -> None:
         self._perdure = tenant
 
 
 class FiberGroup(_Group):
     """More about the fibers of one agent."""
+
+    __slots__ = ()
 
     def start(self, requests: Sequence[Mapping[str, object]]) -> list[FiberInspection]:
         """Accept many fibers in one commit, all or none. A request has the arguments of `start_fiber`, except those for waiting."""
@@ -98,6 +110,8 @@ class FiberGroup(_Group):
 
 class ScheduleGroup(_Group):
     """The schedules of one agent."""
+
+    __slots__ = ()
 
     def get(self, schedule_id: str) -> Schedule | None:
         """Return a schedule, or None."""
@@ -162,6 +176,8 @@ class ScheduleGroup(_Group):
 class QueueGroup(_Group):
     """The items that one agent has queued and not done yet."""
 
+    __slots__ = ()
+
     def drop(self, item_id: str) -> bool:
         """Delete an item, and roll back a call of its callback that is under way. Returns False if there is none."""
         return self._perdure.callback_queue.drop_one(str(item_id))
@@ -186,6 +202,8 @@ class QueueGroup(_Group):
 
 class SubAgentGroup(_Group):
     """The sub-agents of one agent."""
+
+    __slots__ = ()
 
     def has(self, agent_class: type | str, name: str) -> bool:
         """Return whether that sub-agent is known."""
@@ -212,6 +230,8 @@ class SubAgentGroup(_Group):
 
 class OwnStorage(_Group):
     """The storage of one agent as a whole. What lies in it is reached by `sql`, `state` and `transaction` of `Agent`."""
+
+    __slots__ = ()
 
     def snapshot(self, path: str | Path) -> None:
         """Write a consistent copy of the agent's storage to a file of its own."""

@@ -1,46 +1,32 @@
-"""One connection of a client of the npm package `agents`: how its frames are read and written.
+"""One connection of a client of the npm package `agents`.
 
-Frames are texts of one JSON object each. Several tasks may send; each frame is whole. A client that does not read holds up those who send
-to it, and nobody else.
+Several tasks may send; each frame is whole. A client that does not read holds up those who send to it, and nobody else.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import re
-from contextlib import suppress
-from typing import Final, NamedTuple
+import logging
+from collections.abc import Callable
+from typing import Any, Final
 
-from pydantic_core import to_json
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from perdure.actors.chat.plain_data import mended
-from perdure.actors.gateway.bodies import parsed_object
+from perdure.actors.agents_client.frames import ClientFrame, encoded, read
+from perdure.actors.chat.followers import Caller
+from perdure.actors.gateway.chat_turns import ChatTurns
+from perdure.actors.gateway.security import Principal, Scope
 from perdure.actors.tasks import Pending, awaited
-from perdure.ledger import BadRequest
-from perdure.policies import JsonObject
 
 BEHIND: Final = 1013
 """The close code for a client that reads too slowly. It connects again, and resumes."""
-HEAD_CHARS_MAX: Final = 1_000_000
-TOKENS: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},]')
 CALLS_MAX: Final = 128
 """How many calls of one connection may be under way."""
+logger = logging.getLogger("perdure.gateway")
 
 
 class Closed(Exception):
-    # The server ends the connection.
-
-    def __init__(self, code: int, reason: str) -> None:
-        super().__init__(code, reason)
-        self.code, self.reason = code, reason
-
-
-class ClientFrame(NamedTuple):
-    # If what the client has sent holds what may not be read, `wrong` says so, and only the texts at its top are there.
-    fields: JsonObject
-    wrong: str = ""
+    """The server ends the connection: by a code, and for a reason."""
 
 
 class ClientSocket:
@@ -50,6 +36,12 @@ class ClientSocket:
         self.socket, self.number = socket, number
         self._turn = asyncio.Lock()  # to send: frames of several tasks do not mix
         self._jobs: set[asyncio.Task[None]] = set()
+
+    @property
+    def who(self) -> Principal:
+        # As it was found last.
+        found: Principal = self.socket.state.principal
+        return found
 
     async def send(self, kind: str, **fields: object) -> None:
         await self.send_text(encoded(kind, **fields))
@@ -67,13 +59,7 @@ class ClientSocket:
         message = await self.socket.receive()
         if message["type"] == "websocket.disconnect":
             raise WebSocketDisconnect(message.get("code", 1005), message.get("reason"))
-        text = message.get("text") or ""
-        try:
-            found = ClientFrame(parsed_object(text, "frame"))
-        except BadRequest as problem:
-            # What is refused is refused under the id that the frame gives itself.
-            found = ClientFrame(head_of(text), str(problem))
-        return found if isinstance(found.fields.get("type"), str) else None
+        return read(message.get("text") or "")
 
     async def beside(self, job: Pending[None]) -> None:
         # The job runs beside the reading. If there are many jobs already, one of them is waited for first.
@@ -97,31 +83,24 @@ class ClientSocket:
             await asyncio.gather(*under_way, return_exceptions=True)
 
 
-def head_of(text: str) -> JsonObject:
-    # The fields that are texts, without reading what else is in the object.
-    found: JsonObject = {}
-    depth, key = 0, ""
-    for token in TOKENS.finditer(text, 0, HEAD_CHARS_MAX):
-        mark = token[0]
-        if mark == ",":
-            key = ""
-        elif mark in "[{":
-            depth += 1
-        elif mark in "]}":
-            depth -= 1
-        elif depth == 1 and text[token.end() : token.end() + 20].lstrip().startswith(":"):
-            key = mark
-            continue
-        elif depth == 1 and key:
-            with suppress(ValueError):
-                found[mended(json.loads(key))] = mended(json.loads(mark))
-        key = ""
-    return found
+class ChatLine(ChatTurns):
+    """Does what is decided about one connection to a chat agent (`ChatTurns.decided`)."""
 
+    def __init__(self, line: ClientSocket, caller: Caller, who: Principal) -> None:
+        super().__init__(caller, who, "agents-client")
+        self._line = line
 
-def encoded(kind: str, **fields: object) -> str:
-    return json_text({"type": kind, **fields})
+    async def send(self, frame: str) -> None:
+        await self._line.send_text(frame)
 
+    async def later(self, delay_s: float, then: Callable[..., object], *given: object) -> None:
+        asyncio.get_running_loop().call_later(delay_s, then, *given)
 
-def json_text(value: object) -> str:
-    return to_json(value, by_alias=True, inf_nan_mode="null", bytes_mode="base64").decode()
+    async def warn(self, words: str, *given: object) -> None:
+        logger.warning(words, *given)
+
+    async def call(self, method: str, *args: object) -> Any:
+        return await self._call(method, *args)
+
+    async def replace(self, messages: list[Any]) -> None:
+        await self._call("_perdure_replace_messages", messages, Scope.ADMIN in self._line.who.scopes)

@@ -1,26 +1,22 @@
-"""A watched conversation, and what each connection is told of it (client protocols A.7).
+"""A watched conversation, and what each connection is told of it (client protocols A.7). Pure.
 
-One follower of its feed for each gateway is shared by all connections. It makes an entry of each event that connections may want to know
-of, with its frame encoded once. A connection has a place in the list of entries, and its own picture of the turns there. So it may be slow
-without costing memory; one that has fallen behind the oldest entry is closed, comes again, and resumes.
+The feed of the conversation is followed once for all connections of a gateway. An entry is made of each event that connections may want to
+know of, with its frame encoded once. A connection has a place in the list of entries, and its own picture of the turns there. So it may be
+slow without costing memory; one that has fallen behind the oldest entry is closed, comes again, and resumes.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
-from perdure.actors.agents_client.line import BEHIND, ClientSocket, Closed, encoded, json_text
-from perdure.actors.chat.feed import FeedEvent, TurnAccepted, TurnBegun, TurnEnded, TurnStreamed
-from perdure.actors.chat.followers import Caller, Rest, TurnPages
-from perdure.actors.chat.turn import TurnStanding
-from perdure.actors.code.author_call import tried
-from perdure.actors.gateway.chat_turns import ChatTurns
-from perdure.actors.gateway.feeds import Watched
-from perdure.actors.tasks import Pending, awaited
+from perdure.actors.agents_client.frames import encoded, json_text
+from perdure.actors.agents_client.line import BEHIND, ChatLine, Closed
+from perdure.actors.chat.feed import FeedEvent, TurnBegun, TurnEnded, TurnStreamed
+from perdure.actors.chat.turn import TurnPage, TurnStanding
+from perdure.actors.gateway.chat_turns import ChatTurns, Deciding
 from perdure.ledger import BadRequest
 from perdure.policies import (
     OUTCOMES,
@@ -34,12 +30,12 @@ from perdure.policies import (
     shown_chunk,
 )
 
+SEND: Final = ChatLine.send
 RESPONSE: Final = "cf_agent_use_chat_response"
 MESSAGES: Final = "cf_agent_chat_messages"
+PENDING, NONE = "cf_agent_stream_pending", "cf_agent_stream_resume_none"
 ENTRIES_MAX: Final = 20_000
 CHARS_MAX: Final = 32_000_000
-SETTLE_S: Final = 0.15
-"""A tab works off its queue of chunks after the end of a stream; then it takes the transcript as it is told (client protocols A.8)."""
 RETURN_S: Final = 60.0
 ANSWERS: Final = frozenset({"tool-output-available", "tool-output-error", "tool-approval-response"})
 
@@ -81,63 +77,44 @@ class TurnNotice(NamedTuple):
     author: int = -1
 
 
-class Author(NamedTuple):
-    # Which connection has asked for a turn, and the place of the list at which it did.
-    connection: int
-    place: int
+class Talk:
+    """A watched conversation. `settle_soon` has its transcript told to all (`show_all`) once the tabs have worked off their chunks."""
 
-
-class WatchedChat(Watched):
-    """A watched conversation."""
-
-    def __init__(self, caller: Caller) -> None:
-        super().__init__()
-        self.caller, self.service = caller, ChatTurns(caller)
+    def __init__(self, clock: Callable[[], float], settle_soon: Callable[[], None]) -> None:
+        self.clock, self.settle_soon = clock, settle_soon
         self.turns: dict[str, ShownTurn] = {}
         self.failed: ShownTurn | None = None
-        self.authors: dict[str, Author] = {}
+        # By turns: the connection that has asked for it, and the place of the list at which it did.
+        self.authors: dict[str, tuple[int, int]] = {}
         self._shown_at = -1  # the place of the newest entry that tells a transcript
         self.owners: dict[str, int] = {}  # by turns: the connection that wants the continuation
-        self.attending: dict[int, asyncio.Event] = {}  # connections, each with what wakes it
+        self.attending: dict[int, Callable[[], None]] = {}  # connections, each with what wakes it
         self.cleared_by = -1  # the connection whose clear is under way: it shows nothing already
-        self.problem: BaseException | None = None
         self.base = 0  # the place of the oldest entry
         self._entries: deque[TurnNotice] = deque()
         self._chars = 0
         self._waiting: dict[str, list[Message]] = {}  # the messages of turns that have not begun
         # Turns whose messages another one may read: shown where they are read, or when they begin.
-        self._steering: dict[str, TurnAccepted] = {}
+        self._steering: dict[str, list[Message]] = {}
         # Messages of turns. All tabs are told of any other that is written.
         self._own_ids: deque[str] = deque(maxlen=1_000)
         self._unsettled: set[str] = set()  # turns of whose stream tabs may make something else than is stored
-        self._jobs: set[asyncio.Task[None]] = set()
-        self._first = 0  # the event of the feed that is asked for next
         self._last_end_s = float("-inf")
 
-    # beginning and end
-
-    async def _begun(self) -> Pending[None]:
-        standing = await self.service.standing()
-        self._first = standing["next"]
+    def begin(self, standing: Any) -> None:
+        # As the conversation stands where its feed is taken up.
         for told in standing["turns"]:
             turn = _seen(told)
             if told["steers"]:
-                self._steering[turn.turn] = _accepted(told)
+                self._steering[turn.turn] = told["waiting"]
                 continue
             self.turns[turn.turn] = turn
             self._waiting[turn.turn] = told["waiting"]
             self._own_ids.extend([turn.message_id, *turn.message_ids])
         last = standing["last"]
         if last is not None:
-            self._last_end_s = asyncio.get_running_loop().time() - standing["last_ms_ago"] / 1000
+            self._last_end_s = self.clock() - standing["last_ms_ago"] / 1000
         self.failed = _seen(last) if last is not None and last["status"] == TurnStatus.ERROR else None
-        return self._follow()
-
-    async def stop(self) -> None:
-        for each in self._jobs:
-            each.cancel()
-        await super().stop()
-        await asyncio.gather(*self._jobs, return_exceptions=True)
 
     # the list
 
@@ -161,63 +138,43 @@ class WatchedChat(Watched):
 
     def wake(self) -> None:
         for each in self.attending.values():
-            each.set()
+            each()
 
     # what is read of the conversation
 
-    async def transcript(self) -> list[Message]:
+    def transcript(self) -> Deciding[list[Message]]:
         # Messages of turns that have not begun are not stored yet, and are shown all the same.
-        found = await self.service.transcript()
+        found: list[Message] = yield (ChatTurns.transcript,)
         known = {each["id"] for each in found}
         return found + [each for told in self._waiting.values() for each in told if each["id"] not in known]
 
     @property
     def has_just_ended(self) -> bool:
         # A tab that comes now may have lost its line in a turn that is over.
-        return asyncio.get_running_loop().time() - self._last_end_s < RETURN_S
+        return self.clock() - self._last_end_s < RETURN_S
 
-    async def missed(self, turn: str) -> ShownTurn | None:
+    def missed(self, turn: str) -> Deciding[ShownTurn | None]:
         # A turn whose end was not told on a line that was lost; None if it is open, or forgotten.
         if not turn or turn in self.turns:
             return None
-        known = (await self.service.standing(turn))["known"]
+        known: TurnStanding | None = (yield ChatTurns.standing, turn)["known"]
         return None if known is None else _seen(known)
 
-    async def kept(self, turn: str, last: int) -> AsyncGenerator[tuple[int, Event], None]:
-        # The chunks of a turn before a number, each with its own. Raises `BadRequest` if the turn is forgotten.
-        pages, first = TurnPages(self.caller.call, turn), -1
-        while first < pages.next_event < last:
-            first = pages.next_event
-            for number, event in enumerate((await pages.next())["events"], first):
-                chunk = shown_chunk(event)
-                if chunk is not None and number < last:
-                    yield number, chunk
-
-    async def show_all(self, besides: int = -1) -> None:
+    def show_all(self, besides: int = -1) -> Deciding[None]:
         if set(self.attending) - {besides}:
-            self.add(TurnNotice("snapshot", frame=encoded(MESSAGES, messages=await self.transcript()), besides=besides))
+            frame = encoded(MESSAGES, messages=(yield from self.transcript()))
+            self.add(TurnNotice("snapshot", frame=frame, besides=besides))
 
-    # the feed
-
-    async def _follow(self) -> None:
-        _, self.problem = await tried(self._take_all())
-        self.wake()
-
-    async def _take_all(self) -> None:
-        rest = Rest(self.caller)
-        while True:
-            page = await rest.ask("_perdure_feed", self._first)
-            await self._take(page["events"])
-            self._first = page["next"]
-            await rest.after(is_resting=page["is_resting"])
-
-    async def _take(self, events: list[FeedEvent]) -> None:
-        is_changed, written = False, set()
+    def take(self, events: list[FeedEvent]) -> Deciding[None]:
+        """Make entries of what the feed tells."""
+        is_changed, written = False, set[str]()
         for event in events:
-            if event["type"] == "turn-accepted":
-                await self._accepted(event)
+            if event["type"] == "turn-accepted" and event["steers"]:
+                self._steering[event["turn"]] = event["messages"]
+            elif event["type"] == "turn-accepted":
+                yield from self._accepted(event["turn"], event["messages"])
             elif event["type"] == "turn-begun":
-                await self._began(event)
+                yield from self._began(event)
             elif event["type"] == "event":
                 self._streamed(event)
             elif event["type"] == "turn-ended":
@@ -231,43 +188,38 @@ class WatchedChat(Watched):
                 is_changed = True
         foreign = written - set(self._own_ids)
         for turn in [each for each in self.turns.values() if each.streams and each.message_id in written]:
-            await self._look_whether_parked(turn)
+            yield from self._look_whether_parked(turn)
         if is_changed or foreign:
-            await self.show_all()
+            yield from self.show_all()
 
-    async def _accepted(self, event: TurnAccepted) -> None:
-        turn, messages = event["turn"], event["messages"]
-        if event["steers"]:
-            self._steering[turn] = event
-            return
+    def _accepted(self, turn: str, messages: list[Message]) -> Deciding[None]:
         ids = tuple(each["id"] for each in messages)
         is_overlapping = any(each.status is not TurnStatus.PARKED for each in self.turns.values())
         seen = self.turns[turn] = ShownTurn(turn, turn, TurnStatus.ACCEPTED, ids, is_overlapping=is_overlapping)
         self.failed = None
         self._waiting[turn] = messages
         self._own_ids.extend(ids)
-        author, place = self.authors.get(turn, Author(-1, -1))
+        author, place = self.authors.get(turn, (-1, -1))
         besides = -1 if self._shown_at >= place else author  # another transcript was told over what the author shows
         is_told = bool(messages) and bool(set(self.attending) - {besides})
-        frame = encoded(MESSAGES, messages=await self.transcript()) if is_told else ""
+        frame = encoded(MESSAGES, messages=(yield from self.transcript())) if is_told else ""
         self.add(TurnNotice("accepted", seen, frame, besides, author))
 
-    async def _began(self, event: TurnBegun) -> None:
-        if event["turn"] in self._steering:
-            await self._accepted({**self._steering.pop(event["turn"]), "steers": ""})
-        known = self.turns.get(event["turn"])
+    def _began(self, event: TurnBegun) -> Deciding[None]:
+        turn, message_id = event["turn"], event["message_id"]
+        if turn in self._steering:
+            yield from self._accepted(turn, self._steering.pop(turn))
+        known = self.turns.get(turn)
         if known is None:
             return
-        self._own_ids.append(event["message_id"])
-        is_continuation = not event["message_id"].startswith(f"{known.turn}-")
-        seen = replace(
-            known, status=TurnStatus.RUNNING, message_id=event["message_id"], is_continuation=is_continuation
-        )
-        self.turns[known.turn] = seen
-        frame = encoded(MESSAGES, messages=await self.transcript()) if known.is_overlapping else ""
-        self._waiting.pop(known.turn, None)
+        self._own_ids.append(message_id)
+        is_continuation = not message_id.startswith(f"{turn}-")
+        seen = replace(known, status=TurnStatus.RUNNING, message_id=message_id, is_continuation=is_continuation)
+        self.turns[turn] = seen
+        frame = encoded(MESSAGES, messages=(yield from self.transcript())) if known.is_overlapping else ""
+        self._waiting.pop(turn, None)
         if known.is_overlapping or is_continuation:
-            self._unsettled.add(known.turn)
+            self._unsettled.add(turn)
         self.add(TurnNotice("begun", seen, frame))
 
     def _streamed(self, event: TurnStreamed) -> None:
@@ -285,19 +237,18 @@ class WatchedChat(Watched):
             return
         if kind == "data-retract":
             self._unsettled.add(known.turn)
-        recovering = (
-            bool(told["data"].get("outcome") == "scheduled") if kind == "data-interrupted" else kind == "data-attempt"
+        recovering = kind == "data-attempt" or (
+            kind == "data-interrupted" and told["data"].get("outcome") == "scheduled"
         )
         if seen.is_recovering != recovering:
             seen = self.turns[known.turn] = replace(seen, is_recovering=recovering)
             self.add(TurnNotice("recovering", seen, _recovering_frame(seen)))
-        chunk = shown_chunk(told)
-        if chunk is not None:
+        if (chunk := shown_chunk(told)) is not None:
             self.add(TurnNotice("chunk", seen, _chunk_frame(seen, event["event_number"], chunk)))
 
-    async def _look_whether_parked(self, turn: ShownTurn) -> None:
+    def _look_whether_parked(self, turn: ShownTurn) -> Deciding[None]:
         # The answer of a turn was written, and the turn has not ended: it may wait for a person now.
-        told = (await self.service.standing(turn.turn))["known"]
+        told: TurnStanding | None = (yield ChatTurns.standing, turn.turn)["known"]
         if told is not None and told["status"] == TurnStatus.PARKED and self.turns.get(turn.turn) == turn:
             parked = self.turns[turn.turn] = replace(turn, status=TurnStatus.PARKED)
             self.add(TurnNotice("parked", parked))
@@ -309,13 +260,12 @@ class WatchedChat(Watched):
         self._steering.pop(event["turn"], None)
         if known is None:
             return
-        status = TurnStatus(event["status"])
+        ended = replace(known, status=TurnStatus(event["status"]), error=event["error"], is_recovering=False)
         if known.is_recovering:
-            self.add(TurnNotice("recovering", frame=_recovering_frame(replace(known, is_recovering=False))))
-        ended = replace(known, status=status, error=event["error"], is_recovering=False)
-        self.failed = ended if status is TurnStatus.ERROR else self.failed
+            self.add(TurnNotice("recovering", frame=_recovering_frame(ended)))
+        self.failed = ended if ended.status is TurnStatus.ERROR else self.failed
         self.add(TurnNotice("ended", ended))
-        self._last_end_s = asyncio.get_running_loop().time()
+        self._last_end_s = self.clock()
         self.authors.pop(known.turn, None)
         self.owners.pop(known.turn, None)
         self._settle(known.turn)
@@ -330,29 +280,11 @@ class WatchedChat(Watched):
         self.add(TurnNotice("cleared", frame=encoded("cf_agent_chat_clear"), besides=self.cleared_by))
         self.cleared_by = -1
 
-    # afterwards
-
     def _settle(self, turn: str) -> None:
         # What the tabs have made of the stream may not be what is stored.
         if turn in self._unsettled:
             self._unsettled.discard(turn)
             self.settle_soon()
-
-    def settle_soon(self) -> None:
-        # An error of it ends the connections, as one of the following does.
-        task = awaited(self._settled())
-        self._jobs.add(task)
-        task.add_done_callback(self._over)
-
-    async def _settled(self) -> None:
-        await asyncio.sleep(SETTLE_S)
-        await self.show_all()
-
-    def _over(self, task: asyncio.Task[None]) -> None:
-        self._jobs.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            self.problem = self.problem or task.exception()
-            self.wake()
 
 
 def _chunk_frame(turn: ShownTurn, number: int, chunk: Event, *, replay: bool = False) -> str:
@@ -362,19 +294,6 @@ def _chunk_frame(turn: ShownTurn, number: int, chunk: Event, *, replay: bool = F
 
 def _recovering_frame(turn: ShownTurn) -> str:
     return encoded("cf_agent_chat_recovering", recovering=turn.is_recovering, id=turn.wire)
-
-
-def _accepted(told: TurnStanding) -> TurnAccepted:
-    return {
-        "number": 0,
-        "type": "turn-accepted",
-        "turn": told["request_id"],
-        "trigger": told["trigger"],
-        "metadata": None,
-        "messages": told["waiting"],
-        "steers": told["steers"],
-        "at_ms": 0,
-    }
 
 
 def _seen(told: TurnStanding) -> ShownTurn:
@@ -408,16 +327,14 @@ ARRIVES_S: Final = 5.0
 """If the line is lost so soon after the end of a turn was sent, it may not have arrived."""
 UNHEARD_S: Final = 0.3
 """After the end of a turn that is held, its client is told that end, if it has not asked for the turn by then."""
-UNHEARD: Final = "unheard"
-PENDING_AGAIN_S: Final = 45.0
-"""A client that was told `pending` waits a minute."""
 
 
 class Attendance:
-    """One connection's part in a conversation."""
+    """One connection's part in a conversation. `missed` is a turn whose end it may not have been told. There is something to do (`step`)
+    when `wake` is called."""
 
-    def __init__(self, line: ClientSocket, talk: WatchedChat, missed: ShownTurn | None) -> None:
-        self._line, self._talk = line, talk
+    def __init__(self, number: int, talk: Talk, missed: ShownTurn | None, wake: Callable[[], None]) -> None:
+        self._number, self._talk, self._wake = number, talk, wake
         self._place = talk.head
         self._turns = dict(talk.turns)
         self._failed, self._missed = talk.failed, missed
@@ -430,168 +347,167 @@ class Attendance:
         self._answered: set[str] = set()  # parked turns, of which the client wants the continuation
         self._owed = ""
         """The continuation that this client has caused, and not asked for yet."""
-        self._asked: deque[JsonObject] = deque()  # answered one after the other, each at the place of then
-        self._woken = talk.attending[line.number] = asyncio.Event()
-
-    def leave(self) -> None:
-        self._talk.attending.pop(self._line.number, None)
+        self._asked: deque[Deciding[None]] = deque()  # answered one after the other, each at the place of then
+        talk.attending[number] = wake
 
     def ask(self, frame: JsonObject) -> None:
-        self._asked.append(frame)
-        self._woken.set()
+        is_acknowledged = frame["type"] == "cf_agent_stream_resume_ack"
+        self._answer(self._replay(frame.get("id")) if is_acknowledged else self._probed(frame.get("probeId")))
+
+    def _answer(self, step: Deciding[None]) -> None:
+        self._asked.append(step)
+        self._wake()
+
+    def refuse(self, wire: str, why: str) -> Deciding[None]:
+        # A request. Where a stream of this name is open, the refusal comes at its place there, and the end is that of the stream.
+        refused = encoded(RESPONSE, id=wire, body=why, done=False, error=True)
+        under_way = (*self._turns.values(), *self._talk.turns.values())
+        if any(each.wire == wire and each.status is not TurnStatus.PARKED for each in under_way):
+            self._answer(self._refused(wire, refused))
+            return
+        yield SEND, refused
+        yield SEND, encoded(RESPONSE, id=wire, body="", done=True, outcome="error")
+
+    def _refused(self, wire: str, refused: str) -> Deciding[None]:
+        # To the client it ends the stream, so that is offered anew.
+        yield SEND, refused
+        for turn in [each for each in self._turns.values() if each.wire == wire]:
+            if turn.streams:
+                yield from self._resume(turn)
+            else:
+                self._live.add(turn.turn)
 
     def answered(self, turn: str) -> None:
         self._answered.add(turn)
-        self._talk.owners[turn] = self._line.number
+        self._talk.owners[turn] = self._number
 
-    @property
-    def untold(self) -> str:
-        # The turn whose end the client has not been told, or may not have been. Clients know an end that comes twice.
+    def leave(self) -> str:
+        # Returns the turn whose end the client has not been told, or may not have been. Clients know an end that comes twice.
+        self._talk.attending.pop(self._number, None)
         under_way = [each.turn for each in self._turns.values() if each.turn in self._live or each.wire in self._held]
         turn, told_at_s = self._told_last
-        is_fresh = asyncio.get_running_loop().time() - told_at_s < ARRIVES_S
+        is_fresh = self._talk.clock() - told_at_s < ARRIVES_S
         return next(iter(under_way), turn if is_fresh else "")
 
-    async def serve(self) -> None:
-        # Until the connection ends. Raises `Closed` if the client reads too slowly.
-        await self._announce()
-        while True:
-            self._woken.clear()
-            if self._place < self._talk.base:
-                raise Closed(BEHIND, "the client reads too slowly; connect again to go on")
-            if self._asked:
-                await self._reply(self._asked.popleft())
-            elif self._place < self._talk.head:
-                entry = self._talk.at(self._place)
-                self._place += 1
-                await self._tell(entry)
-            elif self._talk.problem is not None:
-                raise self._talk.problem
-            else:
-                await self._woken.wait()
+    def step(self) -> Deciding[None] | None:
+        # What is to be done next, after `announce`. Raises `Closed` if the client reads too slowly.
+        if self._place < self._talk.base:
+            raise Closed(BEHIND, "the client reads too slowly; connect again to go on")
+        if self._asked:
+            return self._asked.popleft()
+        if self._place == self._talk.head:
+            return None
+        self._place += 1
+        return self._tell(self._talk.at(self._place - 1))
 
-    async def remind(self) -> None:
-        while True:
-            await asyncio.sleep(PENDING_AGAIN_S)
-            for turn in sorted(self._waiting):
-                if turn in self._waiting:
-                    await self._line.send("cf_agent_stream_pending", id=turn)
+    def remind(self) -> Deciding[None]:
+        for turn in sorted(self._waiting):
+            if turn in self._waiting:
+                yield SEND, encoded(PENDING, id=turn)
 
     # what the client asks
 
-    async def _announce(self) -> None:
+    def announce(self) -> Deciding[None]:
         for turn in list(self._turns.values()):
             if turn.streams:
-                await self._resume(turn)
+                yield from self._resume(turn)
             elif turn.status is TurnStatus.ACCEPTED:
                 self._waiting.add(turn.turn)
-                await self._line.send("cf_agent_stream_pending", id=turn.turn)
+                yield SEND, encoded(PENDING, id=turn.turn)
             if turn.is_recovering:
-                await self._line.send_text(_recovering_frame(turn))
+                yield SEND, _recovering_frame(turn)
         if self._missed is not None:
-            await self._resume(self._missed)
+            yield from self._resume(self._missed)
             if not self._missed.streams:
-                self._ended_unheard(self._missed)
+                yield from self._ended_unheard(self._missed)
 
-    async def _reply(self, frame: JsonObject) -> None:
-        if frame["type"] == "cf_agent_stream_resume_ack":
-            await self._replay(frame.get("id"))
-            return
-        if frame["type"] == UNHEARD:
-            await self._end_unheard(str(frame["id"]))
-            return
-        probe_id = frame.get("probeId")
+    def _probed(self, probe_id: object) -> Deciding[None]:
         probe = {"probeId": probe_id} if isinstance(probe_id, str) else {}
         streaming = next((each for each in self._turns.values() if each.streams), None)
         accepted = next((each for each in self._turns.values() if each.status is TurnStatus.ACCEPTED), None)
         parked = (each for each in self._turns.values() if each.status is TurnStatus.PARKED)
         continuing = next((each for each in parked if each.turn in self._answered), None)
         owner = self._talk.owners.get(streaming.turn) if streaming is not None and streaming.is_continuation else None
-        is_owned = owner is not None and owner != self._line.number and owner in self._talk.attending
+        is_owned = owner is not None and owner != self._number and owner in self._talk.attending
         missed = self._missed if self._missed is not None and self._missed.wire in self._held else None
         unseen = self._held.get(self._owed) or missed or self._failed
-        now = Situation(
-            streaming is not None, is_owned, continuing is not None, unseen is not None, accepted is not None
-        )
-        match probe_answer(now):
-            case ProbeAnswer.OWNED:
-                await self._line.send("cf_agent_stream_resume_none", reason="continuation-owned", **probe)
-            case ProbeAnswer.RESUMING:
-                turn = streaming or unseen
-                assert turn is not None
-                await self._resume(turn, **probe)
-            case ProbeAnswer.PENDING:
-                turn = continuing or accepted
-                assert turn is not None
+        now = Situation(bool(streaming), is_owned, bool(continuing), bool(unseen), bool(accepted))
+        match probe_answer(now), streaming or unseen, continuing or accepted:
+            case ProbeAnswer.OWNED, _, _:
+                yield SEND, encoded(NONE, reason="continuation-owned", **probe)
+            case ProbeAnswer.RESUMING, ShownTurn() as turn, _:
+                yield from self._resume(turn, **probe)
+            case ProbeAnswer.PENDING, _, ShownTurn() as turn:
                 self._waiting.add(turn.turn)
-                await self._line.send("cf_agent_stream_pending", id=turn.wire, **probe)
-            case ProbeAnswer.IDLE:
-                await self._line.send("cf_agent_stream_resume_none", reason="idle", **probe)
+                yield SEND, encoded(PENDING, id=turn.wire, **probe)
+            case _:
+                yield SEND, encoded(NONE, reason="idle", **probe)
 
-    async def _resume(self, turn: ShownTurn, **probe: str) -> None:
+    def _resume(self, turn: ShownTurn, **probe: str) -> Deciding[None]:
         # From here on nothing of the turn is sent until the client acknowledges.
         self._live.discard(turn.turn)
         self._held[turn.wire], self._owed = turn, ""
         self._announced.add(turn.wire)
-        await self._line.send("cf_agent_stream_resuming", id=turn.wire, **probe)
+        yield SEND, encoded("cf_agent_stream_resuming", id=turn.wire, **probe)
 
-    async def _replay(self, wire: object) -> None:
-        held = self._held.pop(wire, None) if isinstance(wire, str) else None
-        if held is None:
-            if not any(turn.wire == wire for turn in self._turns.values()):
-                await self._line.send(RESPONSE, id=wire, body="", done=True, replay=True)
+    def _replay(self, wire: object) -> Deciding[None]:
+        nothing = encoded(RESPONSE, id=wire, body="", done=True, replay=True)
+        turn = self._held.pop(wire, None) if isinstance(wire, str) else None
+        if turn is None:
+            if not any(each.wire == wire for each in self._turns.values()):
+                yield SEND, nothing
             return
-        turn = self._turns.get(held.turn)
-        turn = turn if turn is not None and turn.wire == wire else held
         try:
-            await self._send_kept(turn, replay=True)
+            yield from self._send_kept(turn, replay=True)
         except BadRequest as problem:
             if problem.field != "request_id":
                 raise
-            await self._line.send(RESPONSE, id=turn.wire, body="", done=True, replay=True)
+            yield SEND, nothing
             return
         if turn.streams:
             self._live.add(turn.turn)
-            await self._line.send(RESPONSE, id=turn.wire, body="", done=False, replay=True, replayComplete=True)
+            yield SEND, encoded(RESPONSE, id=turn.wire, body="", done=False, replay=True, replayComplete=True)
         else:
-            await self._send_end(turn, replay=True)
+            yield from self._send_end(turn, replay=True)
             if turn.is_continuation:
                 self._talk.settle_soon()
 
-    def _ended_unheard(self, turn: ShownTurn) -> None:
+    def _ended_unheard(self, turn: ShownTurn) -> Deciding[None]:
         # The client was offered the stream, and has not asked for it.
         if turn.wire in self._held and turn.wire in self._announced:
-            unheard: JsonObject = {"type": UNHEARD, "id": turn.wire}
-            asyncio.get_running_loop().call_later(UNHEARD_S, self.ask, unheard)
+            yield ChatLine.later, UNHEARD_S, self._answer, self._end_unheard(turn.wire)
 
-    async def _end_unheard(self, wire: str) -> None:
+    def _end_unheard(self, wire: str) -> Deciding[None]:
         # If the client asks for the turn after all, it is told whole: clients know an end that comes twice.
         turn = self._held.get(wire)
-        if turn is None or turn.streams:
-            return
-        await self._send_end(turn, replay=True)
-        await self._line.send(MESSAGES, messages=await self._talk.transcript())
+        if turn is not None and not turn.streams:
+            yield from self._send_end(turn, replay=True)
+            yield SEND, encoded(MESSAGES, messages=(yield from self._talk.transcript()))
 
-    async def _send_kept(self, turn: ShownTurn, *, replay: bool) -> None:
-        async for number, chunk in self._talk.kept(turn.turn, turn.next):
-            await self._line.send_text(_chunk_frame(turn, number, chunk, replay=replay))
+    def _send_kept(self, turn: ShownTurn, *, replay: bool) -> Deciding[None]:
+        # Raises `BadRequest` if the turn is forgotten.
+        first, upcoming = -1, 0
+        while first < upcoming < turn.next:
+            page: TurnPage = yield ChatLine.call, "_perdure_follow_turn", turn.turn, upcoming
+            first, upcoming = upcoming, page["next"]
+            for number, event in enumerate(page["events"], first):
+                if number < turn.next and (chunk := shown_chunk(event)) is not None:
+                    yield SEND, _chunk_frame(turn, number, chunk, replay=replay)
 
-    async def _send_end(self, turn: ShownTurn, *, replay: bool = False) -> None:
-        self._told_last = (turn.turn, asyncio.get_running_loop().time())
+    def _send_end(self, turn: ShownTurn, *, replay: bool = False) -> Deciding[None]:
+        self._told_last = (turn.turn, self._talk.clock())
         flags: JsonObject = {"replay": True} if replay else {}
         if turn.is_continuation:
             flags["continuation"] = True
-        if turn.status is TurnStatus.ERROR and replay:
-            await self._line.send(RESPONSE, id=turn.wire, body=turn.error, done=True, error=True, **flags)
-            return
         if turn.status is TurnStatus.ERROR:
-            await self._line.send(RESPONSE, id=turn.wire, body=turn.error, done=False, error=True, **flags)
-        ids, outcome = list(turn.message_ids), OUTCOMES[turn.status]
-        await self._line.send(RESPONSE, id=turn.wire, body="", done=True, messageIds=ids, outcome=outcome, **flags)
+            yield SEND, encoded(RESPONSE, id=turn.wire, body=turn.error, done=replay, error=True, **flags)
+        if turn.status is not TurnStatus.ERROR or not replay:
+            ids, outcome = list(turn.message_ids), OUTCOMES[turn.status]
+            yield SEND, encoded(RESPONSE, id=turn.wire, body="", done=True, messageIds=ids, outcome=outcome, **flags)
 
     # what happens
 
-    async def _tell(self, entry: TurnNotice) -> None:
+    def _tell(self, entry: TurnNotice) -> Deciding[None]:
         turn = entry.turn
         if turn is not None:
             self._turns[turn.turn] = turn
@@ -599,72 +515,69 @@ class Attendance:
                 self._held[turn.wire] = turn
         if entry.kind == "chunk":
             if turn is not None and turn.turn in self._live:
-                await self._line.send_text(entry.frame)
+                yield SEND, entry.frame
         elif entry.kind == "cleared":
-            await self._clear(entry)
+            yield from self._clear(entry)
         elif turn is not None and entry.kind != "recovering":
-            await self._moves[entry.kind](self, entry, turn)
-        elif entry.besides != self._line.number:
-            await self._line.send_text(entry.frame)
+            yield from self._moves[entry.kind](self, entry, turn)
+        elif entry.besides != self._number:
+            yield SEND, entry.frame
 
-    async def _accepted(self, entry: TurnNotice, turn: ShownTurn) -> None:
+    def _accepted(self, entry: TurnNotice, turn: ShownTurn) -> Deciding[None]:
         self._failed = None
-        if entry.author == self._line.number:
+        if entry.author == self._number:
             self._live.add(turn.turn)
-        if entry.frame and entry.besides != self._line.number:
-            await self._line.send_text(entry.frame)
+        if entry.frame and entry.besides != self._number:
+            yield SEND, entry.frame
 
-    async def _begun(self, entry: TurnNotice, turn: ShownTurn) -> None:
+    def _begun(self, entry: TurnNotice, turn: ShownTurn) -> Deciding[None]:
         if entry.frame:
-            await self._line.send_text(entry.frame)
+            yield SEND, entry.frame
         if turn.turn in self._waiting:
             self._waiting.discard(turn.turn)
-            await self._resume(turn)
+            yield from self._resume(turn)
         elif turn.wire not in self._held:
             self._live.add(turn.turn)
 
-    async def _resumed(self, _entry: TurnNotice, turn: ShownTurn) -> None:
+    def _resumed(self, _entry: TurnNotice, turn: ShownTurn) -> Deciding[None]:
         # The client that answered asks for its continuation; the others get the message from its beginning again.
         if turn.turn in self._waiting:
             self._waiting.discard(turn.turn)
-            await self._resume(turn)
+            yield from self._resume(turn)
         elif turn.turn in self._answered:
             self._held[turn.wire], self._owed = turn, turn.wire
         else:
             self._live.add(turn.turn)
-            await self._send_kept(turn, replay=False)
+            yield from self._send_kept(turn, replay=False)
         self._answered.discard(turn.turn)
 
-    async def _parked(self, _entry: TurnNotice, turn: ShownTurn) -> None:
-        self._ended_unheard(turn)
-        if turn.turn in self._live:
-            self._live.discard(turn.turn)
-            await self._send_end(turn)
-
-    async def _ended(self, _entry: TurnNotice, turn: ShownTurn) -> None:
+    def _ended(self, entry: TurnNotice, turn: ShownTurn) -> Deciding[None]:
         self._turns.pop(turn.turn, None)
         self._failed = turn if turn.status is TurnStatus.ERROR else self._failed
         self._answered.discard(turn.turn)
-        self._ended_unheard(turn)
+        yield from self._parked(entry, turn)
+
+    def _parked(self, _entry: TurnNotice, turn: ShownTurn) -> Deciding[None]:
+        yield from self._ended_unheard(turn)
         if turn.turn in self._waiting:
             self._waiting.discard(turn.turn)
-            await self._line.send("cf_agent_stream_resume_none", reason="idle")
+            yield SEND, encoded(NONE, reason="idle")
         if turn.turn in self._live:
             self._live.discard(turn.turn)
-            await self._send_end(turn)
+            yield from self._send_end(turn)
 
-    async def _clear(self, entry: TurnNotice) -> None:
+    def _clear(self, entry: TurnNotice) -> Deciding[None]:
         for turn in [each for each in self._turns.values() if each.turn in self._live]:
-            await self._line.send(RESPONSE, id=turn.wire, body="", done=True, outcome="aborted")
+            yield SEND, encoded(RESPONSE, id=turn.wire, body="", done=True, outcome="aborted")
         if self._waiting:
-            await self._line.send("cf_agent_stream_resume_none", reason="idle")
+            yield SEND, encoded(NONE, reason="idle")
         for each in (self._turns, self._live, self._waiting, self._answered):
             each.clear()
         self._failed = None
-        if entry.besides != self._line.number:
-            await self._line.send_text(entry.frame)
+        if entry.besides != self._number:
+            yield SEND, entry.frame
 
-    _moves: ClassVar[dict[str, Callable[[Attendance, TurnNotice, ShownTurn], Pending[None]]]] = {
+    _moves: ClassVar[dict[str, Callable[[Attendance, TurnNotice, ShownTurn], Deciding[None]]]] = {
         "accepted": _accepted,
         "begun": _begun,
         "resumed": _resumed,

@@ -2,7 +2,8 @@
 
 The client sends its whole view of the conversation. Only its last message counts, because the transcript is the agent's:
 
-    a new message of the user       a turn. Sent again, it is the same turn, unless that failed: then it is tried once more
+    a new message of the user       a turn. Sent again, it is the same turn, unless that failed: then it is tried once more. With other
+                                    content it is refused, lest either be lost without a word
     one with a `messageId`          it takes the place of that message, and of all that follows it
     `regenerate-message`            another answer in place of one
     an answer of the assistant      the client's results and approvals in it are taken, if its stored message waits for exactly these.
@@ -21,16 +22,28 @@ from typing import Final
 from perdure.actors.ai_sdk.chunks import Children, Chunk, Translator, settled
 from perdure.actors.chat.followers import is_last, is_newest
 from perdure.actors.chat.stream import merged
-from perdure.actors.chat.turn import TurnPage, TurnTold
-from perdure.actors.gateway.chat_turns import UNDER_WAY, CallAnswer, ChatTurns, Deciding
+from perdure.actors.chat.turn import TurnPage, TurnStanding, TurnTold
+from perdure.actors.gateway.chat_turns import (
+    UNDER_WAY,
+    CallAnswer,
+    ChatTurns,
+    Deciding,
+    answer_turns,
+    is_other,
+    was_sent,
+)
 from perdure.actors.gateway.refusals import NotNow
-from perdure.ledger import BadRequest, ConflictingRequest, digest_of, request_of
+from perdure.ledger import BadRequest, ConflictingRequest, request_of
 from perdure.policies import Event, Message, Part, ToolState, TurnPlan, TurnStatus
 
 SUBMIT, REGENERATE = "submit-message", "regenerate-message"
 OWN: Final = frozenset({"id", "messages", "trigger", "messageId", "clientTools"})
 """The fields of a request that the protocol knows; the others are the author's, as metadata of the turn."""
+ROLES: Final = ("user", "assistant")
+"""Whose messages a client may send. One of the system would be instructions of whoever may chat."""
 REPLACED: Final = "replaced by the client"
+FAILED: Final = frozenset({TurnStatus.ERROR, TurnStatus.ABORTED, TurnStatus.SKIPPED})
+EDITED: Final = "to edit it send its id as messageId too, which deletes what follows; else send another id"
 
 
 @dataclass(frozen=True)
@@ -52,6 +65,12 @@ class TurnRequest:
             raise BadRequest("messages", "is not a list of messages")
         if not messages and trigger == SUBMIT:
             raise BadRequest("messages", "is empty")
+        role = messages[-1].get("role") if messages else None
+        if trigger == SUBMIT and role not in ROLES:
+            words = (
+                f"{role!r:.200} is not one of {', '.join(ROLES)}; what the agent is told to be is its author's to say"
+            )
+            raise BadRequest(f"messages[{len(messages) - 1}].role", words)
         if message_id is not None and not isinstance(message_id, str):
             raise BadRequest("messageId", f"{message_id!r:.200} is not a text")
         metadata = {name: value for name, value in body.items() if name not in OWN}
@@ -120,19 +139,40 @@ class AskedTurns:
         try:
             told: TurnPage = yield ChatTurns.begin, plan, request_id, request.options
         except ConflictingRequest as problem:
-            known: TurnTold | None = yield ChatTurns.known, request_id
-            if problem.field != "request_id" or known is None:
+            if not request.is_once:
+                return (yield from self._again(request, message_id))
+            if problem.field != "request_id":
                 raise
-            if request.is_once:
-                words = f"{message_id} was asked with other content; attach to it by its id, or ask under another one"
-                raise ConflictingRequest("message_id", words) from problem
-            if known["status"] in UNDER_WAY:
-                return (yield from self.from_start(known))
-            return (yield from self._anew(request, in_place_of(request.last, message_id)))
-        failed = (TurnStatus.ERROR, TurnStatus.ABORTED, TurnStatus.SKIPPED)
-        if not told["accepted"] and told["status"] in failed and not request.is_once:
-            return (yield from self._anew(request, in_place_of(request.last, message_id)))
+            words = f"{message_id} was asked with other content; attach to it by its id, or ask under another one"
+            raise ConflictingRequest("message_id", words) from problem
+        if not told["accepted"] and told["status"] in FAILED and not request.is_once:
+            return (yield from self._again(request, message_id))
         return Following(request_id, Translator(self._major), told)
+
+    def _again(self, request: TurnRequest, message_id: str) -> Deciding[Following]:
+        # A message that is known. Nothing but a failed answer to it is taken away from who does not ask for that by `messageId`.
+        standing = yield ChatTurns.standing, request_of(message_id)
+        known: TurnStanding | None = standing["known"]
+        held: Message | None = (
+            next((each for each in known["waiting"] if each["id"] == message_id), None) if known else None
+        )
+        if held is None:
+            held = yield ChatTurns.message, message_id
+        field = f"messages[{len(request.messages) - 1}].id"
+        if held is not None and is_other(request.last, held):
+            raise ConflictingRequest(field, f"{was_sent(held)}; {EDITED}")
+        ids = [each for each, _role in standing["messages"]]
+        behind = set(ids[ids.index(message_id) + 1 :]) if message_id in ids else set()
+        if known is not None:
+            is_answered = held is not None and known["status"] not in FAILED and known["message_id"] in ids
+            if is_answered or known["status"] in UNDER_WAY:
+                return (yield from self.from_start(known))
+            behind.discard(known["message_id"])
+        if behind:
+            raise ConflictingRequest(
+                field, f"{message_id} is followed by what another answer would take away; {EDITED}"
+            )
+        return (yield from self._anew(request, in_place_of(request.last, message_id)))
 
     def _regenerate(self, request: TurnRequest) -> Deciding[Following]:
         was_under_way: bool = yield ChatTurns.cancel_under_way, REPLACED
@@ -162,8 +202,7 @@ class AskedTurns:
         said = [answer for each in parts if (answer := answer_of(each)) is not None]
         stored = yield from _stored(message_id)
         accepted: list[CallAnswer] = yield ChatTurns.answer_in, stored, said
-        # An answer to a call of an imported message, which no turn has written, has begun a turn of its own.
-        begun = tuple(f"answer-{digest_of(each.call_id.encode())}-" for each in accepted)
+        begun = answer_turns(each.call_id for each in accepted)
         turn: TurnTold | None = yield (
             ChatTurns.newest,
             lambda each: each["message_id"] == message_id or each["request_id"].startswith(begun),

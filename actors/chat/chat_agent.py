@@ -335,9 +335,9 @@ class ChatAgent(Agent, Generic[Answer]):
         return self._perdure_conversation.standing(request_id)
 
     @exposed(repeatable=True)
-    async def _perdure_replace_messages(self, messages: Messages) -> None:
-        new_id = self._perdure.dice.token
-        self._perdure_conversation.replace_messages(as_messages(messages, new_id=new_id))
+    async def _perdure_replace_messages(self, messages: Messages, may_instruct: Json) -> None:
+        added = as_messages(messages, new_id=self._perdure.dice.token)
+        self._perdure_conversation.replace_messages(added, may_instruct=may_instruct is True)
 
     @begun_at_host
     async def _perdure_accept_turn(self, trigger: str, messages: Json, request_id: Json, options: Json) -> Json:
@@ -355,7 +355,7 @@ class ChatAgent(Agent, Generic[Answer]):
         return cast("Json", {**page, "accepted": accepted["accepted"]})
 
     @watching
-    async def _perdure_follow_turn(self, request_id: str, first: int, *, awaits_people: bool = True) -> Any:
+    async def _perdure_follow_turn(self, request_id: str, first: int, *, awaits_people: bool = False) -> Any:
         # Answered at once if the turn waits for people and the caller does not.
         return await self._perdure_conversation.turns.views.follow(request_id, first, awaits_people=awaits_people)
 

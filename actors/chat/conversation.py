@@ -182,15 +182,26 @@ class Conversation:
         self._write([], found)
         return len(found)
 
-    def replace_messages(self, messages: Sequence[Message]) -> None:
+    def replace_messages(self, messages: Sequence[Message], *, may_instruct: bool) -> None:
         self._check_roles(messages)
-        busy = self._busy()
-        kept = {each["id"] for each in messages} | busy
+        fixed = self._busy() | (set() if may_instruct else self._sent_back(messages))
+        kept = {each["id"] for each in messages} | fixed
         gone = [each["id"] for each in self.state.transcript.messages if each["id"] not in kept]
         changed = [
-            each for each in messages if each["id"] not in busy and each != self.state.transcript.get(each["id"])
+            each for each in messages if each["id"] not in fixed and each != self.state.transcript.get(each["id"])
         ]
         self._write(changed, gone)
+
+    def _sent_back(self, messages: Sequence[Message]) -> set[str]:
+        # Messages of the system that the conversation holds. Who may not instruct the model has them from there, and sends no others.
+        waiting = [each for turn in self.state.open.values() for each in turn.messages]
+        held = {each["id"]: for_storage(each)["parts"] for each in (*self.state.transcript.messages, *waiting)}
+        sent = [(at, each) for at, each in enumerate(messages) if each["role"] == "system"]
+        for at, each in sent:
+            if for_storage(each)["parts"] != held.get(each["id"]):
+                words = "'system' is not one of user, assistant; what the agent is told to be is its author's to say"
+                raise BadRequest(f"messages[{at}].role", words)
+        return {each["id"] for _, each in sent}
 
     def _write(self, messages: Sequence[Message], gone: Sequence[str]) -> None:
         transcript = self.state.transcript

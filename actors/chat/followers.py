@@ -118,7 +118,7 @@ class TurnPages:
         call: calls a method of the agent.
         first: the number of the first event that is wanted.
         opening: the first page, if it came with the acceptance.
-        awaits_people: whether a page is held back while the turn waits for a person.
+        awaits_people: whether it goes on while the turn waits for a person; else it is told of that at once.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class TurnPages:
         first: int = 0,
         opening: TurnPage | None = None,
         *,
-        awaits_people: bool = True,
+        awaits_people: bool = False,
     ) -> None:
         self.next_event = first
         self._call, self._request_id, self._opening, self._awaits_people = call, request_id, opening, awaits_people

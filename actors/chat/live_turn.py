@@ -174,7 +174,7 @@ class LiveTurn:
         self._is_abandoned = True
         for task in self._tasks.values():
             task.add_done_callback(lambda task: None if task.cancelled() else task.exception())
-            task.cancel()
+            self._tenant.give_up(task)
 
     async def _wait(self, tasks: list[asyncio.Task[None]]) -> None:
         _, pending = await asyncio.wait(tasks, timeout=STATUS_AFTER_S)
@@ -191,7 +191,7 @@ class LiveTurn:
 
     async def stop_calls(self, reason: str) -> None:
         for task in self._tasks.values():
-            task.cancel()
+            self._tenant.give_up(task)
         running = [task for task in self._tasks.values() if not task.done()]
         if running:
             await asyncio.wait(running)

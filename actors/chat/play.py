@@ -108,7 +108,7 @@ class Play:
 
     def cancel(self) -> None:
         if self._task is not None:
-            self._task.cancel()
+            self._tenant.give_up(self._task)
 
     async def run(self) -> TurnOutcome:
         live, library = self.live, self._agent.library_agent

@@ -18,6 +18,7 @@ from pydantic import ConfigDict, Field, PydanticUserError, TypeAdapter, Validati
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import CoreSchema, core_schema
 
+from perdure.actors.code.signatures import own_default
 from perdure.actors.code.written import Written, written
 from perdure.actors.life.asks import Answer, AskOptions
 from perdure.actors.tasks import Pending
@@ -106,12 +107,10 @@ class ToolInput:
 
     def arguments(self, given: object) -> dict[str, object]:
         model = self.checked(given)
-        fields = type(model).model_fields
-        return {
-            name: getattr(model, field)
-            for name, field in zip(self._names, fields, strict=True)
-            if field in model.model_fields_set
-        }
+        fields = zip(self._names, type(model).model_fields, strict=True)
+        values = [(name, getattr(model, field), field in model.model_fields_set) for name, field in fields]
+        # What was not given is the function's own default, or a copy of one that the call could change for the next ones.
+        return {name: value for name, value, is_given in values if is_given or own_default(value) is not value}
 
     def plain(self, given: object) -> Any:
         return self._adapter.dump_python(self.checked(given), mode="json", by_alias=True)
@@ -147,7 +146,11 @@ def _field(name: str, default: object) -> object:
     # An alias lets a parameter have any name. The model sees a default that JSON can write.
     if default is inspect.Parameter.empty:
         return Field(alias=name)
-    return Field(default, alias=name) if _is_json(default) else Field(default_factory=lambda: default, alias=name)
+    return (
+        Field(default, alias=name)
+        if _is_json(default)
+        else Field(default_factory=lambda: own_default(default), alias=name)
+    )
 
 
 def _is_json(value: object) -> bool:

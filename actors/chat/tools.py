@@ -24,7 +24,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from inspect import ismethod
 from pathlib import Path
@@ -182,6 +182,10 @@ class Tool:
         """What the model is told. The default description is the function's docstring."""
         told = docstring_of(self.function)[0] if self.description is None and self.function else self.description
         return ToolSpec(self.name, told or "", self.intake.schema)
+
+    # A method that is marked may be returned by `tools()`, too.
+    def is_same(self, other: Tool) -> bool:
+        return self is other or (self.function is not None and self == replace(other, intake=self.intake))
 
     def reference(self, code_dir: Path | None = None) -> str:
         if self.kind != "function":
@@ -421,9 +425,9 @@ class Toolset:
         self._tools: dict[str, Tool] = {}
         for each in tools:
             found = each if isinstance(each, Tool) else _as_tool(each)
-            if found.name in self._tools:
+            known = self._tools.setdefault(found.name, found)
+            if not known.is_same(found):
                 raise BadRequest("tools", f"two tools are called {found.name!r}; give one of them another name")
-            self._tools[found.name] = found
 
     @classmethod
     def declared(cls, agent_class: Any) -> None:

@@ -113,7 +113,7 @@ class TurnViews:
         return _result(turn, text_in(parts), message if parts else None)
 
     async def follow(
-        self, request_id: str, first: int, hold_s: float = HOLD_S, *, awaits_people: bool = True
+        self, request_id: str, first: int, hold_s: float = HOLD_S, *, awaits_people: bool = False
     ) -> TurnPage:
         """How far a turn is, and the events of its stream from a number on. Waits a while if there is none yet.
 

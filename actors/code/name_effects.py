@@ -176,6 +176,11 @@ class CallSite(NamedTuple):
     given: frozenset[str]
     alone: bool = False
 
+    @property
+    def function(self) -> set[str]:
+        # A method of what has no name may be called as a function of the program is.
+        return {self.name} if self.path == self.name else set()
+
 
 @dataclass
 class Effects:
@@ -403,9 +408,11 @@ class _Reader(ast.NodeVisitor):
         return CallSite("", "", frozenset(self._holds(node.func)), given)
 
     def _decorated(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> None:
+        is_ours = self._scope_of(node.name) is not None or any(scope.is_class for scope in self._scopes[-1:])
+        given = frozenset[str]() if is_ours else frozenset({node.name})
         for decorator in node.decorator_list:
             called = decorator.func if isinstance(decorator, ast.Call) else decorator
-            self._effects.calls.append(self._call(ast.Call(called, [], []))._replace(given=frozenset({node.name})))
+            self._effects.calls.append(self._call(ast.Call(called, [], []))._replace(given=given))
             self.visit(decorator)
         self._bound_here(node.name)
 

@@ -64,6 +64,7 @@ FIELD = "agent_type"
 TOOL_FIELD = "tool"
 CELL = "cell:"
 _DIGEST = 10  # bytes
+NO_CLASS = "pass the class itself, not its name or an object of it"
 MAIN_BLOCK = 'put what starts the program under `if __name__ == "__main__":`'
 
 Named = type | FunctionType
@@ -87,7 +88,7 @@ made: Python breaks the deadlock so, and both raise an `ImportError`."""
 def type_name(cls: type, code_dir: Path | None = None) -> str:
     """Name a class. Text from a prompt is written to `code_dir`. Raises `BadRequest` if no other process could find it."""
     if not isinstance(cls, type):
-        raise BadRequest(FIELD, f"{cls!r} is not a class")
+        raise BadRequest(FIELD, f"{cls!r:.200} is not a class; {NO_CLASS}")
     return remembered_name(cls, place_name(cls, code_dir), code_dir)
 
 

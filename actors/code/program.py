@@ -280,13 +280,12 @@ class Program:
         # What a runtime does, it does elsewhere.
         known = list(self._called(call))
         if known:
-            mine = {call.name} & self._bound  # what it keeps: in a closure, or in a default
+            mine = call.function & self._bound  # what it keeps: in a closure, or in a default
             deeds.changes |= {*call.given} | mine if self._alters(ARGUMENT, known) else mine & self._holding
             deeds.changes |= {*call.on} if self._alters(SELF, known) else set()
             deeds.changes |= self._foreign.changed(call) if call.on else set()
             return
-        if call.name in self._holding and not call.on and call.name not in of_the_runtime:
-            deeds.changes.add(call.name)
+        deeds.changes |= call.function & self._holding - of_the_runtime
         changed = self._foreign.changed(call)
         deeds.changes |= changed
         if changed or (call.on or {call.name}) & of_the_runtime:
@@ -315,7 +314,7 @@ class Program:
     def _called(self, call: CallSite, within: Effects | None = None) -> Iterator[Effects]:
         if within is not None and call.name in within.bodies and call.name not in self._bound:
             yield within.bodies[call.name]  # a lambda
-        held = _reached(self._inside, call.on or {call.name}) & self._bodies.keys()
+        held = _reached(self._inside, call.on | call.function) & self._bodies.keys()
         for name in _reached(self._bases, held):  # the methods of a class may be those of its bases
             for body in self._bodies.get(name, ()):
                 yield body

@@ -451,6 +451,57 @@ def _leaves_out(schema: dict[str, Any]) -> bool:
     return schema.get("extra_behavior", of_config) == "ignore" and "extra" not in chosen
 
 
+_OF_AUTHORS: Final = ("model", "dataclass", "call", "json")
+_SCALARS: Final[dict[str, tuple[str, ...]]] = {
+    "bool": (),
+    "int": ("bool",),
+    "float": ("int", "bool"),
+    "str": (),
+    "bytes": (),
+}
+"""What else Python takes for each of them, and what arrives as that."""
+_BUFFERS: Final = {"type": "is-instance", "cls": (bytes, bytearray, memoryview), "cls_repr": "bytes"}
+
+
+def _with_plain_scalars(schema: Any) -> Any:
+    """A schema that takes booleans, numbers, text and bytes as they are, as an annotation that is nothing else does: pydantic would make 1
+    of True, of "1" and of 1.0. What a class makes of its fields, and a validator of its value, is its author's."""
+    if isinstance(schema, list | tuple):
+        return type(schema)(map(_with_plain_scalars, schema))
+    if not isinstance(schema, dict):
+        return schema
+    kind = str(schema.get("type"))
+    if kind in _OF_AUTHORS or _is_of_author(schema.get("function")):
+        return schema
+    if kind in _SCALARS and "strict" not in schema:
+        return _plain_scalar(kind, schema)
+    parts = {key: each if key in _NO_SCHEMAS else _with_plain_scalars(each) for key, each in schema.items()}
+    if kind == "union":  # a place in it is named as before
+        parts["choices"] = list(map(_named_choice, parts["choices"], schema["choices"]))
+    return parts
+
+
+def _plain_scalar(kind: str, schema: Mapping[str, object]) -> dict[str, object]:
+    strict = {**schema, "strict": True}
+    if schema.keys() > {"type"}:  # it has bounds
+        return strict
+    others = [{"type": other, "strict": True} for other in _SCALARS[kind]]
+    if others:
+        return {"type": "union", "choices": [strict, *others], "custom_error_type": f"{kind}_type"}
+    return dict(_BUFFERS) if kind == "bytes" else strict
+
+
+def _named_choice(choice: object, was: object) -> object:
+    return (choice, was["type"]) if isinstance(was, dict) and was["type"] in _SCALARS else choice
+
+
+def _is_of_author(function: object) -> bool:
+    named = function.get("function") if isinstance(function, dict) else None
+    return named is not None and not str(getattr(getattr(named, "func", named), "__module__", "")).startswith(
+        "pydantic"
+    )
+
+
 class Shape:
     """The type of one value. `adapter` is None where plain data passes as it is."""
 
@@ -468,8 +519,9 @@ class Shape:
     def _closed(self) -> TypeAdapter[object] | SchemaValidator:
         # What is handed over is checked by this.
         assert self.adapter is not None
-        closed = _with_closed_typed_dicts(self.adapter.core_schema)
-        return self.adapter if closed is self.adapter.core_schema else SchemaValidator(closed)
+        schema: Any = self.adapter.core_schema
+        closed = _with_plain_scalars(_with_closed_typed_dicts(schema))
+        return self.adapter if closed == schema else SchemaValidator(closed)
 
     def encode(self, field: str, value: object, bytes_max: int) -> bytes:
         """Check and encode a value. An agent's `state` passes for a `dict`. Raises `BadRequest`, or `TooLarge` with the limit."""

@@ -7,15 +7,18 @@ runtime gives. Only a parameter that asks for the context gets it.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from difflib import get_close_matches
 from functools import lru_cache, partial
-from typing import Any, Final, NamedTuple, get_args
+from typing import Any, Final, NamedTuple, TypeVar, get_args
 
+from perdure.actors.code.author_call import tried_now
 from perdure.actors.code.schema import Shape
-from perdure.actors.code.written import ANY_NUMBER, BY_PLACE, EMPTY, Written, written
+from perdure.actors.code.written import ANY_NUMBER, BY_PLACE, EMPTY, Written, signature_of, written
 from perdure.ledger import BadRequest, digest_of, pack, unpack
 
+T = TypeVar("T")
 NOTHING: Final = pack(None)
 RUN, FIBER = "RunContext", "FiberContext"
 
@@ -30,12 +33,14 @@ class _Call(NamedTuple):
 
     Args:
         by_place: how many arguments it takes that may all be given by their places; -1 if there is any other.
+        lent: the defaults that a call could change for the next ones.
     """
 
     signature: inspect.Signature
     shapes: dict[str, Shape]
     returned: Shape
     by_place: int
+    lent: dict[str, object]
 
 
 @lru_cache(maxsize=4096)
@@ -47,7 +52,10 @@ def _call(method: Callable[..., object], agent_class: type | None, name: str) ->
     if gives_bit_by_bit(method):
         returned = next(iter(get_args(returned)), Any)
     gives = of.shape("return", returned)
-    return _Call(of.signature, shapes, gives, len(kinds) if all(kind in BY_PLACE for kind in kinds.values()) else -1)
+    by_place = len(kinds) if all(kind in BY_PLACE for kind in kinds.values()) else -1
+    defaults = {name: parameter.default for name, parameter in of.parameters.items()}
+    lent = {name: default for name, default in defaults.items() if own_default(default) is not default}
+    return _Call(of.signature, shapes, gives, by_place, lent)
 
 
 def bound(
@@ -59,7 +67,7 @@ def bound(
     name: str = "",
 ) -> Arguments:
     """The arguments of a method, each converted. Raises `TypeError` if they are not what it takes."""
-    signature, shapes, _, by_place = _call(method, agent_class, name)
+    signature, shapes, _, by_place, _ = _call(method, agent_class, name)
     if not kwargs and len(args) == by_place:
         return Arguments([each(shapes[name], name, value) for name, value in zip(shapes, args, strict=True)], {})
     try:
@@ -97,7 +105,33 @@ def exposed_call(agent_class: type, method_name: str, body: bytes) -> tuple[Argu
         raise unexposed(agent_class, method_name)
     args, kwargs = unpack(body)
     arguments = bound(method, args, kwargs, Shape.typed, agent_class, method_name)
-    return arguments, shapes_of(method, agent_class, method_name)[1]
+    of = _call(method, agent_class, method_name)
+    return (_with_own_defaults(arguments, of) if of.lent else arguments), of.returned
+
+
+def _with_own_defaults(given: Arguments, of: _Call) -> Arguments:
+    found = of.signature.bind(*given.args, **given.kwargs)
+    own = {name: own_default(default) for name, default in of.lent.items() if name not in found.arguments}
+    found.apply_defaults()
+    found.arguments |= own
+    return Arguments(list(found.args), found.kwargs)
+
+
+def own_default(default: T) -> T:
+    """What an argument is that was not given: a copy, if it has no hash, so that code that changes it changes it for nobody else. An agent
+    shares its process with others."""
+    try:
+        hash(default)
+    except TypeError:
+        return _copied(default)
+    return default
+
+
+def _copied(value: T) -> T:
+    try:
+        return deepcopy(value)
+    except TypeError:  # a lock, a connection
+        return value
 
 
 def unexposed(agent_class: type, name: str) -> BadRequest:
@@ -115,13 +149,46 @@ def unexposed(agent_class: type, name: str) -> BadRequest:
 def check_takes(agent_class: type, field: str, name: str, *named: str) -> None:
     """Raises `BadRequest` if a method cannot be called with these arguments, by position: it would fail each time."""
     method = getattr(agent_class, name)
+    bind = partial(written(method, agent_class, name).signature.bind, *named)
+    _check_call(field, f"{agent_class.__name__}.{name}", method, bind, named)
+
+
+def check_function_takes(field: str, function: Callable[..., object], *named: str) -> None:
+    """`check_takes` for whatever is called as it is: a function, the method of an object, a `functools.partial`. What some are called with,
+    which are not written in Python, cannot be known."""
+    inner, keywords = function, dict[str, object]()
+    if isinstance(function, partial):
+        inner, named, keywords = function.func, (*map("{!r:.40}".format, function.args), *named), function.keywords
+    signature, _ = tried_now(partial(signature_of, inner, follow_wrapped=False))
+    if signature is not None:
+        label = getattr(inner, "__qualname__", f"{inner!r:.200}")
+        _check_call(field, label, inner, partial(signature.bind, *named, **keywords), named)
+
+
+def _check_call(
+    field: str, label: str, function: Callable[..., object], bind: Callable[[], object], named: Sequence[str]
+) -> None:
     try:
-        written(method, agent_class, name).signature.bind(*named)
+        bind()
     except TypeError as problem:
-        wanted = f"{agent_class.__name__}.{name}() is called with ({', '.join(named)})"
+        wanted = f"{label}() is called with ({', '.join(named)})"
         raise BadRequest(field, f"{wanted}, which it does not take: {problem}") from None
-    if gives_bit_by_bit(method):
-        raise BadRequest(field, f"{agent_class.__name__}.{name}() is a generator, whose code nobody would enter")
+    if gives_bit_by_bit(function):
+        raise BadRequest(field, f"{label}() is a generator, whose code nobody would enter")
+
+
+def check_options(called: str, given: Iterable[object], known: Iterable[str]) -> None:
+    """Raises `BadRequest` for what is no argument of what was called, and names one that is like it."""
+    for unknown in sorted(set(map(str, given)).difference(known))[:1]:
+        near = get_close_matches(unknown, known, n=1)
+        meant = f"; did you mean {near[0]!r}?" if near else _INSTEAD.get(unknown, "")
+        raise BadRequest(unknown, f"is no argument of {called}{meant}")
+
+
+_INSTEAD: Final = {
+    "timeout": "; in async code `asyncio.timeout` bounds the wait",
+    "args": "; bind what it takes by `functools.partial`",
+}
 
 
 # ---------------------------------------------------------------- what is entered
@@ -136,7 +203,7 @@ class Entered(NamedTuple):
         hint: the type of the input.
         default: what the input is if none is given (`None`); `EMPTY` if it has to be given.
         by_place: the parameters that are given by their places, with their defaults.
-        by_name: those that are given by their names.
+        by_name: those that are given by their names, with their defaults.
     """
 
     takes: Shape
@@ -146,7 +213,7 @@ class Entered(NamedTuple):
     hint: object
     default: object
     by_place: tuple[tuple[str, object], ...]
-    by_name: tuple[str, ...]
+    by_name: tuple[tuple[str, object], ...]
 
     def encode(self, value: object, bytes_max: int) -> tuple[bytes, str]:
         # With its digest. None is no input, where there is a default.
@@ -161,13 +228,14 @@ class Entered(NamedTuple):
 
     def decode(self, body: bytes) -> object:
         if body == NOTHING and self.default is not EMPTY:
-            return self.default
+            return own_default(self.default)
         return self.takes.decode("input", body)
 
     def arguments(self, value: object, context: object) -> Arguments:
-        _, _, takes, asks, _, _, by_place, by_name = self
-        args = [value if name == takes else context if name == asks else default for name, default in by_place]
-        return Arguments(args, {name: value if name == takes else context for name in by_name} if by_name else {})
+        given = {self.context: context, self.input: value}
+        args = [given[name] if name in given else own_default(default) for name, default in self.by_place]
+        named = {name: given[name] if name in given else own_default(default) for name, default in self.by_name}
+        return Arguments(args, named)
 
 
 def _run_shapes(agent_class: Any) -> Entered:
@@ -250,9 +318,14 @@ fiber_shape: Final[Callable[[type, str], Entered]] = lru_cache(maxsize=4096)(_fi
 
 def _entered(of: Written, input_name: str, context: str, gives: Shape) -> Entered:
     hint = of.hint(input_name) if input_name else Any
-    roles, kinds = {input_name, context}, {name: each.kind for name, each in of.parameters.items()}
-    by_place = [(name, each.default) for name, each in of.parameters.items() if each.kind in BY_PLACE]
-    while by_place and by_place[-1][0] not in roles:
+    # What nobody gives is left out, unless a call could change it for the next ones.
+    given = [
+        (name, each.default)
+        for name, each in of.parameters.items()
+        if each.kind in BY_PLACE or name in (input_name, context) or own_default(each.default) is not each.default
+    ]
+    by_place = [each for each in given if of.parameters[each[0]].kind in BY_PLACE]
+    while by_place and by_place[-1][0] not in (input_name, context) and own_default(by_place[-1][1]) is by_place[-1][1]:
         by_place.pop()
     return Entered(
         of.shape(input_name, hint),
@@ -262,5 +335,5 @@ def _entered(of: Written, input_name: str, context: str, gives: Shape) -> Entere
         hint,
         of.parameters[input_name].default if input_name else EMPTY,
         tuple(by_place),
-        tuple(name for name in kinds if name in roles and kinds[name] not in BY_PLACE),
+        tuple(each for each in given if of.parameters[each[0]].kind not in BY_PLACE),
     )

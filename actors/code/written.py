@@ -33,10 +33,10 @@ WRAPPERS_MAX: Final = 8
 ANY_NUMBER: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-def signature_of(function: Callable[..., object]) -> inspect.Signature:
+def signature_of(function: Callable[..., object], *, follow_wrapped: bool = True) -> inspect.Signature:
     # Annotations need not be resolved here.
     try:
-        return inspect.signature(function, **_LENIENT)
+        return inspect.signature(function, follow_wrapped=follow_wrapped, **_LENIENT)
     except (ValueError, TypeError) as problem:
         raise BadRequest("signature", f"{function!r:.200} does not say what it takes: {problem}") from problem
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Final, NamedTuple, TypeVar, cast
 from urllib.parse import quote, unquote
 
 from starlette.requests import HTTPConnection
+from starlette.types import Scope as Asgi
 
 from perdure.actors.agent.agent import Agent
 from perdure.actors.code.author_call import tried
@@ -200,6 +202,18 @@ class Backend:
         async with aclosing(self._feeds.watch(client, run_id, after)) as batches:
             async for batch in batches:
                 yield batch
+
+
+INNER: Final = "\udc2f"
+"""A slash within a name, where a path is looked at that is decoded: half of a pair is in none."""
+
+
+def with_inner_slashes(scope: Asgi) -> Asgi:
+    # A slash that came encoded is within a name, and no route ends a name there.
+    raw = scope.get("raw_path") or b""
+    path = unquote(re.sub("%2f", INNER, raw.decode("latin-1"), flags=re.IGNORECASE))
+    is_the_same = path.replace(INNER, "/") == scope["path"]  # nobody before us has rewritten it
+    return {**scope, "path": path} if INNER in path and is_the_same else scope
 
 
 def segments_of(connection: HTTPConnection, prefix: str) -> list[str]:

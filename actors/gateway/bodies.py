@@ -8,6 +8,7 @@ from typing import Final
 
 from starlette.requests import Request
 
+from perdure.actors.gateway.refusals import UnknownEncoding
 from perdure.ledger import BadRequest, TooLarge
 from perdure.policies import Json, JsonObject
 
@@ -18,6 +19,15 @@ _TOO_DEEP: Final = f"is nested more than {DEPTH_MAX} deep"
 
 
 async def body_of(request: Request, bytes_max: int = BODY_BYTES_MAX) -> bytes:
+    """The body of a request that is text. Raises `UnknownEncoding`, and `TooLarge`."""
+    encoding = request.headers.get("content-encoding", "").strip().lower()
+    if encoding not in ("", "identity"):
+        raise UnknownEncoding("content-encoding", f"{encoding!r:.80} is not read here; send the body as it is")
+    return await bytes_of(request, bytes_max)
+
+
+async def bytes_of(request: Request, bytes_max: int) -> bytes:
+    """The body of a request as it was sent. Raises `TooLarge`."""
     declared = request.headers.get("content-length", "0")
     if declared.isdecimal() and int(declared[:20]) > bytes_max:
         raise TooLarge("body", f"has more than {bytes_max} bytes")
@@ -51,7 +61,8 @@ def read_json(text: bytes, field: str = "body") -> Json:
         decoded = text.decode("utf-8-sig", "surrogatepass")
         read: Json = json.loads(decoded, parse_constant=_refuse, parse_float=_finite)
     except ValueError as problem:
-        raise BadRequest(field, f"is not JSON: {problem!s:.200}") from None
+        words = str(problem).partition("; use sys.")[0]  # which is advice for another program than the asker's
+        raise BadRequest(field, f"is not JSON: {words:.200}") from None
     except RecursionError:  # the parser comes to its own end before it is known how deep it goes
         raise BadRequest(field, _TOO_DEEP) from None
     _check_depth(read, field)

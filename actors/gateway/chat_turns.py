@@ -6,17 +6,19 @@ and `TurnFollower` stands between its words and the agent.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Container, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Container, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple, TypeVar
 
+from perdure.actors.chat.chat_agent import ChatAgent
+from perdure.actors.chat.chat_messages import as_messages, for_storage
 from perdure.actors.chat.conversation import TRIGGERS
 from perdure.actors.chat.followers import Caller
-from perdure.actors.chat.turn import STEER, SteerReceipt, TurnPage, TurnTold
-from perdure.actors.gateway.refusals import NotNow
-from perdure.actors.gateway.security import Principal
-from perdure.ledger import BEGAN_BY, BadRequest, PerdureError, TooLarge, request_of
+from perdure.actors.chat.turn import STEER, SteerReceipt, TurnPage, TurnTold, text_in
+from perdure.actors.gateway.refusals import Forbidden, NotNow
+from perdure.actors.gateway.security import Principal, Scope
+from perdure.ledger import BEGAN_BY, BadRequest, PerdureError, TooLarge, digest_of, request_of
 from perdure.policies import Message, Part, ToolState, TurnPlan, TurnStatus, is_settled, is_tool_part
 
 LOOK: Final = 20
@@ -53,6 +55,11 @@ class CallAnswer(NamedTuple):
 def turn_id(agent_id: str, given: str) -> str:
     # Clients make such ids, so that of one agent's turn must not reach a run of another's.
     return f"{given}.{blake2b(agent_id.encode(), digest_size=6).hexdigest()}"
+
+
+def answer_turns(call_ids: Iterable[str]) -> tuple[str, ...]:
+    """How the turns are called which answers to calls of imported messages have begun, which no turn has written."""
+    return tuple(f"answer-{digest_of(call_id.encode())}-" for call_id in call_ids)
 
 
 class ChatTurns:
@@ -201,3 +208,28 @@ def fitting(message: Message, given: Iterable[CallAnswer]) -> list[CallAnswer]:
     # Only calls that wait for such an answer are answered.
     calls = {part["toolCallId"]: part for part in message["parts"] if is_tool_part(part) and not is_settled(part)}
     return [each for each in given if each.call_id in calls and each.fits(calls[each.call_id])]
+
+
+def check_written(
+    who: Principal, agent_class: type, method: str, args: Sequence[object], more: Mapping[str, object]
+) -> None:
+    """Check the call of a chat agent's own method: by `add_messages` and its like a client could write messages of the system. These tell
+    the model what to do, as its author does, so to be allowed to chat is not enough. Raises `Forbidden`."""
+    if not (issubclass(agent_class, ChatAgent) and hasattr(ChatAgent, method)) or Scope.ADMIN in who.scopes:
+        return
+    given = args[0] if args else more.get("messages", more.get("message"))
+    written = given if isinstance(given, list) else [given]
+    if any(isinstance(each, Mapping) and each.get("role") == "system" for each in written):
+        raise Forbidden(f"{who.name} has not the scope {Scope.ADMIN.value!r}, which a message of the system needs")
+
+
+# A message that is known is known by its id, and is never another one: what either says would be lost without a word.
+
+
+def is_other(sent: Mapping[str, object], held: Message) -> bool:
+    (came,) = as_messages([sent], new_id=str)
+    return for_storage(came)["parts"] != held["parts"]
+
+
+def was_sent(held: Message) -> str:
+    return f"{held['id']} was sent before, and says {text_in(held['parts'])!r:.200}"

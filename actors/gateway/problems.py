@@ -26,6 +26,7 @@ from perdure.actors.gateway.refusals import (
     TooManyRequests,
     TooSlow,
     Unauthenticated,
+    UnknownEncoding,
 )
 from perdure.actors.link.wire import RemoteError
 from perdure.ledger import (
@@ -77,6 +78,7 @@ STATUSES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (UnknownRun, 404),
     (AgentUnreachable, 404),
     (TooLarge, 413),
+    (UnknownEncoding, 415),
     (ConflictingRequest, 409),
     (RetryRefused, 409),
     (EventRefused, 409),

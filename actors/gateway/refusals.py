@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.ledger import OutcomeUnknown, PerdureError
+from perdure.ledger import BadRequest, OutcomeUnknown, PerdureError
 
 
 class Unauthenticated(PerdureError):
@@ -40,8 +40,25 @@ class TooSlow(PerdureError):
     """A request did not arrive in time."""
 
 
+class UnknownEncoding(BadRequest):
+    """A body is encoded in a way that is not read here."""
+
+
 class GatewayStopped(OutcomeUnknown):
     # The gateway was stopped before it had answered: what it was asked for may or may not have happened. `agent_id` is the path.
 
     def __str__(self) -> str:
         return f"the gateway was stopped before it answered {self.method} {self.agent_id}, which may or may not have taken effect"
+
+
+class AnswerOverdue(OutcomeUnknown):
+    """A client had no answer to a call, or to a request that is not repeated. Of the agent's host it knows nothing."""
+
+    # `cause` is what the client has seen. If it was no call, `agent_id` is the path.
+
+    def __str__(self) -> str:
+        what = (
+            f"{self.method} {self.agent_id}" if self.agent_id.startswith("/") else f"{self.method}() of {self.agent_id}"
+        )
+        known = "It may or may not have taken effect, or may be at work still, and was not repeated"
+        return f"{what} was not answered: {self.cause}. {known}"

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import ip_address, ip_network
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from starlette.requests import HTTPConnection
@@ -202,8 +203,18 @@ def path_within(scope: Mapping[str, object]) -> str:
     return str(scope["path"]).removeprefix(str(scope.get("root_path", "")))
 
 
+def resolved(host: str, port: int | None = None) -> list[tuple[Any, ...]]:
+    """What stands for a host and a port. Raises `BadRequest` for a name that is none."""
+    try:
+        return [*socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)]
+    except (OSError, UnicodeError) as problem:
+        words = getattr(problem, "strerror", None) or problem
+        raise BadRequest("host", f"{host:.200} cannot be listened on: {words}") from problem
+
+
 def check_exposed(host: str, security: Security) -> None:
     if host not in LOOPBACK and security.authenticate is None:
+        resolved(host)
         raise BadRequest("host", f"{host} is reachable from elsewhere: give a token or an `authenticate` hook first")
 
 

@@ -355,6 +355,9 @@ class Host:
         # With `lost` another life of the agent, perhaps on another host, may have begun it before.
         ref, calls = said.ref, self.services.calls
         handed, tenant = calls.find(ref), self._current(said.agent_id, said.incarnation)
+        if tenant is not None and tenant.is_broken and tenant.may_sleep:
+            tenant.leave()  # the disk has refused something, and the next life opens the storage anew
+            tenant = None
         if handed is not None and handed.answer is not None:
             self.peer.push_awaited(CallAnswered(ref, *handed.answer))
         elif handed is not None and not handed.is_over:

@@ -439,11 +439,18 @@ class Tenant(Life):
         return self.tasks.cancel()
 
     async def stop(self) -> None:
-        """End all work of this life and leave. Async code that does not let itself be cancelled keeps the place. Sync code cannot be
-        cancelled: its storage and the runtime are closed to it, and as long as its thread goes on its host counts as worn."""
+        """End all work of this life and leave. Async code that does not let itself be cancelled keeps the place, and its result may still
+        count; after a while its storage and the runtime are closed to it. Sync code cannot be cancelled: they are closed to it at once, and
+        as long as its thread goes on its host counts as worn."""
         self.is_leaving = True
         self.faults.at(KillPoint.MID_CANCEL, self.agent_id)
-        await self.tasks.stop()
+        left = self.tasks.cancel()
+        if left:
+            await asyncio.wait(left, timeout=self.limits.teardown_grace_ms / 1000)
+            going_on = [task for task in left if not task.done()]
+            self.refuse(going_on)
+            if going_on:
+                await asyncio.wait(going_on)
         if not self.is_of_run and not self.is_broken and not self.outbox.is_empty:
             self.alarms.owe("outbox", owes=True)
         self.leave()

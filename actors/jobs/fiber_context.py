@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from functools import cached_property, partial
 from typing import Any, ClassVar, Literal
 
+from perdure.actors.code.awaited import may_be_awaited
 from perdure.actors.jobs.fiber import Fiber
 from perdure.actors.jobs.fiber_store import FiberStore
 from perdure.actors.life.life import Life
@@ -106,6 +107,7 @@ class FiberContext(RemembersWaits[FiberWaits]):
         """Whether the fiber is over, so that this code has no effect any more. For sync code, which cannot be interrupted."""
         return self.cancelled.is_set() or self._life.is_leaving
 
+    @may_be_awaited
     def stash(self, data: object) -> bool:
         """Replace the stashed value. Durable on return, or with the open transaction.
 
@@ -113,6 +115,8 @@ class FiberContext(RemembersWaits[FiberWaits]):
         """
         if not self.is_cancelled:
             self._boundary()
+        elif self.cancelled.is_set():
+            return False
         body = pack_value("data", data, self._life.limits.stash_bytes_max)
         return self._store.change(partial(self._keep, unpack_value(body)))  # a copy, as a later life will read it
 
@@ -181,7 +185,7 @@ class FiberContext(RemembersWaits[FiberWaits]):
             self.waits.stop(FiberStopped(self.id, "wait"))
         task, self._task = self._task, None
         if task is not None and task is not asyncio.current_task():
-            task.cancel()
+            self._life.give_up(task)
 
     def holds(self, fiber: Fiber | None) -> bool:
         """Whether the row names this attempt as the one at work."""

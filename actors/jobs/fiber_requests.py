@@ -13,7 +13,7 @@ from dataclasses import astuple, dataclass
 from typing import Any, TypedDict
 
 from perdure.actors.code.author_call import name_of_method
-from perdure.actors.code.signatures import check_takes, fiber_shape
+from perdure.actors.code.signatures import check_options, check_takes, fiber_shape
 from perdure.actors.jobs.fiber import Fiber, FiberInspection
 from perdure.actors.jobs.fiber_context import CURRENT, FiberContext
 from perdure.actors.jobs.fiber_store import FiberStore
@@ -102,9 +102,7 @@ class FiberRequests:
         for field in ("name", "fn_name"):
             if field not in asked:
                 raise BadRequest(field, "is missing")
-        unknown = asked.keys() - _ARGUMENTS
-        if unknown:
-            raise BadRequest(min(unknown), "is no argument of start_fibers")
+        check_options("start_fibers", asked, _ARGUMENTS)
         return self.checked(asked.pop("name"), asked.pop("fn_name"), asked.pop("input", None), **asked)
 
     def _metadata(self, given: Mapping[str, object] | None) -> Kept | None:

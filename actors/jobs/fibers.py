@@ -270,7 +270,7 @@ class FiberRecoveries:
         done, _ = await asyncio.wait({task}, timeout=timeout_ms / 1000)
         context.cancelled.set()
         if not done:
-            task.cancel()
+            self._life.give_up(task)
             return None, TimeoutError(f"{name} did not return within {timeout_ms} ms")
         return (None, RuntimeError("it was cancelled")) if task.cancelled() else task.result()
 
@@ -558,7 +558,7 @@ class Fibers:
         elapsed = {"elapsed_ms": self._life.now_ms() - fiber.started_at_ms}
         if problem is not None:
             self._life.log("fiber", f"fiber {fiber.name!r} ({fiber.fiber_id})", problem)
-            error = in_words(problem)
+            error = context.in_words(problem)
             verdict = after_error(found, error, limits, self._life.dice.roll())
             self.store.move(transaction, fiber.but(error=error[: limits.error_chars_max]), verdict)
             self.store.emit_after(transaction, "fiber:run:failed", fiber, {**elapsed, "error": error})

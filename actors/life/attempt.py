@@ -176,7 +176,7 @@ async def _execute(life: Life, run: RunContext, value: object) -> StoredOutcome:
         return StoredOutcome(None, "", None)
     life.log("run", f"attempt {run.attempt} at run {run.run_id}", problem, run.run_id)
     most = life.limits.error_chars_max
-    return StoredOutcome(None, "", in_words(problem, most), traced(problem, most))
+    return StoredOutcome(None, "", run.in_words(problem, most), traced(problem, most))
 
 
 async def _work(life: Life, run: RunContext, value: object) -> StoredOutcome:

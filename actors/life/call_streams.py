@@ -164,7 +164,8 @@ class _Open:
             value = await self._on_thread(lambda: next(generator, _OVER))
         else:
             try:
-                value = await (anext(generator) if cancelled is None else generator.athrow(cancelled))
+                with self._life.code.entered(generator):
+                    value = await (anext(generator) if cancelled is None else generator.athrow(cancelled))
             except StopAsyncIteration:
                 return None
         if value is _OVER:
@@ -211,7 +212,7 @@ class _Open:
         if driver is None:
             return
         if self._is_at_work:
-            driver.cancel()
+            self._life.give_up(driver)
         self._wanted.set()
         await asyncio.wait({driver})
         if not driver.cancelled():

@@ -130,6 +130,7 @@ def _check(agent_class: Any) -> None:
         raise BadRequest(
             "agent_class", f"{agent_class.__name__} is abstract, so nothing can be one: it has no {missing}"
         )
+    _check_constructor(agent_class)
     check_made(agent_class)
     pool_spec(agent_class)  # what it asks for in two ways
     if callable(getattr(agent_class, "run", None)):
@@ -142,6 +143,18 @@ def _check(agent_class: Any) -> None:
     check_more = getattr(agent_class, "_perdure_check", None)  # of a kind of agents
     if check_more is not None:
         check_more()
+
+
+def _check_constructor(agent_class: type) -> None:
+    try:
+        inspect.signature(agent_class).bind()
+    except TypeError as problem:
+        words = (
+            f"{agent_class.__name__} is made without arguments wherever an agent of it wakes, and cannot be: {problem}"
+        )
+        raise BadRequest("agent_class", f"{words}; make what it works with in `on_start`") from None
+    except ValueError:  # nobody can tell
+        return
 
 
 def as_retries(given: object) -> Retries:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final, Unpack, cast
 
 from perdure.actors.code.naming import type_name
-from perdure.actors.code.signatures import run_shapes
+from perdure.actors.code.signatures import check_options, run_shapes
 from perdure.actors.event_stream import Followed
 from perdure.actors.life.activity import ACTIVITY
 from perdure.actors.life.child_types import RunOptions
@@ -28,7 +28,7 @@ from perdure.actors.life.results import (
     RunResult,
     run_result,
 )
-from perdure.actors.life.run_requests import RequestedRun, RunRequests, Wanted, check_options
+from perdure.actors.life.run_requests import RequestedRun, RunRequests, Wanted
 from perdure.actors.link.messages import Fields, Plain
 from perdure.actors.link.questions import Inspect, ListRuns, WhichExist
 from perdure.actors.tasks import Pending

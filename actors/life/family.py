@@ -19,7 +19,7 @@ from functools import partial
 from typing import NamedTuple
 
 from perdure.actors.code.author_call import text_of
-from perdure.actors.code.naming import load_type, type_name
+from perdure.actors.code.naming import NO_CLASS, load_type, type_name
 from perdure.actors.life.activity import ACTIVITY
 from perdure.actors.life.class_options import check_class
 from perdure.actors.life.dispatch import Dispatch
@@ -94,7 +94,8 @@ class Family:
     def _check(self, agent_class: type, name: str) -> None:
         check_class(agent_class)
         if not isinstance(agent_class, type) or not hasattr(agent_class, "_perdure_woken"):
-            raise BadRequest("agent_class", f"{agent_class!r} is no agent class")
+            advice = "" if isinstance(agent_class, type) else f"; {NO_CLASS}"
+            raise BadRequest("agent_class", f"{agent_class!r:.200} is no agent class{advice}")
         check_id("name", name, self._life.limits.id_max)
 
     def _address(self, agent_class: type, name: str) -> Address:

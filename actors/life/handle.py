@@ -38,6 +38,8 @@ class Method:
 class Handle:
     """What `agent(MyAgent, "name")` gives. Nothing is started by it; a call wakes the agent."""
 
+    __slots__ = ("__weakref__", "_call", "_tell", "_to")
+
     def __init__(self, to: Address, call: Reach, tell: Reach) -> None:
         self._to, self._call, self._tell = to, call, tell
 
@@ -79,4 +81,4 @@ def tell(method: Any, *args: Any, **kwargs: Any) -> Awaitable[None]:
 
 
 def address_of(handle: object) -> Address | None:
-    return cast("Address", vars(handle)["_to"]) if isinstance(handle, Handle) else None
+    return handle._to if isinstance(handle, Handle) else None  # noqa: SLF001 - as above

@@ -297,6 +297,13 @@ class HostServices:
         about = {"agent_id": agent_id, "run_id": run_id}
         authors_log.getChild(area).warning("agent %s failed in %s:\n%s", agent_id, text_of(doing), trace, extra=about)
 
+    def report_refused(self, agent_id: str, method: str) -> None:
+        words = (
+            "agent %s: %s was told to stop and goes on, so storage and runtime are closed to it. A task ends by its CancelledError:"
+            " code that catches it raises it again"
+        )
+        authors_log.getChild("life").warning(words, agent_id, text_of(method), extra={"agent_id": agent_id})
+
     def report_turn(self, agent_id: str, waited_s: float) -> None:
         if waited_s > LONG_TURN_S and type_of(agent_id) not in self._slow_types:
             self._slow_types.add(type_of(agent_id))

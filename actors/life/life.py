@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, contextmanager
+from contextvars import Context
 from functools import partial
 from threading import RLock
 from typing import Any, Final, Generic, TypeVar, cast, overload
@@ -19,6 +20,7 @@ from weakref import ref
 from perdure.actors.code.author_call import in_words, is_async, overrides, staying, tried
 from perdure.actors.event_stream import EventSource, EventStream, Followed
 from perdure.actors.life.asks import time_stands_still
+from perdure.actors.life.entered_code import EnteredCode, outside_of_calls
 from perdure.actors.life.host_services import HostServices
 from perdure.actors.link.messages import InboxKept, Plain, Question, Report
 from perdure.actors.ports import Dice
@@ -86,6 +88,7 @@ class Life:
         agent: the author's object, or None until it was made. Of a life that is over it is there as long as the author's code has it.
         is_up: whether `on_start` has returned.
         is_leaving: whether it was told to stop, or is over.
+        code: the author's code that is under way.
         has_place: whether its host counts it among its tenants; an older life that is only being ended is not.
         idle_since_s: when it was last seen at work, by the clock of the loop.
         lost_by: how the agent's last life was lost, if it was.
@@ -107,6 +110,7 @@ class Life:
         self._agent: Any = None
         self._left: ref[Any] | None = None
         self.is_up = self.is_leaving = False
+        self.code = EnteredCode()
         self.has_place = True
         self.idle_since_s = 0.0
         self.lost_by, self.has_asked, self.was_stopped = "", False, False
@@ -149,7 +153,9 @@ class Life:
     def storage(self) -> Storage:
         # Opened when it is first looked at: an instant child never does, and so costs no file.
         if self._storage is None:
+            self.check_open()  # code that goes on after its life opens nothing
             self._storage = self.services.agent_storages.open(self.agent_id, self.incarnation, self._reported)
+            self._storage.guard = self.check_open
             if self._storage.file.finding:
                 self.services.report_finding(self.agent_id, self._storage.file.finding)
             if self._watch is not None:
@@ -191,7 +197,7 @@ class Life:
     def close(self) -> None:
         """From now on nothing of this life counts, and nothing more is written. What holds it in a circle is let go of, so that its memory
         is free at once: to search a batch of ended lives for circles kept a host from its work for a third of a second."""
-        self.is_leaving = True
+        self.is_leaving = self.code.is_over = True
         if self._storage is not None:
             self._storage.close()
         self._watch = None
@@ -261,10 +267,11 @@ class Life:
         kwargs: dict[str, object],
     ) -> object:
         try:
-            if is_async(method):
-                return await method(*args, **kwargs)
-            outcome = await run(partial(staying, partial(method, *args, **kwargs)))
-            return await outcome if inspect.isawaitable(outcome) else outcome
+            with self.code.entered(method):
+                if is_async(method):
+                    return await method(*args, **kwargs)
+                outcome = await run(partial(staying, partial(method, *args, **kwargs)))
+                return await outcome if inspect.isawaitable(outcome) else outcome
         except Exception:  # the common case keeps its traceback as it is
             raise
         except BaseException as raised:
@@ -317,6 +324,7 @@ class Life:
         return stimulus._replace(sequence=self._storage.sequence)
 
     async def ask(self, question: Question) -> Plain:
+        self.check_open()
         return await self.services.supervisor.ask(question)
 
     def request(self, question: Question) -> None:
@@ -328,14 +336,34 @@ class Life:
 
     def spawn(self, job: Pending[T], rank: Rank = Rank.WORK) -> asyncio.Task[T]:
         """Start a task of this life, whose unexpected error ends the life. It is no part of a transaction that is open here."""
-        context = unbound()
-        context.run(RANK.set, rank)
+        context = self._apart(rank)
         return self.tasks.start(job, context)
 
     def spawn_awaited(self, job: Pending[T]) -> asyncio.Task[T]:
+        return self.tasks.start_awaited(job, self._apart(Rank.WORK))
+
+    def _apart(self, rank: Rank) -> Context:
         context = unbound()
-        context.run(RANK.set, Rank.WORK)
-        return self.tasks.start_awaited(job, context)
+        context.run(RANK.set, rank)
+        context.run(outside_of_calls)
+        return context
+
+    def give_up(self, task: asyncio.Task[Any]) -> None:
+        """Cancel a task. If it goes on all the same, its code is refused after a while."""
+        task.cancel()
+        grace = asyncio.get_running_loop().call_later(self.limits.teardown_grace_ms / 1000, self.refuse, [task])
+        task.add_done_callback(lambda _: grace.cancel())
+
+    def refuse(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
+        """The code of these tasks was told to stop, and goes on: storage and runtime are closed to it."""
+        for name in self.code.refuse(tasks):
+            self.services.report_refused(self.agent_id, name)
+
+    def check_open(self) -> None:
+        """Raise `StaleIncarnation` in code of the author that was told to stop and goes on."""
+        if self.code.is_refused:
+            over = "this life of the agent is over" if self.code.is_over else "this code was told to stop, and goes on"
+            raise StaleIncarnation(self.agent_id, over)
 
     def on_loop(self, job: Callable[[], None]) -> None:
         self.services.on_loop(job)
@@ -347,6 +375,11 @@ class Life:
         The job works in the context of its caller. A thread that waits here lends its slot. Raises `StaleIncarnation` as soon as this
         life is over.
         """
+        try:
+            self.check_open()
+        except StaleIncarnation:
+            job.close()
+            raise
         if self.services.is_on_loop:
             return job
         if has_loop():
@@ -371,6 +404,7 @@ class Life:
 
     def bridge_stream(self, begin: Callable[[], AsyncGenerator[T, None]]) -> Followed[T]:
         # `bridge` for what is followed: in the code of a loop an async generator, in sync code something for a `for`.
+        self.check_open()
         if self.services.is_on_loop:
             return cast("Followed[T]", begin())
         stream = EventStream(lambda: EventSource(begin(), self._begun, lambda: not self.is_leaving))

@@ -85,7 +85,7 @@ async def _transact(life: Life, outbox: Outbox, piece: WorkPiece) -> None:
             steps = piece.steps(transaction)
         is_sync = not any(is_async(method) for method, _, _ in steps)
         if not is_sync:
-            await in_time(_call_on_loop(transaction, steps), most_ms, _TookTooLong())
+            await in_time(_call_on_loop(life, transaction, steps), most_ms, _TookTooLong())
         # In this turn no sync method of the agent is between what it reads and what it writes.
         async with life.threads.turn(life) as turn:
             if is_sync and steps:
@@ -102,9 +102,9 @@ async def _transact(life: Life, outbox: Outbox, piece: WorkPiece) -> None:
     life.faults.at(KillPoint.AFTER_HANDLER_COMMIT, piece.name)
 
 
-async def _call_on_loop(transaction: Transaction, steps: list[Step]) -> None:
+async def _call_on_loop(life: Life, transaction: Transaction, steps: list[Step]) -> None:
     for method, args, activity in steps:
-        with transaction.active(), at_work(activity):
+        with transaction.active(), at_work(activity), life.code.entered(method):
             await result_of(partial(method, *args))
 
 

@@ -59,6 +59,7 @@ class Outbox:
         outermost = self._life.transaction is None
         with self._life.storage.transaction() as transaction:
             yield transaction
+            self._life.check_open()
         if outermost:
             self._life.on_loop(self.flush)
 

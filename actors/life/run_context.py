@@ -9,6 +9,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, cast
 
+from perdure.actors.code.awaited import may_be_awaited
 from perdure.actors.life.asks import (
     Addressees,
     Answer,
@@ -139,6 +140,7 @@ class RunContext(RemembersWaits[AttemptWaits]):
         """Whether the run was told to stop; for sync code, which cannot be interrupted."""
         return self._life.is_leaving
 
+    @may_be_awaited
     def stash(self, value: object) -> None:
         """Remember a value for a later attempt; durable on return."""
         self._boundary()
@@ -400,6 +402,7 @@ class RunContext(RemembersWaits[AttemptWaits]):
             self._life.push(Progress(self.run_id, self._incarnation, self._latest))
             self._latest, self._sent_s = None, asyncio.get_running_loop().time()
 
+    @may_be_awaited
     def emit(self, body: object) -> None:
         """Add a piece to the run's stream of events, to be followed live and replayed later."""
         encoded = pack_value("chunk", body)

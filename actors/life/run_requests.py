@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
-from perdure.actors.code.naming import type_name
-from perdure.actors.code.signatures import Entered, check_takes, run_shapes
+from perdure.actors.code.naming import NO_CLASS, type_name
+from perdure.actors.code.signatures import Entered, check_options, check_takes, run_shapes
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.child_types import AsyncChild, Child, RunOptions
 from perdure.actors.life.class_options import Runs, check_asked, check_class, class_options
@@ -51,14 +50,6 @@ BEHALF_MAX: Final = 8  # agents whose tool call a run is done for
 _PAIR: Final = ("agent_class", "input")
 _ARGUMENTS: Final = {"input", "detached", *RunOptions.__annotations__}
 _ORDER_MAX: Final = (1 << 53) - 1  # what the page can count to
-
-
-def check_options(called: str, given: Iterable[object], known: Iterable[str]) -> None:
-    """Raises `BadRequest` for what is no argument of what was called, and names one that is like it."""
-    for unknown in sorted(set(map(str, given)).difference(known))[:1]:
-        near = get_close_matches(unknown, known, n=1)
-        meant = f"; did you mean {near[0]!r}?" if near else ""
-        raise BadRequest(unknown, f"is no argument of {called}{meant}")
 
 
 # A request with its class, and whether the run goes on when the wait for it is cancelled.
@@ -319,7 +310,8 @@ def input_shape(agent_class: type) -> Entered:
         return _checked_shape(agent_class)
     check_class(agent_class)
     name = getattr(agent_class, "__name__", repr(agent_class))
-    raise UnknownAgentType("agent_class", f"{name} is not an agent class with a `run` method")
+    advice = "" if isinstance(agent_class, type) else f"; {NO_CLASS}"
+    raise UnknownAgentType("agent_class", f"{name} is not an agent class with a `run` method{advice}")
 
 
 @lru_cache(maxsize=4096)

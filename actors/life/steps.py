@@ -15,7 +15,6 @@ them.
 from __future__ import annotations
 
 import asyncio
-import dis
 import inspect
 import math
 from collections.abc import Awaitable, Callable, Generator, Iterator
@@ -24,16 +23,18 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import Enum
-from functools import lru_cache, partial
+from functools import partial
 from hashlib import blake2b
-from itertools import chain, count, pairwise
+from itertools import count
 from threading import Lock
-from types import CodeType, FrameType, FunctionType
+from types import FunctionType
 from typing import Final, NamedTuple, TypeAlias, TypeVar, overload
 
 from perdure.actors.code.annotations import content
-from perdure.actors.code.author_call import in_words, name_of_method, tried, tried_now
+from perdure.actors.code.author_call import WORDS_MAX, in_words, name_of_method, tried, tried_now
+from perdure.actors.code.awaited import given, is_awaited, is_no_awaitable
 from perdure.actors.code.naming import function_name
+from perdure.actors.code.signatures import check_function_takes, check_options
 from perdure.actors.life.class_options import as_retries
 from perdure.actors.life.life import Life
 from perdure.actors.ports import KillPoint
@@ -91,6 +92,8 @@ def in_step(key: str) -> Iterator[None]:
                 WORK.reset(token)
 
 
+_OPTIONS: Final = ("retry", "timeout", "undo", "probe")
+_PLAIN: Final = "the job of step {!r} is sync, so that gave its value, which is remembered: await the call itself, or give an async job"
 _COMPARED: Final = (bool, bytes, float, int, str)  # as values; whatever else is compared by identity
 
 
@@ -171,6 +174,7 @@ class RemembersSteps:
         self._called: dict[str, int] = {}
         self._undone: dict[str, dict[str, _Called]] = {}
         self.last_step = ""
+        self._plain = ""  # the last step that gave its value where nobody awaited it at once
 
     @overload
     def step(self, name: str, job: Callable[[], Pending[T]]) -> Pending[T]: ...
@@ -206,20 +210,22 @@ class RemembersSteps:
         self,
         name: str,
         job: Callable[[], object],
-        *,
+        *args: object,
         retry: Retries | None = None,
         timeout: float | timedelta | None = None,
         undo: Callable[..., object] | str | None = None,
         probe: Callable[..., object] | str | None = None,
+        **named: object,
     ) -> object:
         """Do something once: a later attempt takes the remembered value instead. The value must be plain data.
 
         A name may be used again, in a loop for example. The calls under one name are told apart by their order, so that is to be the same
         in each attempt; under `asyncio.gather` it is the order in which `step` is called. A step that raised is not remembered.
         When `job` gives an awaitable, so does `step`, in every attempt: `await run.step("fetch", fetch)`. Otherwise it gives the value:
-        `size = run.step("size", lambda: len(text))`. That may be awaited at once all the same, by `await run.step(…)`, but has no type that
-        says so: where a type checker reads along, give an async job. So too where `asyncio.gather` or `create_task` is to take it: blocking
-        work by `lambda: asyncio.to_thread(fetch, url)`.
+        `size = run.step("size", lambda: len(text))`. That may be awaited at once all the same, by `await run.step(…)` or through a function
+        that returns it, but has no type that says so: where a type checker reads along, give an async job. So too where it is awaited
+        later, or by `asyncio.gather`, `wait_for` or `create_task`. A sync job in async code stands on the event loop, where nothing else
+        goes on meanwhile: blocking work wants `lambda: asyncio.to_thread(fetch, url)`.
         Between the end of `job` and the return there is a moment in which a death repeats it; effects outside of the agent's
         storage want the id of the run or the fiber, and `name`, as their idempotency key.
 
@@ -232,8 +238,8 @@ class RemembersSteps:
                 run too; a person's `perdure retry` counts anew, and so does a fiber that is entered again. What Perdure refuses
                 (`BadRequest`) is not tried again.
             timeout: seconds, or a `timedelta`, for the whole step with its tries, pauses and deaths, from its first beginning on. Then it
-                raises `StepTimedOut`, and an async job is cancelled. A sync job cannot be: its value counts although it is late, but no
-                further try begins.
+                raises `StepTimedOut`, and an async job is cancelled. A sync job cannot be, and in async code holds up the event loop until
+                it returns: its value counts although it is late, but no further try begins.
             undo: what undoes it if the run fails for good or is cancelled: a method of the agent or its name, a function at the top level
                 of a module, or a `functools.partial` of one with plain data. It is called with the step's value, or with None if nobody
                 knows whether the job took effect. The steps are undone in reverse, each at least once, so an undo wants the same
@@ -247,7 +253,10 @@ class RemembersSteps:
         self._boundary()
         if not callable(job):
             raise BadRequest("job", f"{job!r:.200} is no function that does the step; write `lambda: …`")
-        awaits = _awaits(inspect.currentframe())
+        check_options("step", named, _OPTIONS)
+        if args:
+            raise BadRequest("job", "a step calls it without arguments; bind them: `functools.partial(job, …)`")
+        awaits = is_awaited(inspect.currentframe())
         care = self._care(retry, timeout, undo, probe)
         called = self._call(check_id("name", name, self._life.limits.id_max), job)
         awaits = awaits or (care is not None and has_loop())
@@ -256,7 +265,10 @@ class RemembersSteps:
             self.last_step = name
             was_awaitable, kept = unpack(known)
             value = taken_out(kept)
-            return _given(value) if was_awaitable or awaits else value
+            if was_awaitable or awaits:
+                return given(value)
+            self._plain = name
+            return value
         if care is not None:
             plan = self._plan(name, called, job, care)
             return self._awaited(plan) if has_loop() else self._at_once(plan)
@@ -268,8 +280,16 @@ class RemembersSteps:
             self._finish(name, called, pack([False, Kept(pack_value(f"step {name!r}", outcome))]))
         if awaits:
             return self._given_durably(outcome)
+        self._plain = name
         self._life.wait_durable()
         return outcome
+
+    def in_words(self, problem: Exception, chars_max: int = WORDS_MAX) -> str:
+        """What the author's code has failed with, and what may lie behind it: it awaits the value of a step."""
+        words = in_words(problem, chars_max)
+        if not self._plain or not is_no_awaitable(words):
+            return words
+        return f"{words}; {_PLAIN.format(self._plain)}"[:chars_max]
 
     # steps that ask for more
 
@@ -291,16 +311,18 @@ class RemembersSteps:
 
     def _probe(self, probe: object) -> Callable[[], object] | None:
         if isinstance(probe, str):
-            found: Callable[[], object] = getattr(self._life.agent, name_of_method(self._life.agent, "probe", probe))
-            return found
-        if probe is not None and not callable(probe):
+            probe = getattr(self._life.agent, name_of_method(self._life.agent, "probe", probe))
+        if probe is None:
+            return None
+        if not callable(probe):
             raise BadRequest("probe", f"{probe!r:.200} is no function that says what came of the step")
+        check_function_takes("probe", probe)
         return probe
 
     def _undo_reference(self, undo: object) -> list[object]:
-        return self._reference("undo", undo)
+        return self._reference("undo", undo, "value")
 
-    def _reference(self, field: str, given: object) -> list[object]:
+    def _reference(self, field: str, given: object, *named: str) -> list[object]:
         """How a function is found again after a death: the name of a method or of a function of a module, and what is bound to it."""
         arguments: tuple[object, ...] = ()
         keywords: dict[str, object] = {}
@@ -308,10 +330,15 @@ class RemembersSteps:
         if isinstance(given, partial):
             arguments, keywords = given.args, given.keywords
             given = given.func
+        called: Callable[..., object]
         if isinstance(given, str) or getattr(given, "__self__", None) is agent:
             kind, name = "method", name_of_method(agent, field, given)
+            called = getattr(agent, name)
         elif isinstance(given, FunctionType) and given.__name__ != "<lambda>":
-            kind, name = "function", self._name_of_function(field, given)
+            if "." in given.__qualname__ and inspect.getattr_static(type(agent), given.__name__, None) is given:
+                words = f"{given.__qualname__} is called without its agent; give `self.{given.__name__}`, or its name"
+                raise BadRequest(field, words)
+            kind, name, called = "function", self._name_of_function(field, given), given
         else:
             what = "a lambda" if isinstance(given, FunctionType) else f"{given!r:.200}"
             words = (
@@ -319,7 +346,9 @@ class RemembersSteps:
                 "functools.partial of one with plain data"
             )
             raise BadRequest(field, words)
-        return [kind, name, Kept(pack_value(field, [list(arguments), keywords]))]
+        bound = pack_value(field, [list(arguments), keywords])
+        check_function_takes(field, partial(called, *arguments, **keywords), *named)
+        return [kind, name, Kept(bound)]
 
     def _name_of_function(self, field: str, given: FunctionType) -> str:
         try:
@@ -615,21 +644,3 @@ def _made_of(job: object) -> tuple[object, ...]:
 
 def _is_same(one: object, other: object) -> bool:
     return one is other or (type(one) is type(other) and isinstance(one, _COMPARED) and one == other)
-
-
-async def _given(value: T) -> T:
-    return value
-
-
-def _awaits(frame: FrameType | None) -> bool:
-    # Whether the caller of this frame's function awaits what it returns, in the same expression.
-    caller = None if frame is None else frame.f_back
-    return caller is not None and caller.f_lasti in _awaited_calls(caller.f_code)
-
-
-@lru_cache(maxsize=1024)
-def _awaited_calls(code: CodeType) -> frozenset[int]:
-    # The inline caches of a call count as its place too.
-    pairs = pairwise(dis.get_instructions(code))
-    awaited = (range(each.offset, then.offset) for each, then in pairs if then.opname == "GET_AWAITABLE")
-    return frozenset(chain.from_iterable(awaited))

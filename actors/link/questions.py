@@ -29,6 +29,7 @@ from perdure.ledger import (
     Retry,
     Send,
     Steer,
+    Tell,
     UnknownAsk,
     UnknownRun,
     Verb,
@@ -37,6 +38,7 @@ from perdure.ledger import (
     check_word,
     digest_of,
     is_call_ask,
+    name_of,
     named_ask,
     pack,
     pack_value,
@@ -430,12 +432,30 @@ class ShowLimits(NamedTuple):
         return asdict(books.limits)
 
 
-# None if the ledger knows nothing of it.
 class ShowAgent(NamedTuple):
+    """Where is an agent, and what does the ledger hold for it? None if it knows nothing of it."""
+
     agent_id: str
 
-    def __call__(self, books: Books) -> Told | None:
-        return ledger.about_agent(books.view, self.agent_id, served=books.is_served)
+    @property
+    def run_ids(self) -> list[str]:
+        return [name_of(self.agent_id)]  # the child of a run bears the run's id as its name
+
+    def __call__(self, books: Books) -> Told | Later[Told | None] | None:
+        view, store, agent = books.view, books.store, self.agent_id
+        told = ledger.about_agent(view, agent, served=books.is_served)
+        if ledger.is_in_memory(view, agent):
+            return told
+        if view.is_begun_anew(agent):
+            return None
+        cleared = set(view.asked_for.get(agent, ()))
+
+        def read() -> Told | None:
+            asked_for = requested_by(store, [agent], len(cleared) + 1)
+            is_known = store.records("agents", [agent]) or any(each.key not in cleared for each in asked_for)
+            return told if is_known else None
+
+        return Later(read)
 
 
 class Upgrade(NamedTuple):
@@ -491,7 +511,7 @@ Query: TypeAlias = (
 )  # fmt: skip
 """What is answered without a new fact."""
 
-Steering: TypeAlias = AnswerAsk | Cancel | Clear | Forget | OpenAsk | Pause | Retry | Send | Steer | WithdrawAsk
+Steering: TypeAlias = AnswerAsk | Cancel | Clear | Forget | OpenAsk | Pause | Retry | Send | Steer | Tell | WithdrawAsk
 """What becomes facts."""
 
 QUESTIONS: Final[dict[str, type[Query | Steering]]] = {
@@ -522,6 +542,7 @@ QUESTIONS: Final[dict[str, type[Query | Steering]]] = {
     "pause": Pause,
     "send": Send,
     "steer": Steer,
+    "tell": Tell,
     "asks": ListAsks,
     "asks_below": AsksBelow,
     "ask": ShowAsk,

@@ -197,8 +197,12 @@ class SupervisorClient:
 
     def _existed(self, run_id: str, status: str, *, has_older_code: bool) -> None:
         wishes = self._wishes.get(run_id, ())
-        if not all(wish.request.wait for wish in wishes):
+        detached = [wish for wish in wishes if not wish.request.wait]
+        if detached:
             self._exists[run_id] = status
+        for wish in detached:  # that is durable, though what was said before it may not be
+            if not wish.answer.done():
+                wish.answer.set_result(status)
         if has_older_code and wishes:
             log.warning(_OLDER_CODE, run_id, wishes[0].request.agent_type, shlex.quote(run_id))
 

@@ -24,7 +24,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from perdure.actors.code.author_call import in_words, tried, tried_now
-from perdure.actors.gateway.bodies import body_of
+from perdure.actors.gateway.bodies import bytes_of
 from perdure.actors.messenger.adapter import Messenger, Webhook, WebhookReply
 from perdure.actors.messenger.messenger_agent import MessengerAgent, messengers_of
 from perdure.actors.messenger.messenger_events import MessengerEvent
@@ -105,7 +105,7 @@ class WebhookEndpoint:
 
     async def serve(self, request: Request) -> Response:
         try:
-            body = await body_of(request, self._body_max)
+            body = await bytes_of(request, self._body_max)
         except TooLarge as refused:
             return self._refused(413, str(refused))
         except ClientDisconnect:

@@ -110,8 +110,8 @@ def check_directory(data: Path) -> None:
 
 def refuse_without_ledger(data: Path) -> None:
     """Raise `LedgerLost` if there are storages of agents here and no ledger, or something else in its place, and `LedgerUnwritable` if
-    that cannot be seen. Storages alone count: code, logs and the other files are also written by a start that was cut off before it had
-    begun a ledger."""
+    that cannot be seen. Besides storages the directory's word counts, which is written into the ledger's folder first: code, logs and the
+    other files are also written by a start that was cut off before it had begun a ledger."""
     ledger = data / LEDGER
     if ledger.exists() and not ledger.is_dir():
         raise LedgerLost(str(data), f"{ledger} is no directory", "put the ledger's directory in its place")
@@ -123,12 +123,12 @@ def refuse_without_ledger(data: Path) -> None:
     except OSError as problem:
         raise unreadable(ledger, problem) from problem
     first = next((each for each in data.glob(STORAGES) if each.is_file()), None)
-    if first is None:
+    is_bereft = (data / IDENTITY).exists() and not (ledger / IDENTITY).exists()
+    if first is None and not is_bereft:
         return
+    there = "it was in use" if first is None else f"there are storages of agents ({first} is one)"
     found = "is empty" if ledger.exists() else "is missing"
-    raise LedgerLost(
-        str(data), f"there are storages of agents ({first} is one), but their ledger {ledger} {found}", WAY_BACK
-    )
+    raise LedgerLost(str(data), f"{there}, but its ledger {ledger} {found}", WAY_BACK)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -13,6 +14,7 @@ from perdure import ledger
 from perdure.actors.code.naming import load_type
 from perdure.actors.ports import PoolSpec
 from perdure.actors.ray_world.cluster_record import check_directory, traces_of
+from perdure.actors.ray_world.identity import refuse_elsewhere
 from perdure.ledger import (
     AGENTS,
     LEDGER,
@@ -137,7 +139,8 @@ class Deployment(NamedTuple):
     def agent_storages(self) -> Any:
         if self.bucket:
             return self.part("agent_storages", CarriedDisk(own_folder(self.data / AGENTS)))
-        return self.part("agent_storages", self.part("disk", self.data / "agents"))
+        here = partial(refuse_elsewhere, self.data, self.identity)
+        return self.part("agent_storages", self.part("disk", self.data / AGENTS, None, here))
 
 
 def bucket_store(place: Path, url: str, *, looks: bool = False) -> BucketStore:
@@ -157,6 +160,6 @@ def bucket_needed(field: str, url: str) -> Iterator[None]:
 
 
 def check_bucket(field: str, url: str) -> None:
-    """Raise `BadRequest` if what reaches buckets is not installed here."""
+    """Raise `BadRequest` if what reaches buckets is not installed here, and a `LedgerError` if this one cannot be read."""
     with bucket_needed(field, url):
-        ledger.Bucket(url)
+        ledger.look_into(url)

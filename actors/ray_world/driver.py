@@ -69,6 +69,7 @@ from perdure.actors.ray_world.ray_internals import (
     shut_down,
     workers_of,
 )
+from perdure.actors.ray_world.sigterm import SIGTERM_HANDLING
 from perdure.ledger import BadRequest, PerdureError, RuntimeClosed, SupervisorUnreachable, given_as
 from perdure.policies import backoff_ms
 
@@ -127,6 +128,7 @@ class Driver:
         self.begin(is_forked=False)
 
     def begin(self, *, is_forked: bool) -> None:
+        atexit.unregister(self._at_exit)  # which would start a thread, and has nothing to end
         self._is_forked = is_forked
         self._life: RayLife | None = None
         self._why = FORKED if is_forked else "this process is in no Ray"
@@ -161,6 +163,7 @@ class Driver:
         if self._is_forked:
             raise RuntimeClosed("runtime", FORKED)
         have_standard_files()
+        SIGTERM_HANDLING.hold()
         start_with = functools.partial(start, num_cpus) if member.may_start else None
         entered = self._submit(functools.partial(self._enter, member, address, start_with))
         try:
@@ -171,17 +174,24 @@ class Driver:
         except BaseException:
             if not entered.done():  # Ctrl-C, for example: nothing else would leave what is entered meanwhile
                 self._submit(functools.partial(self._leave, member))
+            SIGTERM_HANDLING.let_go()
             raise
 
     def is_last(self, member: OpenDirectory) -> bool:
         return [each.data for each in self._members].count(member.data) == 1
 
     def leave(self, member: OpenDirectory) -> None:
-        self._submit(functools.partial(self._leave, member)).result()
+        self._end_of(member, self._leave)
 
     def kill(self, member: OpenDirectory) -> None:
         """Kill the Ray of our own at once, with all that runs in it, and leave. If other members are left, the next life begins."""
-        self._submit(functools.partial(self._kill, member)).result()
+        self._end_of(member, self._kill)
+
+    def _end_of(self, member: OpenDirectory, end: Callable[[OpenDirectory], None]) -> None:
+        try:
+            self._submit(functools.partial(end, member)).result()
+        finally:
+            SIGTERM_HANDLING.let_go()
 
     def _submit(self, job: Callable[[], T]) -> Future[T]:
         with self._lock:

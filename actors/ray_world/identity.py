@@ -32,8 +32,8 @@ from perdure.ledger import (
 IDENTITY: Final = "identity"
 _PASSING: Final = frozenset(("overlay", "ramfs", "tmpfs"))  # what a reboot, or the end of a container, empties
 ADVICE: Final = (
-    "mount the directory's storage there, at this path, or take that machine out of the cluster. Nothing was begun there, and what agents"
-    " keep is untouched"
+    "if it was deleted or moved, put it back at this path, or open it where it is now; where machines share it, mount the directory's"
+    " storage there, at this path, or take that machine out of the cluster. Nothing was begun there"
 )
 
 

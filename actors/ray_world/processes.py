@@ -175,7 +175,7 @@ class ProcessLog:
         with self._beginning:
             if self._file is not None and self._size < self._most and os.fstat(self._file).st_nlink:
                 return  # another thread was faster
-            self._directory.mkdir(parents=True, exist_ok=True)
+            self._directory.mkdir(exist_ok=True)  # where the directory is gone, it is not made again
             if self._size >= self._most:
                 with suppress(FileNotFoundError):
                     self._path.replace(self._path.with_suffix(f".{self._next_number():06}{SUFFIX}"))

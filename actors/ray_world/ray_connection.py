@@ -12,8 +12,6 @@ import logging
 import os
 import signal
 import socket
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -42,14 +40,16 @@ from perdure.actors.ray_world.ray_internals import (
     shut_down,
     silence_worker_logs,
 )
-from perdure.ledger import SupervisorUnreachable, bucket_of, given_as
+from perdure.ledger import BadRequest, SupervisorUnreachable, bucket_of, given_as
 from perdure.policies import Limits
 
 NAMESPACE: Final = "perdure"
 STORE_BYTES: Final = 80 * 1024 * 1024  # small, since calls carry their data; Ray accepts no less than 75 MB
 SIGACTION_BYTES: Final = 512  # more than any system's `struct sigaction`
+_NEEDS_DOCSTRINGS: Final = (
+    "no Ray starts under `-OO` or PYTHONOPTIMIZE=2, which take the docstrings that it needs away; use `-O` at most"
+)
 _MARGIN: Final = " |+-"  # of a group of errors in a traceback
-STOPPED: Final = 143  # the exit code of a process that SIGTERM ended
 
 
 # The address of its GCS; its session, which stands in the command lines of its processes; and the node of this process, which stands in
@@ -68,7 +68,10 @@ def connection() -> RayConnection | None:
 
 
 # Start a Ray of our own, for a second time if Ray gives its own processes up as too slow. Returns True: it is our own.
+# Without docstrings Ray's processes fail as they begin, and that they do is found out only after a minute.
 def start(num_cpus: int | None) -> bool:
+    if sys.flags.optimize > 1:
+        raise BadRequest("python", _NEEDS_DOCSTRINGS)
     options = {"address": "local", "num_cpus": num_cpus, "object_store_memory": STORE_BYTES, "include_dashboard": False}
     try:
         _init(**options)
@@ -173,13 +176,6 @@ def canonical(address: str) -> tuple[str, str]:
         host = socket.gethostbyname(host)
     own: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
     return "here" if host.startswith("127.") or host == own else host, port
-
-
-def exit_on_sigterm() -> None:
-    """Let `SIGTERM` raise `SystemExit` unless somebody handles it, so that `with` blocks are left. Does nothing outside the main thread."""
-    here = threading.current_thread() is threading.main_thread()
-    if here and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
 
 
 # `ray.init` replaces the handler of `SIGTERM` by one that prints a stack and aborts.

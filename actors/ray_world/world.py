@@ -33,7 +33,7 @@ from perdure.actors.ray_world.named_actors import (
 from perdure.actors.ray_world.os_processes import ProcessId, ProcessInfo, wait_until_gone, with_command
 from perdure.actors.ray_world.os_processes import kill as kill_processes
 from perdure.actors.ray_world.process_telemetry import traced_program
-from perdure.actors.ray_world.ray_connection import cause_of, exit_on_sigterm
+from perdure.actors.ray_world.ray_connection import cause_of
 from perdure.actors.ray_world.ray_internals import GCS, RAYLET
 from perdure.actors.ray_world.ray_transport import RayTransport, find_supervisor
 from perdure.actors.ray_world.supervisors import Opening, find_again, find_served, no_longer_served
@@ -100,7 +100,6 @@ class RayCluster:
         deployment.check_ledger()
         opening = Opening(deployment, replica)
         member = OpenDirectory(deployment.data, opening.ensure)
-        exit_on_sigterm()
         DRIVER.enter(member, address or os.environ.get("RAY_ADDRESS"), num_cpus)
         return cls(opening.deployment, member)
 

@@ -7,10 +7,10 @@ each to its end, on the caller's thread, without an event loop.
 from __future__ import annotations
 
 import asyncio
-import ssl
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Final, NoReturn, ParamSpec, Protocol, Self, TypeVar, cast
@@ -21,7 +21,7 @@ from perdure.actors.life.conditions import After
 from perdure.actors.life.results import BulkReport, RunResult
 from perdure.actors.link.performed import Blocks, Suspends
 from perdure.actors.link.questions import Told
-from perdure.actors.remote import answers, remote_requests
+from perdure.actors.remote import answers, lines, remote_requests
 from perdure.actors.remote.answers import AnswerEnd, AnswerOperations, ChatOperations, ChatQuestion, Piece, Telling
 from perdure.actors.remote.remote_requests import (
     AgentOperations,
@@ -43,6 +43,9 @@ T = TypeVar("T")
 TIMEOUT_S: Final = 60.0
 SILENT_S: Final = 60.0
 """How long a line may say nothing before another one is made."""
+TLS_S: Final = 5.0
+"""How long it is tried whether TLS is spoken."""
+HTTP_PORT: Final = 80
 
 
 # ---------------------------------------------------------------- chat
@@ -157,44 +160,69 @@ class AsyncRemoteAnswer(AnswerOperations, Suspends):
 def connect_async(
     url: str, *, token: str | None = None, timeout_s: float = TIMEOUT_S, authority: str | Path | None = None
 ) -> AsyncGateway:
-    """A client of the gateway at this address, for async code. Use it in `async with`. Nothing is asked yet. Raises `BadRequest` for an
-    authority that is none.
+    """A client of the gateway at this address, for async code. Use it in `async with`. Nothing is asked yet. Raises `BadRequest` for what
+    no gateway could be asked with.
 
     Args:
         url: such as `http://127.0.0.1:8787`.
-        token: who asks, if the gateway wants to know.
+        token: who asks, if the gateway wants to know; white space around it is no part of it.
         timeout_s: how long an answer is waited for; events are waited for without end.
         authority: a file with the certificate of whoever has signed the gateway's, or with that itself; by default the public authorities.
     """
-    return AsyncGateway(_AsyncWire(httpx.AsyncClient(**_http_options(url, token, timeout_s, authority))))
+    return AsyncGateway(_AsyncWire(httpx.AsyncClient(**lines.http_options(url, token, timeout_s, authority))))
 
 
-def _http_options(url: str, token: str | None, timeout_s: float, authority: str | Path | None) -> Told:
-    try:
-        verify = True if authority is None else ssl.create_default_context(cafile=authority)
-    except OSError as problem:
-        raise BadRequest("authority", f"{authority} is no file with a certificate: {problem}") from problem
-    headers = {} if token is None else {"authorization": f"Bearer {token}"}
-    # `trust_env`: neither a proxy nor a netrc file of the environment comes between, which httpx would take by itself.
-    return {"base_url": url, "headers": headers, "timeout": timeout_s, "trust_env": False, "verify": verify}
+class _HttpWire(ABC):
+    # What is the same of both wires: whether the gateway speaks what its address says.
+
+    def __init__(self, http: httpx.AsyncClient | httpx.Client) -> None:
+        self._state, self._base, self._has_answered = ConnectionState(), http.base_url, False
+
+    @asynccontextmanager
+    async def _line(self) -> AsyncGenerator[None, None]:
+        # To one who speaks no TLS a gateway that does says nothing, as one that is being stopped: then that is tried.
+        try:
+            yield
+        except (httpx.RemoteProtocolError, httpx.ReadError) as problem:
+            if not self._has_answered and self._base.scheme == "http" and await self._speaks_tls():
+                raise lines.unheard(problem) from problem
+            raise
+
+    async def _speaks_tls(self) -> bool:
+        try:
+            await self._get(self._base.copy_with(scheme="https", port=self._base.port or HTTP_PORT))
+        except httpx.TransportError as problem:
+            return lines.is_of_tls(problem)
+        return True
+
+    @abstractmethod
+    async def _get(self, url: httpx.URL) -> None: ...
 
 
-class _AsyncWire:
+class _AsyncWire(_HttpWire):
     def __init__(self, http: httpx.AsyncClient) -> None:
-        self._http, self._state = http, ConnectionState()
+        super().__init__(http)
+        self._http = http
 
     def _check(self) -> None:
         self._state.check(asyncio.get_running_loop(), is_closed=self._http.is_closed)
 
+    async def _get(self, url: httpx.URL) -> None:
+        await self._http.get(url, timeout=TLS_S)
+
     async def request(self, request: RemoteRequest[object]) -> httpx.Response:
         self._check()
-        return await self._http.request(**request.http)
+        async with self._line():
+            answer = await self._http.request(**request.http)
+        self._has_answered = True
+        return answer
 
     async def texts(
         self, request: RemoteRequest[object], again: frozenset[int], refusal: Callable[[httpx.Response], Exception]
     ) -> AsyncGenerator[str, None]:
         self._check()
-        async with self._http.stream(**request.http, timeout=SILENT_S) as answer:
+        async with self._line(), self._http.stream(**request.http, timeout=SILENT_S) as answer:
+            self._has_answered = True
             if answer.status_code in again:
                 return
             if answer.status_code >= remote_requests.REFUSED:
@@ -300,14 +328,14 @@ class AsyncGateway(Operations, Suspends):
         return AsyncRemoteChat(self._wire, self._ask, (chat_class, name))
 
     async def _ask(self, request: RemoteRequest[T]) -> T:
-        for tries in range(remote_requests.TRIES + 1):
+        for tries in range(lines.TRIES + 1):
             try:
                 answer = await self._wire.request(request)
             except httpx.TransportError as problem:
-                remote_requests.lost(request, problem, tries)
+                lines.lost(problem, tries, request.uncertain)
             else:
                 if remote_requests.is_answered(request, answer, tries):
-                    return request.told(answer.json())
+                    return request.told(remote_requests.told_in(answer))
             await self._wire.sleep(remote_requests.pause_s(tries))
         raise AssertionError("the last try returns or raises")
 
@@ -357,30 +385,39 @@ def connect(
     url: str, *, token: str | None = None, timeout_s: float = TIMEOUT_S, authority: str | Path | None = None
 ) -> RemoteGateway:
     """A client of the gateway at this address, for sync code; the arguments are those of `connect_async`."""
-    wire = _BlockingWire(httpx.Client(**_http_options(url, token, timeout_s, authority)))
+    wire = _BlockingWire(httpx.Client(**lines.http_options(url, token, timeout_s, authority)))
     return RemoteGateway(AsyncGateway(wire))
 
 
-class _BlockingWire:
+class _BlockingWire(_HttpWire):
     def __init__(self, http: httpx.Client) -> None:
-        self._http, self._state = http, ConnectionState()
+        super().__init__(http)
+        self._http = http
+
+    async def _get(self, url: httpx.URL) -> None:
+        self._http.get(url, timeout=TLS_S)
 
     async def request(self, request: RemoteRequest[object]) -> httpx.Response:
         self._state.check(is_closed=self._http.is_closed)
-        return self._http.request(**request.http)
+        async with self._line():
+            answer = self._http.request(**request.http)
+        self._has_answered = True
+        return answer
 
     async def texts(
         self, request: RemoteRequest[object], again: frozenset[int], refusal: Callable[[httpx.Response], Exception]
     ) -> AsyncGenerator[str, None]:
         self._state.check(is_closed=self._http.is_closed)
-        with self._http.stream(**request.http, timeout=SILENT_S) as answer:
-            if answer.status_code in again:
-                return
-            if answer.status_code >= remote_requests.REFUSED:
-                answer.read()
-                raise refusal(answer)
-            for text in answer.iter_text():
-                yield text
+        async with self._line():
+            with self._http.stream(**request.http, timeout=SILENT_S) as answer:
+                self._has_answered = True
+                if answer.status_code in again:
+                    return
+                if answer.status_code >= remote_requests.REFUSED:
+                    answer.read()
+                    raise refusal(answer)
+                for text in answer.iter_text():
+                    yield text
 
     async def sleep(self, pause_s: float) -> None:
         time.sleep(pause_s)  # noqa: ASYNC251 - nothing else runs on this thread

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
@@ -21,10 +20,10 @@ from perdure.actors.life.results import RunResult, run_result
 from perdure.actors.link.performed import Performed, performed
 from perdure.actors.link.questions import OVER_HTTP, QUESTIONS, Questions, ShowLimits, Told, question_of
 from perdure.actors.link.wire import remote_error
+from perdure.actors.remote.lines import TRIES, go_on
 from perdure.ledger import (
     BadRequest,
     HostUnavailable,
-    OutcomeUnknown,
     PerdureError,
     RuntimeClosed,
     SupervisorUnreachable,
@@ -34,13 +33,14 @@ from perdure.ledger import (
 from perdure.ledger import errors as known_errors
 from perdure.policies import JsonObject
 
-TRIES: Final = 60
-"""How often a request that may be repeated is made while nobody answers."""
 PAUSE_S: Final = 0.25
 PAUSE_S_MAX: Final = 2.0
-REFUSED: Final = 400
+REFUSED: Final = 300
+"""Where an answer leads elsewhere, there is no gateway."""
 RAISED: Final = 422
 AGAIN: Final = frozenset({429, 503})
+SEGMENT_MAX: Final = 50_000  # of a URL of httpx, which has 65,536 at most
+NO_SEGMENTS: Final = frozenset({"", ".", ".."})
 NESTING_MAX: Final = 64
 """Levels of lists and objects in what is looked through for what JSON does not know."""
 
@@ -55,7 +55,7 @@ def _nothing(_told: object) -> None: ...
 
 class RemoteRequest(NamedTuple, Generic[T_co]):
     """A request. `told` takes from the answer what its caller gets; `repeatable` says that it may be made again if nobody knows whether it
-    was heard."""
+    was heard; `called` are the agent and the method of a call."""
 
     method: str
     path: str
@@ -63,6 +63,7 @@ class RemoteRequest(NamedTuple, Generic[T_co]):
     query: Mapping[str, object] | None = None
     told: Callable[[Any], T_co] = lambda told: told
     repeatable: bool = True
+    called: tuple[str, str] | None = None
 
     @property
     def http(self) -> Told:
@@ -70,6 +71,11 @@ class RemoteRequest(NamedTuple, Generic[T_co]):
         if self.body is None:
             return asked
         return asked | {"content": _as_json(self.body), "headers": {"content-type": "application/json"}}
+
+    @property
+    def uncertain(self) -> tuple[str, str] | None:
+        """What may have taken effect if no answer comes, and is not made again: a call, or a method and its path."""
+        return None if self.repeatable else self.called or (self.path, self.method)
 
 
 def _as_json(body: Mapping[str, object]) -> bytes:
@@ -101,13 +107,22 @@ def _check_json(field: str, value: object, depth: int) -> None:
         try:
             _encoded(value)
         except (TypeError, ValueError):
+            if isinstance(value, int):  # of which there is no text for an error either
+                raise BadRequest(
+                    field, f"an integer of {value.bit_length()} bits has too many digits for JSON"
+                ) from None
             words = f"{value!r:.200} is {class_name(type(value))}, and cannot be sent as JSON"
             raise BadRequest(field, words) from None
 
 
 def segment(field: str, value: object) -> str:
-    """A text as a segment of a path."""
-    return quote(check_text(field, value), safe="")
+    """A text as a segment of a path. Raises `BadRequest` for what is none there: clients and proxies take it out of paths."""
+    text = check_text(field, value)
+    if text in NO_SEGMENTS:
+        raise BadRequest(field, f"{text!r} is no name in a path, where it would be taken out")
+    if len(quoted := quote(text, safe="")) > SEGMENT_MAX:
+        raise BadRequest(field, f"has {len(text)} characters, which are too many for a path")
+    return quoted
 
 
 def segments(address: Sequence[object]) -> str:
@@ -285,6 +300,13 @@ class Operations(Questions):
         return RemoteRequest("GET", "/api/schedules", query=given(failed=failed, limit=limit), told=itemgetter("rows"))
 
     @operation
+    def unschedule(self, address: str, schedule: str) -> RemoteRequest[None]:
+        """Have an agent cancel a schedule, or drop a queued item, by its key or id. What its `on_start` declares is there again when it
+        starts the next time."""
+        path = f"{_agent_path(address)}/schedules/{segment('schedule', schedule)}"
+        return RemoteRequest("DELETE", path, told=_nothing, repeatable=False)
+
+    @operation
     def turns(self, *, failed: bool = False, limit: int = 50) -> RemoteRequest[list[Told]]:
         """Turns of the chat agents that wrote last, newest first."""
         return RemoteRequest("GET", "/api/turns", query=given(failed=failed, limit=limit), told=itemgetter("rows"))
@@ -353,6 +375,7 @@ def call(
         body,
         told=lambda told: told.get("value"),
         repeatable=False,
+        called=("/".join(address), method),
     )
 
 
@@ -417,26 +440,16 @@ def refusal(answer: httpx.Response) -> Exception:
         told = answer.json()
     except ValueError:
         told = None
+    if told is None and "location" in answer.headers:
+        return SupervisorUnreachable(f"no gateway is there: {answer.url} leads to {answer.headers['location']:.200}")
     return error_of(answer.status_code, told)
 
 
-def lost(request: RemoteRequest[object], problem: httpx.TransportError, tries: int) -> None:
-    # The request met nobody, or its line broke. Raises what its caller is told, unless it is to be made again.
-    check_trusted(problem)
-    if not request.repeatable and not isinstance(problem, httpx.ConnectError):
-        raise OutcomeUnknown(request.path, request.method, str(problem)) from problem
-    if tries == TRIES:
-        raise SupervisorUnreachable(f"the gateway cannot be reached: {problem}") from problem
-
-
-def check_trusted(problem: httpx.TransportError) -> None:
-    # If a certificate is not believed, to ask again would change nothing.
-    cause: BaseException | None = problem
-    while cause is not None and not isinstance(cause, ssl.SSLCertVerificationError):
-        cause = cause.__cause__ or cause.__context__
-    if cause is not None:
-        told = f"the certificate of the gateway is not believed: {cause.verify_message}"
-        raise SupervisorUnreachable(f"{told}; name who has signed it by authority=") from problem
+def told_in(answer: httpx.Response) -> Any:
+    try:
+        return answer.json()
+    except ValueError as problem:
+        raise SupervisorUnreachable(f"no gateway is there: what {answer.url} answers is no JSON") from problem
 
 
 def is_answered(request: RemoteRequest[object], answer: httpx.Response, tries: int) -> bool:
@@ -469,9 +482,7 @@ class Listening:
         try:
             yield
         except httpx.TransportError as problem:
-            check_trusted(problem)
-            if self._tries >= TRIES:
-                raise SupervisorUnreachable(f"the gateway cannot be reached: {problem}") from problem
+            go_on(problem, self._tries)
 
     def pause_s(self) -> float:
         self._tries += 1

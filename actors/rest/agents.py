@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-
-from pydantic_core import to_jsonable_python
+from typing import cast
 
 from perdure.actors.chat.chat_agent import ChatAgent
 from perdure.actors.code.signatures import gives_bit_by_bit, unexposed
 from perdure.actors.code.written import written
 from perdure.actors.gateway.backend import Reached, asked, segments_of
-from perdure.actors.gateway.chat_turns import ChatTurns
+from perdure.actors.gateway.chat_turns import ChatTurns, check_written
 from perdure.actors.gateway.refusals import NoSuchAgent, nothing_known
 from perdure.actors.gateway.security import Scope
 from perdure.actors.life.handle import Method, tell
 from perdure.actors.rest import models
 from perdure.actors.rest.operations import ApiRequest, Handlers, Operation
-from perdure.actors.runtime.inspecting import Everywhere, Told, agent_told, everywhere, rows_of, storages_in
+from perdure.actors.runtime.inspecting import Everywhere, Told, agent_told, cancelling, everywhere, rows_of, storages_in
 from perdure.ledger import BadRequest, name_of, type_of
 
 
@@ -35,13 +34,23 @@ class AgentHandlers(Handlers):
         """How much would be deleted with an agent."""
         return await self._backend.ask("at_stake", [], asked.path.agent)
 
+    @Operation("DELETE", "/api/agents/{agent}/schedules/{schedule}", models.Confirmed, scope=Scope.OPERATE)
+    async def cancel_schedule(self, asked: ApiRequest) -> object:
+        """Have an agent cancel a schedule, or drop a queued item, by its key or id. It is told so exactly once, durably when this is
+        answered. What its `on_start` declares is there again when it starts the next time."""
+        for each in cancelling(await self._known(asked.path.agent), asked.path.schedule):
+            await self._backend.ask("tell", *each)
+        return {}
+
     @Operation("GET", "/api/agents/{agent}", models.AgentTold, query=models.AgentAsked)
     async def show_agent(self, asked: ApiRequest) -> object:
         """Everything about an agent: where it is, its mail, state, tables and work. It is not woken."""
-        agent, sql = asked.path.agent, asked.query.sql
+        return await self._known(asked.path.agent, asked.query.sql)
+
+    async def _known(self, agent: str, sql: str | None = None) -> Told:
         if not name_of(agent) or not type_of(agent):
             raise BadRequest("agent", f"{agent!r:.200} is no address of an agent; one is name@module:Class")
-        known = await self._backend.ask("agent", agent)
+        known = cast("Told | None", await self._backend.ask("agent", agent))
         told = await asyncio.to_thread(_told, self._backend.data, known, agent, sql)
         if told is None:
             raise nothing_known(agent)
@@ -76,8 +85,7 @@ class AgentHandlers(Handlers):
     async def call_method(self, given: ApiRequest) -> object:
         """Call an exposed method, at most once."""
         method = await self._method(given)
-        value = await asked(method(*given.body.args, **given.body.kwargs))
-        return {"value": to_jsonable_python(value, serialize_unknown=True, bytes_mode="base64", inf_nan_mode="null")}
+        return {"value": await asked(method(*given.body.args, **given.body.kwargs))}
 
     @Operation("POST", "/api/agents/{address}/tell/{method}", models.Confirmed, scope=Scope.CHAT, body=models.CallAsked)
     async def tell_method(self, given: ApiRequest) -> object:
@@ -100,6 +108,7 @@ class AgentHandlers(Handlers):
         if rest:
             raise NoSuchAgent("a method is called at /api/agents/CLASS/NAME/call/METHOD")
         function = _exposed(reached, given.path.method)
+        check_written(given.who, reached.agent_class, given.path.method, given.body.args, given.body.kwargs)
         try:
             written(function, reached.agent_class, given.path.method).signature.bind(
                 *given.body.args, **given.body.kwargs
@@ -120,6 +129,12 @@ def _exposed(reached: Reached, name: str) -> Callable[..., object]:
     # What is for the runtime alone is not known here.
     function: object = None if name.startswith("_") else getattr(reached.agent_class, name, None)
     if not callable(function) or not hasattr(function, "__perdure_exposed__"):
+        if hasattr(getattr(ChatAgent, name, None), "__perdure_exposed__") and not issubclass(
+            reached.agent_class, ChatAgent
+        ):
+            raise BadRequest(
+                "method", f"{reached.agent_class.__name__} is no chat agent, and {name} is a method of those"
+            )
         raise unexposed(reached.agent_class, name)
     if gives_bit_by_bit(function) or hasattr(function, "__perdure_followed__"):
         raise BadRequest(

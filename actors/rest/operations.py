@@ -18,9 +18,10 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from pydantic.json_schema import JsonSchemaValue, models_json_schema
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Match, Route
+from starlette.types import Scope as Asgi
 
-from perdure.actors.gateway.backend import Backend
+from perdure.actors.gateway.backend import INNER, Backend, with_inner_slashes
 from perdure.actors.gateway.bodies import body_of, read_json
 from perdure.actors.gateway.plain_json import json_bytes
 from perdure.actors.gateway.security import Principal, Scope
@@ -58,6 +59,12 @@ class OfAgent(Taken):
     agent: Annotated[Id, Field(description="The agent, as `name@module:Class`.")]
 
 
+class OfSchedule(OfAgent):
+    """The schedule in the path."""
+
+    schedule: Annotated[Id, Field(description="The key or the id of a schedule or of a queued item.")]
+
+
 Place = Annotated[
     Id,
     Field(
@@ -80,7 +87,9 @@ class OfChat(Taken):
     address: Place
 
 
-OF_PATHS: Final = {(*each.model_fields,): each for each in (Nothing, OfRun, OfAsk, OfAgent, OfMethod, OfChat)}
+OF_PATHS: Final = {
+    (*each.model_fields,): each for each in (Nothing, OfRun, OfAsk, OfAgent, OfSchedule, OfMethod, OfChat)
+}
 """What is said in a path, by the names that stand there."""
 
 
@@ -148,10 +157,19 @@ def routes_of(table: list[Operation], backend: Backend) -> list[BaseRoute]:
     by_path: dict[str, dict[str, _Endpoint]] = {}
     for each in table:
         path = re.sub(
-            r"\{(run_id|ask_id|agent|address)\}", r"{\1:path}", each.path
+            r"\{(run_id|ask_id|agent|schedule|address)\}", r"{\1:path}", each.path
         )  # such names may have slashes in them
         by_path.setdefault(path, {})[each.method] = _endpoint(each, backend)
-    return [Route(path, _by_method(endpoints), methods=list(endpoints)) for path, endpoints in by_path.items()]
+    return [_Route(path, _by_method(endpoints), methods=list(endpoints)) for path, endpoints in by_path.items()]
+
+
+class _Route(Route):
+    # An id that ends in `/events` is no sub-route, if its slash is encoded.
+
+    def matches(self, scope: Asgi) -> tuple[Match, Asgi]:
+        match, found = super().matches(with_inner_slashes(scope))
+        names = {name: value.replace(INNER, "/") for name, value in found.get("path_params", {}).items()}
+        return match, {**found, "path_params": names} if found else found
 
 
 def _by_method(endpoints: dict[str, _Endpoint]) -> _Endpoint:
@@ -216,13 +234,15 @@ REFUSED: Final = {
     408: "The body did not arrive in time.",
     409: "It does not fit to what is there.",
     413: "It is too large.",
+    415: "The body is encoded.",
     422: "The author's code raised.",
     429: "Too much at once; ask again later.",
     502: "Nobody knows whether it took effect: the host died meanwhile.",
     503: "What is needed cannot be reached at the moment.",
 }
 _ALWAYS: Final = (400, 401, 403, 429, 503)
-_OF_BODIES: Final = (408, 409, 413, 422, 502)
+SENTENCE_END: Final = re.compile(r"(?<=[.?!])\s+|\n\n+")
+_OF_BODIES: Final = (408, 409, 413, 415, 422, 502)
 ERROR: Final = {
     "type": "object",
     "required": ["error"],
@@ -234,7 +254,7 @@ ERROR: Final = {
                 "type": {"type": "string", "description": "The class of the error, as in `perdure`."},
                 "message": {"type": "string"},
                 "field": {"type": "string"},
-                "args": {"type": "array", "description": "What the error is made of."},
+                "args": {"type": "array", "items": {}, "description": "What the error is made of."},
             },
         }
     },
@@ -269,7 +289,7 @@ def described(table: Sequence[Operation]) -> dict[str, object]:
 
 def _operation(each: Operation, schemas: Mapping[object, JsonSchemaValue], known: JsonSchemaValue) -> dict[str, object]:
     handler = cast("Handler", each.handler)
-    summary, _, more = cleandoc(handler.__doc__ or "").partition("\n")
+    summary, more = _summed_up(cleandoc(handler.__doc__ or ""))
     parameters = [*_parameters(each.of, "path", schemas, known), *_parameters(each.query, "query", schemas, known)]
     if each.media != JSON:
         schema = {"type": "integer", "minimum": -1, "maximum": 2**53 - 1}
@@ -279,7 +299,7 @@ def _operation(each: Operation, schemas: Mapping[object, JsonSchemaValue], known
     told: dict[str, object] = {
         "operationId": handler.__name__,
         "summary": summary,
-        "description": more.strip() or summary,
+        "description": more or summary,
         "x-scope": str(each.scope),
         "parameters": parameters,
         "responses": {
@@ -295,6 +315,13 @@ def _operation(each: Operation, schemas: Mapping[object, JsonSchemaValue], known
     if each.body is not None:
         told["requestBody"] = {"required": True, "content": {JSON: {"schema": schemas[each.body]}}}
     return told
+
+
+# The first sentence, which may go on over the end of a line, and what follows it.
+def _summed_up(text: str) -> tuple[str, str]:
+    end = SENTENCE_END.search(text)
+    first, more = (text, "") if end is None else (text[: end.start()], text[end.end() :])
+    return " ".join(first.split()), more
 
 
 def _parameters(

@@ -36,11 +36,12 @@ def table_of(backend: Backend) -> list[Operation]:
 
 def routes(backend: Backend) -> list[BaseRoute]:
     table = table_of(backend)
-    text = json_bytes(described(table))
+    description = described(table)
 
     async def openapi(request: Request) -> Response:
         backend.principal(request, Scope.READ)
-        return Response(text, media_type=JSON)
+        servers = [{"url": request.scope.get("root_path") or "/"}]  # the gateway may be mounted below a path
+        return Response(json_bytes({**description, "servers": servers}), media_type=JSON)
 
     return [
         Route("/api/openapi.json", openapi, methods=["GET"]),

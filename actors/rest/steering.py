@@ -13,13 +13,14 @@ from pydantic import BaseModel, Field
 
 from perdure.actors.code.known_types import by_type
 from perdure.actors.gateway.backend import Backend
-from perdure.actors.gateway.refusals import Forbidden, NotNow
+from perdure.actors.gateway.refusals import Forbidden, NotNow, nothing_known
 from perdure.actors.gateway.security import Scope
 from perdure.actors.rest import models
 from perdure.actors.rest.operations import ApiRequest, Handlers, Id, Operation, Taken
 from perdure.actors.rest.reading import seen_by
 from perdure.actors.runtime.bulk import BulkPass, chosen_by
 from perdure.actors.runtime.directory_files import Asking, ServedSteward, served_findings
+from perdure.actors.runtime.inspecting import storages_in
 from perdure.actors.tasks import awaited
 from perdure.ledger import BadRequest, LedgerError, UnknownAgentType, bucket_of, name_of, type_of
 from perdure.ledger.maintenance.backup import Backup, BackupSummary, prune
@@ -54,13 +55,18 @@ class SteeringHandlers(Handlers):
         that has come true; if it never can, the run ends as `error`."""
         client = await self._backend.client()
         wanted: models.StartAsked = asked.body
+        if wanted.run_id in (".", ".."):
+            raise BadRequest("run_id", f"{wanted.run_id!r} is no name in a path, where it would be taken out")
         kind: type[Any] | None = await self._backend.class_of(wanted.type)
         if kind is None:
             raise UnknownAgentType("type", f"{wanted.type!r:.200} is no class that this gateway serves")
         after = None if wanted.after is None else wanted.after.condition(client.limits.id_max)
-        started = await client.start(
-            kind, wanted.input, run_id=wanted.run_id, after=after, losers=wanted.losers, began_by=asked.who.began_by
-        )
+        try:
+            started = await client.start(
+                kind, wanted.input, run_id=wanted.run_id, after=after, losers=wanted.losers, began_by=asked.who.began_by
+            )
+        except BadRequest as problem:
+            raise (type(problem)("type", problem.problem) if problem.field == "agent_class" else problem) from None
         return {"run_id": started.run_id, "status": started.status}
 
     @Operation("POST", "/api/runs/{run_id}/cancel", models.Standing, scope=Scope.OPERATE, body=models.CancelAsked)
@@ -168,6 +174,9 @@ class SteeringHandlers(Handlers):
         agent = asked.path.agent
         if not name_of(agent) or ":" not in type_of(agent):
             raise BadRequest("agent", f"{agent!r:.200} is no address of an agent; one is name@module:Class")
+        known = await self._backend.ask("agent", agent)
+        if known is None and not await asyncio.to_thread(_has_storage, self._backend.data, agent):
+            raise nothing_known(agent)
         await self._backend.ask("forget", agent)
         return {}
 
@@ -190,6 +199,11 @@ class SteeringHandlers(Handlers):
         if name == SUPERVISOR:
             then = "Ray starts it again; until then children go on, and nothing new is decided."
         return {"process": name, "pid": pid, "told": f"{name} (process {pid}) was ended by {how}. {then}"}
+
+
+def _has_storage(data: Path, agent: str) -> bool:
+    with storages_in(data) as source:
+        return source.has(agent)
 
 
 # ---------------------------------------------------------------- upkeep

@@ -56,6 +56,7 @@ from perdure.ledger import (
     BadRequest,
     LedgerError,
     Request,
+    Status,
     Verb,
     bucket_of,
     check_bool,
@@ -343,7 +344,7 @@ class Client:
         return RunHandle(
             request.run_id,
             request.agent_type,
-            status or "running",
+            status or str(Status.STARTING),
             lambda: end(self) if settle is None else settle(end),
             send,
         )

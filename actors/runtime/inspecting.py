@@ -9,16 +9,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from secrets import token_hex
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from perdure.actors.chat.turn import Turn
-from perdure.actors.jobs.callback_rows import CallbackRow
+from perdure.actors.jobs.callback_rows import CallbackRow, RowKind
 from perdure.actors.jobs.fiber import Fiber
 from perdure.actors.life.one_transaction import FIRST
 from perdure.actors.ray_world.deployment import bucket_store
-from perdure.ledger import AGENTS, LEDGER, bucket_of, unpack
+from perdure.ledger import AGENTS, LEDGER, BadRequest, Kept, Tell, bucket_of, pack, pack_value, unpack
 from perdure.ledger.maintenance.looking import BucketSource, DirectorySource, Looked, StorageSource, look, opened_copy
 from perdure.ledger.storage.agent_storages import FIBER, QUEUED, SCHEDULE, STATE, TURN, VERSION
 from perdure.policies import CallbackStatus, FiberStatus, TurnStatus
@@ -151,6 +152,24 @@ def agent_told(known: Told | None, source: StorageSource, agent: str, *, whole: 
                 told |= {"state": {key: unpack(body) for key, body in found.records[STATE].items()}}
                 told |= {"tables": [each._asdict() for each in storage.tables()]}
     return told
+
+
+def cancelling(told: Told, named: str) -> list[Tell]:
+    """What an agent is told so that it cancels a schedule or drops a queued item, by its key or id. `told` is what is known of the agent.
+    Raises `BadRequest` if it has none of that name."""
+    agent = told["agent"]
+    found = [row for row in told.get("schedules", ()) if named and named in (row["id"], row["key"])]
+    if not found:
+        words = (
+            f"{agent} has no schedule and no queued item {named!r:.200}; `perdure schedules` lists those that there are"
+        )
+        raise BadRequest("schedule", words)
+    tells: list[Tell] = []
+    for row in found:
+        given = {"row_id": row["id"], "is_queued": row["kind"] == RowKind.QUEUED}
+        body = pack([[Kept(pack_value(name, value)) for name, value in given.items()], {}])
+        tells.append(Tell(f"cancel!{token_hex(10)}", agent, agent, "_perdure_cancel_scheduled", body, None, 0))
+    return tells
 
 
 def everywhere(

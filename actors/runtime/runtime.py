@@ -25,6 +25,7 @@ from types import FrameType, TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack, cast, overload
 
 from perdure.actors.agent.agent import Agent
+from perdure.actors.code.signatures import check_options
 from perdure.actors.event_stream import EventSource, EventStream
 from perdure.actors.events.observability import Callback
 from perdure.actors.jobs.schedule_requests import instant
@@ -32,14 +33,13 @@ from perdure.actors.life.asks import user_name
 from perdure.actors.life.child_types import AsyncChild, AsyncInputless, Child, ClientOptions, Inputless
 from perdure.actors.life.handle import Handle
 from perdure.actors.life.results import BulkReport, RunHandle, RunResult, statuses_of
-from perdure.actors.life.run_requests import check_options
 from perdure.actors.link.messages import Fields, Plain
 from perdure.actors.link.performed import Awaits, Blocks, settled
 from perdure.actors.link.questions import Query, Questions
 from perdure.actors.ray_world.cluster_record import explain_refusal, nothing_serves
 from perdure.actors.ray_world.driver import FORKED
 from perdure.actors.ray_world.lifetime import Lifetime
-from perdure.actors.ray_world.ray_connection import exit_on_sigterm
+from perdure.actors.ray_world.sigterm import SIGTERM_HANDLING
 from perdure.actors.ray_world.system import system_world
 from perdure.actors.ray_world.world import RayCluster
 from perdure.actors.runtime.bulk import RunFilter
@@ -506,14 +506,15 @@ class Runtime(RuntimeCalls, Blocks):
         self.close()
 
     async def __aenter__(self) -> AsyncRuntime:
-        exit_on_sigterm()  # which only this thread can see to
-        await _to_the_end(self.open, undo=self.close)
+        with SIGTERM_HANDLING.held():
+            await _to_the_end(self.open, undo=self.close)
         return self.asynchronous
 
     async def __aexit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await _to_the_end(self.close)
+        with SIGTERM_HANDLING.held():
+            await _to_the_end(self.close)
 
     def open(self) -> Self:
         """Start or join the cluster and find the supervisor. Returns the runtime.

@@ -16,6 +16,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from perdure.actors.gateway.problems import AGAIN
 from perdure.actors.gateway.rate_limits import GatewayLimits
+from perdure.actors.gateway.security import resolved
 from perdure.actors.serve.app import ServePlan
 from perdure.actors.serve.guard import IS_STREAM
 from perdure.ledger import BadRequest
@@ -238,9 +239,8 @@ def bound(host: str, port: int, *, shared: bool = True) -> socket.socket:
         port: its port; 0 for a free one.
         shared: other processes may be bound to it, too.
     """
+    family, kind, _, _, address = resolved(host, port)[0]
     try:
-        known = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, _, _, address = known[0]
         # Only to connections of a socket that names its protocol does asyncio give TCP_NODELAY; without, each answer waits 40 ms.
         found = socket.socket(family, kind, socket.IPPROTO_TCP)
     except OSError as problem:

@@ -528,7 +528,8 @@ def gated_task(
     process = _current.get() if context is None else context.get(_current)
     if process is None:
         return asyncio.Task(cast("Coroutine[object, None, T]", coroutine), loop=loop, context=context, **options)
-    assert isinstance(coroutine, Coroutine), "generators have not been coroutines since Python 3.11"
+    if not isinstance(coroutine, Coroutine):
+        raise TypeError(f"a coroutine was expected, got {coroutine!r}")
     gate = Gate(coroutine, process)
     task = asyncio.Task(cast("Coroutine[object, None, T]", gate), loop=loop, context=context, **options)
     gate.bind(task)

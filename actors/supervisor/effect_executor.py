@@ -93,7 +93,7 @@ class EffectExecutor:
             await self._hold_storages(self._carrier, effects)
         for effect in effects:
             if isinstance(effect, TellEnd):
-                self._tell(effect.run_ids)
+                self.tell(effect.run_ids)
             elif isinstance(effect, StartBatch):
                 self._start_batch(effect)
             elif isinstance(effect, DeliverEvents | PauseAttempt):
@@ -156,8 +156,8 @@ class EffectExecutor:
         for life in list(takewhile(lambda life: now - self._stopped_s[life] >= self._pause_s, self._stopped_s)):
             del self._stopped_s[life]
 
-    def _tell(self, run_ids: Iterable[str]) -> None:
-        # Runs of a type that merely completed are told together, any other by itself.
+    def tell(self, run_ids: Iterable[str]) -> None:
+        """Tell those that wait for these runs how they ended: runs of a type that merely completed together, any other by itself."""
         runs, waiters = self._view.runs, self._sessions.waiters
         plain: dict[str, list[str]] = {}
         for run_id in [run_id for run_id in run_ids if run_id in waiters]:

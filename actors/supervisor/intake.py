@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Final
 
@@ -119,9 +119,10 @@ class Intake:
                 return self._host_hello(session, message)
         return ()
 
-    def refuse_waiting(self, trouble: WorldError) -> None:
-        """Nothing becomes durable now: of what waits for a turn, refuse the new work of clients, and take in what only asks. What hosts say
-        waits, and so does what may have been accepted before. Clients that greet are answered, so that they can ask."""
+    def refuse_waiting(self, trouble: WorldError, is_answered: Callable[[PeerSession, Request | Wait], bool]) -> None:
+        """Nothing becomes durable now: of what waits for a turn, refuse the new work of clients, and take in what only asks. What speaks of
+        runs that exist is answered if it can be. What hosts say waits, and so does what may have been accepted before. Clients that greet
+        are answered, so that they can ask."""
         for line in self._sessions.inbox.values():
             for at, (session, number, message) in enumerate(line):
                 session.is_host |= isinstance(message, HostHello)  # its turn has yet to come
@@ -129,7 +130,11 @@ class Intake:
                     self._queries.add(session, message.ref, message.question)
                 elif isinstance(message, LogsRead):  # it says nothing of what is durable
                     self._queries.machine_logs.told(message)
-                elif session.is_host or not self._is_new(message):
+                elif session.is_host:
+                    continue
+                elif isinstance(message, Request | Wait) and is_answered(session, message):
+                    pass
+                elif not self._is_new(message):
                     continue
                 elif isinstance(message, Request):
                     session.say(Refused(message.run_id, error_to_plain(trouble), content_of(message)))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from perdure.actors.events.observability import Channel, EventType, Metrics, happening_of
 from perdure.actors.link.messages import FromSupervisor, Happened, Observed, RunEvent, Signal
@@ -32,6 +34,12 @@ ENDS = {
     "RunAborted": Status.ABORTED,
     "RunInterrupted": Status.INTERRUPTED,
 }
+
+
+_PARKED: Final = (
+    "run %r is parked, and whoever waits for it goes on waiting: %s. `perdure explain %s` says what can be done"
+)
+log = logging.getLogger("perdure.supervisor")
 
 
 class Publisher:
@@ -119,6 +127,9 @@ class Publisher:
                 self._ended[ENDS[row.kind]] += count_of([row])
             elif row.kind == "AttemptStarted" and isinstance(row, FactRow) and row.frame is not None:
                 self._recoveries += 1  # it is an event from the second attempt on
+            elif row.kind == "RunParked" and isinstance(row, FactRow):
+                fact: Any = decode(row.kind, row.body)
+                log.warning(_PARKED, row.subject, fact.error, shlex.quote(row.subject))
         if not (self.followers or self.observers):
             for row in rows:
                 if row.kind in SIGNALS and isinstance(row, FactRow):

@@ -68,6 +68,18 @@ class SnapshotLoader:
             found = await self._world.threads.commit(partial(requested_by, self._store, agents, FAMILY_MAX))
             agents = [self._view.runs[key].child for key in self.remember(found)]
 
+    # While a commit takes long, and what reads for a turn stands behind it: bring back these runs, with their large outputs if they ended.
+    async def recall_meanwhile(self, keys: Iterable[str]) -> dict[tuple[str, str], bytes]:
+        read, runs, store = self._world.threads.read, self._view.runs, self._store
+        if missing := store.known_among(key for key in keys if key not in runs):
+            records = await read(partial(store.records, "runs", missing))
+            self.remember([each for each in records if each.key not in runs])
+        found: dict[tuple[str, str], bytes] = {}
+        for part in [(key, "output") for key in keys if key in runs and runs[key].large_output]:
+            body: bytes | None = await read(partial(store.payload, *part))
+            found[part] = body or b""
+        return found
+
     async def _recall_runs(self, keys: Iterable[str]) -> bool:
         # New ids are not looked for on the disk.
         kept = self._store.known_among(keys)

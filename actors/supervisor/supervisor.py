@@ -34,6 +34,7 @@ from perdure.actors.link.messages import (
     Reply,
     Report,
     StorageUnread,
+    Wait,
 )
 from perdure.actors.link.questions import Books
 from perdure.actors.link.wire import content_of, error_to_plain
@@ -116,6 +117,10 @@ LOOK_MS: Final = 2_000  # until the clocks are looked at again, whatever the tim
 PASSES: Final = 2  # of the loop after a turn: its answers leave, and peers are heard, before the next one
 CODE_WAIT_MS: Final = 10_000  # after a boot, for the first program to come with its code
 
+_WAITS: Final = (
+    "%s has not answered for %.0f s (%s): what was asked of this runtime before waits until it answers, and takes effect then; what is"
+    " asked now is refused"
+)
 log = logging.getLogger("perdure.supervisor")
 
 
@@ -525,19 +530,54 @@ class Supervisor:
     async def _meanwhile(
         self, commit: Coroutine[object, object, None], unreachable: Callable[[], BucketUnreachable | None]
     ) -> None:
-        committing, findings = awaited(commit), list(self.findings)
+        committing, findings, is_told = awaited(commit), list(self.findings), False
         try:
             while not (await asyncio.wait({committing}, timeout=LOOK_MS / 1000))[0]:
                 trouble = unreachable()
+                if trouble is not None and not is_told:
+                    log.warning(_WAITS, trouble.url, trouble.unanswered_s, trouble.trouble)
+                is_told |= trouble is not None
                 if trouble is not None:
                     self.findings[:] = [*findings, f"{trouble}. What is shown here may not be durable yet"]
-                    self.intake.refuse_waiting(trouble)
-                    self.queries.answer_all()
-                    self.sessions.flush()
+                    await self._answer_meanwhile(trouble)
         finally:
             committing.cancel()  # nothing happens to it if it has ended
         self.findings[:] = findings
         committing.result()
+
+    async def _answer_meanwhile(self, trouble: BucketUnreachable) -> None:
+        waiting = [(each, run_id) for line in self.sessions.inbox.values() for each in line for run_id in _named(each)]
+        asked = dict.fromkeys(run_id for each, run_id in waiting if not each.session.is_host)
+        large = await self.snapshot_loader.recall_meanwhile(asked)
+        mine = large.keys() - self.effect_executor.payloads.keys()
+        self.effect_executor.payloads.update({part: large[part] for part in mine})
+        self.intake.refuse_waiting(trouble, self._is_answered)
+        for part in mine:
+            self.effect_executor.payloads.pop(part, None)
+        self.queries.answer_all()
+        self.sessions.flush()
+
+    # Whether a peer was told all there is to say of runs that exist, because that is durable already.
+    def _is_answered(self, session: PeerSession, message: Request | Wait) -> bool:
+        ids = message.run_ids if isinstance(message, Wait) else [message.run_id]
+        runs = [self.view.runs.get(run_id) for run_id in ids]
+        if any(run is None or run.last_seq > self.sessions.seq for run in runs):
+            return False
+        if isinstance(message, Wait):
+            for run_id in ids:
+                self.sessions.wait(session, run_id)
+        else:
+            at_ms = self.clock.now_ms()
+            with suppress(BadRequest, WorldError):  # which is told next
+                if next(decide(self.view, message, at_ms, self.limits), None) is not None:
+                    return False
+            self._requested(session, message, at_ms, [], [])
+        at_hand = self.effect_executor.payloads
+        ended = [run for run in runs if run is not None and not run.is_live]
+        self.effect_executor.tell(
+            run.run_id for run in ended if not run.large_output or (run.run_id, "output") in at_hand
+        )
+        return True
 
     async def _record(self, facts: Sequence[Fact]) -> None:
         await self._append([record_fact(self.view, fact, self.clock.now_ms()) for fact in facts], [])
@@ -583,6 +623,7 @@ class Supervisor:
         while True:
             await upkeep_pause(min(self.limits.sweep_ms, self.limits.checkpoint_idle_ms) / 1000)
             now = loop.time()
+            self.store.look()  # who waits hears of it, though nothing is committed meanwhile
             for key in self.sweep_queue.next_keys():
                 self.view.touched[key] = None
             self.effect_executor.tidy()
@@ -599,6 +640,15 @@ class Supervisor:
             if not session.is_host and now_s - session.seen_s > self.limits.orphan_ms / 1000:
                 self.sessions.drop(session.peer_id)
                 self.publisher.drop(session.peer_id)
+
+
+def _named(arrived: Arrived) -> list[str]:
+    match arrived.message:
+        case Request(run_id=run_id):
+            return [run_id]
+        case Wait(run_ids):
+            return list(run_ids)
+    return []
 
 
 def _payload_of(kind: str, stimulus: Stimulus, limits: Limits) -> Payload | None:

@@ -58,6 +58,10 @@ class DirectorySource:
         # How many storages there are of what descends from an agent.
         return stored_below(self._directory, agent_id)
 
+    def has(self, agent_id: str) -> bool:
+        """Whether an agent, or what descends from it, has a storage, which may be damaged."""
+        return (self._directory / self.place_of(agent_id)).exists() or self.below(agent_id) > 0
+
     def copy(self, place: str, target: Path) -> bool:
         """Copy a storage to `target`, and what belongs to it beside it. Returns whether there is one. Raises `StorageError`, `OSError`."""
         return copy_storage(self._directory / place, target) is not None
@@ -78,6 +82,9 @@ class BucketSource:
 
     def below(self, agent_id: str) -> int:
         return sum(each != agent_id for each in self._store.storages_of(agent_id))
+
+    def has(self, agent_id: str) -> bool:
+        return bool(self._store.storages_of(agent_id))
 
     def copy(self, place: str, target: Path) -> bool:
         try:

@@ -66,7 +66,7 @@ class AgentDatabase:
         self._ending = RLock()
         self._idle: list[SqlCursor] = []
         self._lanes: set[SqlCursor] = set()
-        self._commits = 0
+        self._commits, self._is_due = 0, False
 
     def open(self, incarnation: int | None) -> None:
         # Earlier lives are refused from now on; without a life it is only looked at.
@@ -123,12 +123,17 @@ class AgentDatabase:
             self.give_back(lane)
 
     def tidy(self, records: Records, *, altered: bool) -> None:
-        # The definition of a table is brought into the database at once.
+        # The definition of a table is brought into the database at once, or as soon as there is room.
         self._commits += 1
-        if len(records.garbage) >= _GARBAGE_MAX:
+        has_grown = self._commits >= _COMMITS_MAX or self._disk.log_bytes(self._agent_id) >= _LOG_BYTES_MAX
+        self._is_due |= altered or has_grown
+        is_littered = len(records.garbage) >= _GARBAGE_MAX
+        if not (is_littered or self._is_due) or not self._disk.has_room(self._agent_id):
+            return
+        if is_littered:
             self.sweep(records)
-        if altered or self._commits >= _COMMITS_MAX or self._disk.log_bytes(self._agent_id) >= _LOG_BYTES_MAX:
-            self._commits = 0
+        if self._is_due:
+            self._commits, self._is_due = 0, False
             self.secure()
 
     def sweep(self, records: Records) -> None:

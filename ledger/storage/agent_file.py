@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from threading import RLock
+from typing import Final
 
 import duckdb
 
 from perdure.ledger.duckdb_format import is_damage
 from perdure.ledger.errors import WAY_OUT, StorageConflict, StorageError, StorageLost
+from perdure.ledger.in_place import Misplaced, misplaced
 from perdure.ledger.storage.agent_database import AgentDatabase, insertion, signing
 from perdure.ledger.storage.agent_log import AgentLog
 from perdure.ledger.storage.disk import Disk
@@ -23,6 +25,9 @@ from perdure.ledger.storage.log_file import LogFile
 from perdure.ledger.storage.log_format import LogHead, log_of_rows
 from perdure.ledger.storage.records import SCHEMA_VERSION, Records, Row
 from perdure.ledger.storage.sql import SqlCursor
+
+DONE: Final = "tidied up behind its last commit, which is durable"
+MENDS: Final = "the agent's next call opens it again by itself"
 
 
 class AgentFile:
@@ -113,6 +118,20 @@ class AgentFile:
         elif self.kept is not None and self.kept.tidy(records):
             self.database(records)  # the log has grown too long
 
+    def open_again(self, problem: duckdb.Error | OSError) -> None:
+        """Behind a commit that is durable the disk refused something: what is kept of the files is dropped, and they are opened anew. If
+        they cannot be, this life ends. What others have open here is shut by then."""
+        assert self.kept is not None, "it was written to"
+        if not self.disk.keeps_files or self._lost(problem) is not None:
+            self.broken(problem, DONE)
+            return
+        kept, self.kept = self.kept, None
+        kept.end(checkpoint=False)
+        try:
+            self.wake()
+        except StorageError:
+            self.broken(problem, DONE)
+
     @contextmanager
     def durable(self) -> Iterator[None]:
         # The two kill points of every write are here.
@@ -146,11 +165,9 @@ class AgentFile:
 
     def broken(self, problem: Exception, what: str = "written") -> StorageError:
         # Nothing may be read after a failed write, because memory may differ from the file.
-        reason = self._lost(problem) or StorageError(
-            self.agent_id,
-            f"it could not be {what} ({problem}); what was committed before is safe. "
-            "Make room or repair the disk, then open the storage again",
-        )
+        told = f"it could not be {what} ({problem}); what was committed before is safe. Make room or repair the disk; {MENDS}"
+        told = misplaced(problem) if isinstance(problem, Misplaced) else told
+        reason = self._lost(problem) or StorageError(self.agent_id, told)
         self.end(reason)
         return reason
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from perdure.ledger.errors import BadRequest
 from perdure.ledger.storage.records import STATE, Records
@@ -36,10 +36,22 @@ class State(MutableMapping[str, Any]):
     msgpack (`perdure.records`).
     """
 
+    __slots__ = ("__weakref__", "_changed", "_storage", "_validate")
+
     def __init__(self, storage: StateStorage) -> None:
         self._storage = storage
         self._validate: Callable[[dict[str, Any]], None] | None = None
         self._changed: Callable[[], None] | None = None
+
+    if not TYPE_CHECKING:  # type checkers would take every name
+
+        def __setattr__(self, name: str, value: object) -> None:
+            if name not in State.__slots__:
+                raise AttributeError(f'the state has keys, and no attributes: write self.state["{name}"] = …')
+            super().__setattr__(name, value)
+
+        def __getattr__(self, name: str) -> object:
+            raise AttributeError(f'the state has keys, and no attributes: write self.state["{name}"]')
 
     def watch(self, validate: Callable[[dict[str, Any]], None] | None, changed: Callable[[], None] | None) -> None:
         """Call `validate` before each change with what the mapping would become, and `changed` after each commit that changed it."""

@@ -47,6 +47,7 @@ class Storage:
         self.agent_id = file.agent_id
         self.incarnation = file.incarnation or 0
         self.state = State(self)
+        self.guard: Callable[[], None] = lambda: None  # raises in code that may not use it any more
         self.file = file
         self.committing = RLock()
         self._again = RLock()
@@ -226,6 +227,7 @@ class Storage:
         self.file.check()
 
     def current(self) -> Transaction | None:
+        self.guard()
         return bound_to(self)
 
     def records(self) -> Records:
@@ -405,12 +407,19 @@ class Storage:
                 raise StorageConflict(self.agent_id, f"another transaction was first: {problem}") from problem
 
     def _tidy(self, records: Records, *, altered: bool) -> None:
-        # The commit is durable, so nothing here may fail it. A handle that breaks here raises at its next use.
+        # The commit is durable, so nothing here may fail it, nor what is read next.
         if not self._open:
             records.purge()
         try:
-            with self.file.unbroken():
-                self.file.tidy(records, altered=altered)
+            self.file.tidy(records, altered=altered)
+        except (duckdb.Error, OSError) as problem:
+            for transaction in list(self._open):
+                if transaction.lane is not None:
+                    transaction.condemn(
+                        StorageConflict(self.agent_id, f"the disk refused what came before ({problem})")
+                    )
+                    transaction.lane = None  # it is shut with the others
+            self.file.open_again(problem)
         except StaleIncarnation:
             raise
         except StorageError:

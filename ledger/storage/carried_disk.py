@@ -82,6 +82,8 @@ class CarriedDisk(FileDisk):
         on_patch: is called after each commit, from whichever thread made it.
     """
 
+    keeps_files = False
+
     def __init__(self, directory: Path) -> None:
         super().__init__(directory, SharedLog(Path(directory), boot=""))
         self.on_patch: Callable[[], None] = lambda: None
@@ -141,6 +143,7 @@ class CarriedDisk(FileDisk):
     # what a storage does
 
     def wrote(self, agent_id: str, incarnation: int) -> None:
+        super().wrote(agent_id, incarnation)  # DuckDB's log is read again to be carried
         with self._carrying:
             self._incarnations[agent_id] = incarnation
         self._carry(agent_id, [])
@@ -202,6 +205,10 @@ class CarriedDisk(FileDisk):
         self.on_patch()
 
     # the cache
+
+    def _look(self, agent_id: str) -> None:
+        # what was deleted of a cache is made again
+        ...
 
     def _hold(self, agent_id: str, holder: object) -> None:
         if self._lost.get(agent_id):

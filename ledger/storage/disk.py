@@ -67,9 +67,11 @@ class Disk(ABC):
 
     Attributes:
         directory: where its files lie; None if it has none.
+        keeps_files: whether a life may open its storage again after it has closed it.
     """
 
     directory: Path | None = None
+    keeps_files = True
 
     def __init__(self) -> None:
         self._lock = RLock()
@@ -117,6 +119,10 @@ class Disk(ABC):
 
     def log_bytes(self, agent_id: str) -> int:
         return 0
+
+    def has_room(self, agent_id: str) -> bool:
+        """Whether there is room for a checkpoint. Without it that is put off: DuckDB gives a database up whose checkpoint fails."""
+        return True
 
     @abstractmethod
     def erase(self, agent_id: str, holder: object) -> None:

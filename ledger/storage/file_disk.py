@@ -32,6 +32,7 @@ from perdure.ledger.block_guard import BlockGuard
 from perdure.ledger.duckdb_format import survey
 from perdure.ledger.errors import WAY_OUT, StorageConflict, StorageError, StorageLost
 from perdure.ledger.ids import parent_of, type_of
+from perdure.ledger.in_place import Misplaced, OpenFile, misplaced, opened, refuse_misplaced
 from perdure.ledger.storage.disk import SCHEMA, Disk, StorageLocked
 from perdure.ledger.storage.log_file import FileLog, LogFile, kept_beside, staged_at
 from perdure.ledger.storage.log_format import LOG_MAGIC, is_log
@@ -42,22 +43,27 @@ from perdure.ledger.whole_files import synchronise, write_whole
 LEFT: Final = "left-"  # begins the name of a log whose file is gone
 # Bytes of the log of a storage that is closed: to read it costs less than the synchronisations of a checkpoint.
 _LOG_KEPT_MAX: Final = 32 << 10
+_ROOM_MIN: Final = 1 << 20  # bytes that a checkpoint needs, whatever it writes
 _LOCK_FILES: Final = 16
 _FLOCK: Final = "hhqqi"  # struct flock of <fcntl.h>: type, whence, start, length, pid
 
 
 class FileDisk(Disk):
     """Real files: `<directory>/<2 hex>/<type>-<32 hex>.db`, be they logs or databases, named by a digest, so any agent id has a file name.
-    What belongs to the sub-agents of an agent lies in a folder beside its own file, under the same name."""
+    What belongs to the sub-agents of an agent lies in a folder beside its own file, under the same name. With `refuse_elsewhere` it is
+    asked before anything is made there whether this is the directory that is meant."""
 
     directory: Path
 
-    def __init__(self, directory: Path, shared: SharedLog | None = None) -> None:
+    def __init__(
+        self, directory: Path, shared: SharedLog | None = None, refuse_elsewhere: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__()
         self.directory = Path(directory)
         self.shared = shared or SharedLog(self.directory)
-        self._locks = AgentLocks(self.directory / "locks")
+        self._locks = AgentLocks(self.directory / "locks", refuse_elsewhere)
         self._guards: dict[str, BlockGuard] = {}
+        self._attached: dict[str, tuple[OpenFile, OpenFile | None]] = {}  # each database, and DuckDB's log of it
         self._findings: dict[str, str] = {}
         self._folders: set[str] = set()  # those that this process has seen to be on the disk
         self._content = b""  # of a blank storage
@@ -114,13 +120,26 @@ class FileDisk(Disk):
                     self._place(agent_id, path, self._blank_storage())
                     database = self._attach(agent_id, str(path), "")
                     self._blank.add(database)
+                    self._attached[agent_id] = opened(path), None
                     return database
                 try:
                     guard.mend()
                     self._cut_log(agent_id, path)
                 except OSError as problem:
                     raise StorageError(agent_id, f"{path} cannot be mended: {problem}") from problem
-                return self._attach(agent_id, str(path), "")
+                database = self._attach(agent_id, str(path), "")
+                self._attached[agent_id] = opened(path), _opened_if_there(log_of(path))
+                return database
+
+    def wrote(self, agent_id: str, incarnation: int) -> None:
+        # A log looks by itself. The first commit after a checkpoint makes DuckDB's log.
+        if agent_id in self._attached:
+            database, log = self._attached[agent_id]
+            refuse_misplaced(database)
+            if log is not None:
+                refuse_misplaced(log)
+            else:
+                self._attached[agent_id] = database, _opened_if_there(log_of(self.path_of(agent_id)))
 
     def _cut_log(self, agent_id: str, path: Path) -> None:
         # DuckDB would cut what is no whole commit silently, or refuse the file.
@@ -161,6 +180,7 @@ class FileDisk(Disk):
         try:
             with self._guards[agent_id].around(cursor, database):
                 cursor.execute(f"CHECKPOINT {database}")
+            self._attached[agent_id] = self._attached[agent_id][0], None
         finally:
             cursor.close()
 
@@ -169,6 +189,11 @@ class FileDisk(Disk):
             return log_of(self.path_of(agent_id)).stat().st_size
         except FileNotFoundError:
             return 0
+
+    def has_room(self, agent_id: str) -> bool:
+        # What is in the log is written once more, and a block of it may be copied before.
+        system = os.statvfs(self.directory)
+        return system.f_bavail * system.f_frsize >= _ROOM_MIN + 2 * self.log_bytes(agent_id)
 
     def erase(self, agent_id: str, holder: object) -> None:
         with self._lock:
@@ -257,8 +282,10 @@ class FileDisk(Disk):
         is_new = agent_id not in self._holders
         super()._hold(agent_id, holder)
         if not is_new:
+            self._look(agent_id)
             return
         with self._released_unless_done(agent_id):
+            self._look(agent_id)
             self.shared.redo()
             try:
                 is_free = self._locks.take(agent_id)
@@ -267,7 +294,15 @@ class FileDisk(Disk):
             if not is_free:
                 raise _locked(agent_id, self.path_of(agent_id))
 
+    def _look(self, agent_id: str) -> None:
+        # Nothing is made again under a path from which everything was deleted or moved.
+        try:
+            self._locks.look()
+        except Misplaced as problem:
+            raise StorageError(agent_id, misplaced(problem)) from problem
+
     def _release(self, agent_id: str) -> None:
+        self._attached.pop(agent_id, None)
         if agent_id in self._guards:
             self._guards.pop(agent_id).close()
         if self._holders.pop(agent_id, None) is not None:
@@ -371,6 +406,13 @@ def _opened_log(path: Path) -> int | None:
     return None
 
 
+def _opened_if_there(path: Path) -> OpenFile | None:
+    try:
+        return opened(path)
+    except FileNotFoundError:
+        return None
+
+
 def is_log_at(path: Path) -> bool:
     with path.open("rb") as file:
         return is_log(file.read(len(LOG_MAGIC)))
@@ -399,9 +441,10 @@ class AgentLocks:
     inherited.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, refuse_elsewhere: Callable[[], None] = lambda: None) -> None:
+        self._folder, self._refuse_elsewhere = folder, refuse_elsewhere
         self._files: dict[int, int] = {}  # number of a lock file → its descriptor
+        self._first: OpenFile | None = None  # of these files
         _all_locks.add(self)
 
     def take(self, agent_id: str) -> bool:
@@ -413,6 +456,11 @@ class AgentLocks:
             return False
         return True
 
+    def look(self) -> None:
+        # Raises `Misplaced` if the files were deleted or moved.
+        if self._first is not None:
+            refuse_misplaced(self._first)
+
     def release(self, agent_id: str) -> None:
         number, offset = _byte_of(agent_id)
         if number in self._files:
@@ -422,11 +470,15 @@ class AgentLocks:
         for descriptor in self._files.values():
             os.close(descriptor)
         self._files.clear()
+        self._first = None
 
     def _lock(self, number: int, offset: int, kind: int) -> None:
         if number not in self._files:
+            path = self._folder / f"{number:x}"
+            self._refuse_elsewhere()
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._files[number] = os.open(self._folder / f"{number:x}", os.O_RDWR | os.O_CREAT, 0o666)
+            self._files[number] = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            self._first = self._first or opened(path, self._files[number])
         wish = struct.pack(_FLOCK, kind, os.SEEK_SET, offset, 1, 0)
         fcntl.fcntl(self._files[number], fcntl.F_OFD_SETLK, wish)
 

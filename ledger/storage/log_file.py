@@ -16,6 +16,7 @@ from threading import RLock
 from typing import Final
 
 from perdure.ledger.errors import StaleIncarnation, StorageError
+from perdure.ledger.in_place import opened, refuse_misplaced
 from perdure.ledger.storage.shared_log import SharedLog
 from perdure.ledger.storage.shared_segment import LogPiece
 from perdure.ledger.storage.sql import OVER
@@ -87,6 +88,7 @@ class FileLog(LogFile):
     ) -> None:
         super().__init__(agent_id, str(path))
         self._path, self._file = path, file
+        self._opened = opened(path, file)
         self._place, self._shared = place, shared
         self._is_secured = is_secured  # all of it is on the disk, or in the shared log, or waits to be
         self._waits = False  # for what the thread commits together
@@ -115,6 +117,7 @@ class FileLog(LogFile):
             elif durable:
                 self._synchronise()
             self._is_secured = durable
+            refuse_misplaced(self._opened)
 
     def secure(self, *, shared: bool) -> None:
         # With `shared`, the shared log has what waits.
@@ -141,7 +144,7 @@ class FileLog(LogFile):
             file = os.open(staged, os.O_RDWR | os.O_CLOEXEC)
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.close(self._file)
-            self._file = file
+            self._file, self._opened = file, opened(self._path, file)
             staged.replace(self._path)
             synchronise(self._path.parent)
             self._is_secured, self._waits = True, False

@@ -203,7 +203,7 @@ class SharedLog:
     def _make(self) -> None:
         if self._is_over or not is_local(self._storages):
             return
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._folder.mkdir(exist_ok=True)
         with alone(self._folder):
             ours = [each for each in self._folder.iterdir() if each.suffix == SUFFIX and not each.stem.endswith(KEPT)]
             left = [each for each in ours if boot_of(each) in (self._boot, None) and is_free(each)]

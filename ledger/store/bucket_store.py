@@ -417,6 +417,10 @@ class BucketStore(DuckDBStore):
         self._storages.take(self._life.chain.slot, patches)
         self._in_backlog = self._life.chain
 
+    def _refuse_misplaced(self, *, waits: bool) -> None:
+        # The directory is a cache.
+        ...
+
     def _make_durable(self, commit: Commit) -> None:
         self._put_slot(b"".join(frame_of(commit)))
         super()._make_durable(commit)
@@ -596,6 +600,11 @@ def last_life_in(url: str) -> tuple[Holder | None, bool]:
     store = open_bucket(Path(), url, looks=True)
     store._tries_max = _LOOKS  # noqa: SLF001
     return store.last_life()
+
+
+def look_into(url: str) -> None:
+    """Raise `BucketRefused` if there is no such bucket, if it may not be read, or if it does not answer. Nothing is written."""
+    Bucket(url).run(newest_key(""), tries_max=_LOOKS)
 
 
 def no_ledger(url: str, other: str) -> str:

@@ -31,7 +31,8 @@ import duckdb
 
 from perdure.ledger.block_guard import BlockGuard
 from perdure.ledger.duckdb_format import is_damage
-from perdure.ledger.errors import BadRequest, LedgerDamaged, LedgerError, LedgerUnwritable
+from perdure.ledger.errors import BadRequest, DirectoryElsewhere, LedgerDamaged, LedgerError, LedgerUnwritable
+from perdure.ledger.in_place import Misplaced, OpenFile, opened, refuse_misplaced
 from perdure.ledger.store.batches import expand_rows
 from perdure.ledger.store.duckdb_file import (
     DATABASE,
@@ -76,6 +77,10 @@ from perdure.ledger.store.seals import GENESIS, NOTHING, Commit, extend, seal, s
 from perdure.ledger.store.store import Boot, FactRow, First, Payload, Record, Row, Wanted
 
 _SLICE = 1_000  # facts that DuckDB takes in one transaction: 2 µs each, and 10 in one of a hundred thousand
+_LEFT = (
+    "put the directory back at this path, or open it where it is now. Nothing more is acknowledged here; what was asked for last may or may"
+    " not stand in what was moved"
+)
 _WORLD = (duckdb.IOException, duckdb.FatalException, duckdb.InternalException)
 
 
@@ -83,6 +88,7 @@ class DuckDBStore:
     """A `Store` in one directory. With `repair`, what cannot be verified is cut off instead of refused (see `integrity.repair`)."""
 
     _inserter: Inserter  # of the connection that the boot has made
+    _database: OpenFile  # of that connection
     carries_storages = False
     is_followed = False
     # bytes in the journal before the database's file takes them in; reading back as many takes a second
@@ -126,11 +132,27 @@ class DuckDBStore:
         commit = seal(self._mark, rows, payloads)
         with self._fatal():
             self._make_durable(commit)
+            self._refuse_misplaced(waits=True)
             self._mark = commit.after
             self._backlog.append(commit)
 
     def _make_durable(self, commit: Commit) -> None:
         self._journal.append(commit)
+
+    def look(self) -> None:
+        self._ready()
+        with self._fatal():
+            self._refuse_misplaced(waits=False)
+
+    def _refuse_misplaced(self, *, waits: bool) -> None:
+        # What was written to files that lie nowhere, or elsewhere, is not durable here.
+        assert self._lock is not None, "it is held while the ledger is open"
+        try:
+            self._lock.look()
+            refuse_misplaced(self._database)
+            self._journal.look(waits=waits)
+        except Misplaced as problem:
+            raise DirectoryElsewhere(str(self.path.parent), str(problem), _LEFT) from problem
 
     def follow(self) -> None:
         # `_archived` has caught up by now. What is left to do is to keep the journal small.
@@ -255,6 +277,7 @@ class DuckDBStore:
         evidence = KeptEvidence(self.path)
         findings = self._made_ready()
         con = self._con = connect(self.path, fsync=self._fsync)
+        self._database = opened(self.path / DATABASE)
         found = assess(con, self.path)
         if found.plan.loss and not self._repair:
             raise LedgerDamaged(str(self.path), found.plan.loss, DOCTOR)

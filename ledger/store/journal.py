@@ -25,6 +25,7 @@ from struct import Struct
 from threading import Lock
 from typing import NamedTuple
 
+from perdure.ledger.in_place import OpenFile, opened, refuse_misplaced
 from perdure.ledger.store.seals import Commit, Mark, unseal
 from perdure.ledger.whole_files import synchronise
 
@@ -54,6 +55,7 @@ class Journal:
         self._directory, self._fsync = directory, fsync
         self._lock = Lock()  # of what follows
         self._files: tuple[int, int] | None = None  # the segment and its mirror
+        self._written: OpenFile | None = None  # the segment
         self._number, self._place, self._end, self._room = 0, 0, 0, _ROOM
         self._closed: dict[int, int] = {}  # the last fact of each segment that is not written any more
         self._reached: Mark | None = None
@@ -93,6 +95,15 @@ class Journal:
             self.size += size
             self._reached = after
 
+    def look(self, *, waits: bool) -> None:
+        # Raises `Misplaced` if the segment does not lie at its path. Who does not wait sees nothing while it is written.
+        if self._lock.acquire(blocking=waits):
+            try:
+                if self._written is not None:
+                    refuse_misplaced(self._written)
+            finally:
+                self._lock.release()
+
     def roll(self) -> None:
         # The segments before the new one can be dropped.
         with self._lock:
@@ -124,9 +135,9 @@ class Journal:
         self._place, self._end = len(head), max(self._room, len(head) + size)
         self._room = min(2 * self._room, _ROOM_MAX)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        paths = (self._directory / f"{name}{self._number}" for name in (SEGMENT, MIRROR))
+        paths = [self._directory / f"{name}{self._number}" for name in (SEGMENT, MIRROR)]
         segment, mirror = (os.open(path, flags, 0o644) for path in paths)
-        self._files = segment, mirror
+        self._files, self._written = (segment, mirror), opened(paths[0], segment)
         _write(segment, [head, bytes(self._end - len(head))], 0)
         _write(mirror, [head], 0)
         if self._fsync:
@@ -137,7 +148,7 @@ class Journal:
         for file in self._files or ():
             with suppress(OSError):  # what was acknowledged is synchronised
                 os.close(file)
-        self._files = None
+        self._files = self._written = None
 
 
 def frame_of(commit: Commit) -> list[bytes]:

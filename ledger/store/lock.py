@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from perdure.ledger.errors import LedgerLocked
+from perdure.ledger.in_place import opened, refuse_misplaced
 
 LOCK: Final = "ledger.lock"
 
@@ -29,11 +30,16 @@ class Lock:
             raise locked(directory, owner) from None
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+        self._opened = opened(path, self._file)
 
     def release(self) -> None:
         if self._file is not None:
             os.close(self._file)
         self._file = None
+
+    def look(self) -> None:
+        # Raises `Misplaced` if it was deleted or moved, with its directory perhaps.
+        refuse_misplaced(self._opened)
 
     def is_of(self, directory: Path) -> bool:
         # The directory may have been deleted or moved since the lock was opened.

@@ -95,6 +95,8 @@ class MemoryStore:
     def storages_of(self, agent_id: str) -> list[str]:
         return [each for each in self._storages if not agent_id or is_within(each, agent_id)]
 
+    def look(self) -> None: ...
+
     def follow(self) -> None:
         self._check()
 

@@ -132,6 +132,10 @@ class Store(Protocol):
         """Make a group of facts durable: all of them or none. Any error means that the store must not be used again. A boot gives a
         batch back as it was written, and every other question as its members."""
 
+    def look(self) -> None:
+        """Raise `DirectoryElsewhere` if what is written does not lie at its path any more. `append` looks by itself; this waits for
+        nothing, so any thread may call it."""
+
     def follow(self) -> None:
         """Let what answers questions catch up with what is durable. Only the cost of a later question depends on it."""
 

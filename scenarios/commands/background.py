@@ -1,6 +1,7 @@
-"""The commands on what agents do beside their runs: `inspect`, `fibers`, `schedules` and `turns`; and what `ps` counts of it.
+"""The commands on what agents do beside their runs: `inspect`, `fibers`, `schedules`, `unschedule` and `turns`; and what `ps` counts of it.
 
-An agent's storage is read from a copy, whether the agent sleeps or is at work. The ledger is asked where agents are. No agent is woken.
+An agent's storage is read from a copy, whether the agent sleeps or is at work. The ledger is asked where agents are. No agent is woken by
+what looks; `unschedule` writes to it.
 """
 
 from __future__ import annotations
@@ -75,6 +76,25 @@ def schedules(
     _list("schedules", data, agent, limit, failed=failed, as_json=as_json)
 
 
+def unschedule(
+    agent: Agent,
+    schedule: Annotated[str, typer.Argument(help="Its key or id (`perdure schedules`).")],
+    data: Data = HERE,
+) -> None:
+    """Cancel a schedule of an agent, or a queued item that is not done yet, by its key or id.
+
+    The agent is told so, exactly once, and wakes for it; where nothing serves the directory, when it is served again. What its `on_start`
+    declares is there again when the agent starts the next time, so take it out there, too.
+
+    Examples:
+        perdure unschedule "anna@desk.agents:Assistant" daily-report
+    """
+    with opened(data) as ledger, storages_of(ledger, data) as storages:
+        for told in actors.cancelling(about(ledger, storages, agent), schedule):
+            ledger.ask("tell", *told)
+    print(f"Agent {agent} is told to cancel {schedule}.")
+
+
 def turns(
     agent: OfAgent = None, failed: Failed = False, limit: Most = 50, data: Data = HERE, as_json: AsJson = False
 ) -> None:
@@ -140,10 +160,12 @@ def about(ledger: ColdLedger | Runtime, storages: StorageSource, agent: str, *, 
         raise BadRequest("agent", f"{agent!r} is no address of an agent; one is name@module:Class")
     told: Told | None = actors.agent_told(ledger.ask("agent", agent), storages, agent, whole=whole)
     if told is None:
-        raise BadRequest(
-            "agent", f"{agent} is asleep or unknown: it has no storage, and the ledger holds nothing for it"
-        )
+        raise nothing_known(agent)
     return told
+
+
+def nothing_known(agent: str) -> BadRequest:
+    return BadRequest("agent", f"{agent} is asleep or unknown: it has no storage, and the ledger holds nothing for it")
 
 
 def show_agent(told: Told, *, as_json: bool) -> None:

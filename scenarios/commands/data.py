@@ -67,10 +67,12 @@ def explain(run_id: RunId, data: Data = HERE, as_json: AsJson = False) -> None:
 
 
 def audit(data: Data = HERE, as_json: AsJson = False) -> None:
-    """Account for every completion that was ever mailed, and list parked mail. Exits 1 if anything is missing.
+    """Account for all mail, that is completions, milestones, what agents were told and events for runs, and list parked mail. Exits 1 if
+    anything is missing.
 
-    Each mail is delivered (its handler's effects are durable), superseded (a give-up that an end overtook), suppressed (its run was
-    cleared), parked (its handler kept raising; see `perdure retry`) or pending (on its way).
+    Each mail is delivered (its handler's effects are durable, or its run has taken the event), superseded (a give-up that an end overtook),
+    suppressed (its run was cleared or its agent deleted, or the run ended without taking the event), parked (its handler kept raising; see
+    `perdure retry`) or pending (on its way).
 
     Examples:
         perdure audit

@@ -32,6 +32,7 @@ from perdure.ledger import (
     Steer,
     Stimulus,
     Store,
+    Tell,
     apply_fact,
     bucket_of,
     decide,
@@ -123,7 +124,7 @@ class ColdLedger:
         self._recall(question)
         if isinstance(question, Steer):
             return self._steer(question)
-        if isinstance(question, AnswerAsk | Cancel | Clear | Forget | Pause | Retry | Send):
+        if isinstance(question, AnswerAsk | Cancel | Clear | Forget | Pause | Retry | Send | Tell):
             return self._store.append(self._decided(question), [])
         if not callable(question):
             raise BadRequest("question", f"only a supervisor answers {name!r}, and none serves this directory")

@@ -14,6 +14,7 @@ import typer
 from perdure import BadRequest, BulkReport, RunFilter
 from perdure.actors import PAST, BulkPass, chosen_by, wanted_by
 from perdure.ledger import BY_OPERATOR, HARD, Verb
+from perdure.scenarios.commands.background import nothing_known, of_storages
 from perdure.scenarios.commands.opening import ColdLedger, opened
 from perdure.scenarios.commands.options import HERE, AsJson, Data, check_address, choosing
 from perdure.scenarios.commands.shown import json_of, say
@@ -267,6 +268,10 @@ def forget(
     """
     check_address("agent", agent)
     with opened(data) as ledger:
+        if ledger.ask("agent", agent) is None and not of_storages(
+            ledger, data, lambda storages: storages.has(agent), lambda _: True
+        ):
+            raise nothing_known(agent)
         if more := _more(ledger.ask("at_stake", [], agent)):
             _confirm(f"agent {agent} would be deleted, and with it {more}", yes=yes)
         ledger.ask("forget", agent)

@@ -136,7 +136,7 @@ class ToyHost:
 class ToyPlace:
     """A disk, or the storages of a process."""
 
-    def __init__(self, inside: Any) -> None:
+    def __init__(self, inside: Any, *_: object) -> None:
         self._inside = inside
 
 

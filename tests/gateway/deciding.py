@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from perdure.actors.gateway.chat_turns import ChatTurns, Deciding, fitting
@@ -18,16 +18,24 @@ def call(state: str, call_id: str = "c1") -> dict[str, Any]:
 
 
 def turn(status: str, request_id: str = "t") -> dict[str, Any]:
-    return {"request_id": request_id, "status": status, "message_id": "a1", "steers": "", "base": 0}
+    return {"request_id": request_id, "status": status, "message_id": "a1", "steers": "", "base": 0, "waiting": []}
 
 
 def decided(
-    deciding: Deciding[Any], turns: Sequence[Any] = (), messages: Sequence[Any] = (), begun: Any = None
+    deciding: Deciding[Any],
+    turns: Sequence[Any] = (),
+    messages: Sequence[Any] = (),
+    begun: Any = None,
+    more: Mapping[Any, Any] | None = None,
 ) -> tuple[Any, list[Any]]:
     """The decision where the agent has these turns and messages, and what was done for it. `begun` is what comes of `begin`: a page,
-    or what is raised."""
+    or what is raised. `more` has what comes of other deeds."""
     ways: dict[Any, Any] = {
         ChatTurns.known: lambda request_id: next((each for each in turns if each["request_id"] == request_id), None),
+        ChatTurns.standing: lambda request_id: {
+            "known": next((each for each in turns if each["request_id"] == request_id), None),
+            "messages": [[each["id"], each["role"]] for each in messages],
+        },
         ChatTurns.newest: lambda fits: next(filter(fits, reversed(turns)), None),
         ChatTurns.message: lambda message_id: next((each for each in messages if each["id"] == message_id), None),
         ChatTurns.holder: lambda ids: next(
@@ -41,6 +49,7 @@ def decided(
         ChatTurns.begin_first: lambda plans, *_: {} if plans else None,
         ChatTurns.cancel_under_way: lambda _: any(each["status"] == "running" for each in turns),
         ChatTurns.answer_in: fitting,
+        **(more or {}),
     }
     done: list[Any] = []
     came: Any = None
@@ -50,4 +59,4 @@ def decided(
         except StopIteration as end:
             return end.value, done
         done += [(method, *given[:2])] if method in deeds else []
-        came = (deeds | ways)[method](*given)
+        came = (ways | deeds)[method](*given)

@@ -136,6 +136,25 @@ async def test_a_tool_of_the_front_end_ends_the_run_and_its_result_begins_the_ne
 
 
 @played(play)
+async def test_the_result_of_a_call_in_an_imported_message_begins_a_turn_that_goes_on_with_it(
+    door: Door, laboratory: Laboratory, /
+) -> None:
+    handle: Any = laboratory._client.agent(Clerk, "t1")  # noqa: SLF001 - the story's own
+    asked = {"type": "tool-ask_user", "toolName": "ask_user", "toolCallId": "c1", "state": "input-available"}
+    await handle.add_messages(["words", said("leaf", "assistant", {**asked, "input": {}})])
+    (snapshot,) = of_kind(await ask(door, body(run_id="r1")), "MESSAGES_SNAPSHOT")
+    result = {"id": "m9", "role": "tool", "toolCallId": "c1", "content": "blue"}
+    given = body(run_id="r2", messages=[*snapshot["messages"], result])
+    told = await ask(door, given)
+    assert text_of(told)
+    assert told[-1]["outcome"] == {"type": "success"}
+    assert text_of(await ask(door, given)) == text_of(told), "the same request is the same turn"
+    _, leaf = await handle.get_messages()
+    assert [part["output"] for part in leaf["parts"] if part.get("toolCallId") == "c1"] == ["blue"]
+    assert len(await handle.list_turns()) == 1
+
+
+@played(play)
 async def test_a_result_that_another_client_gave_first_takes_the_place_of_the_later_one(
     door: Door, laboratory: Laboratory, /
 ) -> None:

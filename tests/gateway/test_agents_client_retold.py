@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.actors.agents_client.tool_runs import Retold
+from perdure.actors.agents_client.retold import Retold
 from perdure.actors.chat.stream import merged
 from perdure.actors.events.message_parts import apply_chunk
 

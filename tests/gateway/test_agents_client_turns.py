@@ -98,7 +98,7 @@ def test_a_conversation_that_is_cleared_while_its_turn_is_recovered_stays_empty(
 
 
 @pytest.mark.shows(clients="P-087")
-def test_the_same_request_id_elsewhere_is_another_turn_and_here_it_is_none() -> None:
+def test_the_same_request_id_elsewhere_is_another_turn_and_here_it_is_refused() -> None:
     """P-087."""
 
     async def story(door: Door, laboratory: Laboratory) -> None:
@@ -110,9 +110,12 @@ def test_the_same_request_id_elsewhere_is_another_turn_and_here_it_is_none() -> 
             far.say("r1", "words")
             said = text_of(await far.until(id="r1", done=True))
             assert said.startswith("Only words")
-            for each in (left, right):
-                await each.until(id="r1", done=True)
-                assert text_of(each.frames, "r1") == WHOLE
+            await right.until(id="r1", error=True)
+            await right.until(id="r1", type="cf_agent_stream_resuming")
+            right.acknowledge("r1")
+            assert text_of(await right.until(id="r1", done=True), "r1") == WHOLE
+            await left.until(id="r1", done=True)
+            assert text_of(left.frames, "r1") == WHOLE
             assert texts(await stored(door)) == ["sum", WHOLE]
             assert texts(await stored(door, other)) == ["words", said]
 

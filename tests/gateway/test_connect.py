@@ -231,6 +231,7 @@ def test_the_client_needs_httpx_and_msgpack_and_nothing_else_of_an_installation(
         (lambda remote: remote.agent("counter", "c").tell("add", {1}), "args[0]"),
         (lambda remote: remote.agent("counter", "c").tell(None), "method"),
         (lambda remote: remote.start("walker", object()), "input"),
+        (lambda remote: remote.start("walker", [10**5_000]), "input[0]"),
         (lambda remote: remote.run("walker", {(1, 2): 3}), "input"),
         (lambda remote: remote.run("walker", ENDLESS), "input"),
         (lambda remote: remote.send("run", "event", object()), "value"),
@@ -244,6 +245,8 @@ def test_the_client_needs_httpx_and_msgpack_and_nothing_else_of_an_installation(
         (lambda remote: remote.chat("waiter", "c").ask("Hello?", message_id=3), "message_id"),
         (lambda remote: remote.chat("waiter", "c").attach(None), "message_id"),
         (lambda remote: remote.show(None), "run_id"),
+        (lambda remote: remote.show("x" * 70_000), "run_id"),
+        (lambda remote: remote.agent("counter", "ü" * 20_000), "name"),
     ],
 )
 def test_what_cannot_be_sent_is_refused_by_its_name_before_anything_is_asked(

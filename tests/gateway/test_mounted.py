@@ -44,6 +44,7 @@ def test_below_a_path_of_an_authors_application_everything_is_where_it_was() -> 
         assert (await door.get("/perdure/dashboard/main.js")).status == 200
         assert (await door.get("/perdure/api/runs/nobody")).json()["error"]["type"] == "UnknownRun"
         assert (await door.get("/api/runs/nobody")).status == 404
+        assert (await door.get("/perdure/api/openapi.json")).json()["servers"] == [{"url": "/perdure"}]
         assert (await door.get("/perdure/api/runs/nobody", headers={"origin": "https://evil.example"})).status == 403
         async with door.socket("/perdure/agents/counter/a") as socket:
             await socket.until(type="cf_agent_identity")

@@ -20,6 +20,7 @@ from perdure.actors.gateway.refusals import (
     TooManyRequests,
     TooSlow,
     Unauthenticated,
+    UnknownEncoding,
 )
 from perdure.actors.gateway.security import Principal, Scope, bearer
 from perdure.actors.link.wire import RemoteError, error_from_plain, error_to_plain
@@ -300,6 +301,7 @@ KINDS = {
         StorageConflict,
     ),
     413: (TooLarge,),
+    415: (UnknownEncoding,),
     422: (RemoteError, problems.AgentRaised),
     429: (TooManyRequests, AdmissionRefused, Overloaded),
     500: (KeyError, PerdureError),

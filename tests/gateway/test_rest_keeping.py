@@ -30,6 +30,7 @@ AT: Final[dict[str, str]] = {
     "inspect": "GET /api/agents/{agent}",
     "fibers": "GET /api/fibers",
     "schedules": "GET /api/schedules",
+    "unschedule": "DELETE /api/agents/{agent}/schedules/{schedule}",
     "turns": "GET /api/turns",
     "logs": "GET /api/logs, GET /api/logs/live",
     "asks": "GET /api/asks, GET /api/asks/{ask_id}",

@@ -25,6 +25,7 @@ CAST = "tests.gateway.cast"
         (["tests.gateway.door"], "defines no agents"),
         ([CAST, "--host", "192.0.2.7"], "give a token or an `authenticate` hook"),
         ([CAST, "--host", "192.0.2.7", "--token", "a" * 20], "cannot be listened on"),
+        ([CAST, "--host", "x" * 64], "cannot be listened on"),
         ([CAST, "--token", "short"], "so it could be guessed"),
         ([CAST, "--token", "a" * 20, "--token-file", "token"], "not by both"),
         ([CAST, "--token-file", "nowhere"], "cannot be read"),

@@ -43,12 +43,38 @@ def test_a_client_believes_the_authority_that_it_is_given_and_no_other(tmp_path:
         async def story() -> None:
             async with perdure.connect_async(url, authority=Path(ours.authority)) as remote:
                 assert await remote.agent("counter", "tls").add(2) == 4
+            async with perdure.connect_async(url.replace("https", "http")) as remote:
+                with pytest.raises(BadRequest, match="speaks TLS alone"):
+                    await remote.agent("counter", "tls").add(2)
+                with pytest.raises(BadRequest, match="speaks TLS alone"):
+                    await remote.overview()
 
         asyncio.run(story())
+        for authority in (None, ours.authority):
+            with perdure.connect(url.replace("https", "http"), authority=authority) as remote:
+                for ask in (remote.agent("counter", "tls").add, remote.overview, iter(remote.events("run")).__next__):
+                    with pytest.raises(BadRequest, match=r"url: .*localhost:\d+ speaks TLS alone; give https://"):
+                        ask()
     with pytest.raises(BadRequest, match="authority: nowhere is no file with a certificate"):
         perdure.connect("https://localhost", authority="nowhere")
     with pytest.raises(BadRequest, match="authority"):
         perdure.connect("https://localhost", authority=ours.key)
+
+
+def test_a_client_that_speaks_tls_to_one_who_does_not_is_told_so_at_once(tmp_path: Path) -> None:
+    with real_gateway(tmp_path, ["tests.gateway.cast:Counter"]) as gateway:
+        secret = gateway.url.replace("http", "https")
+        with perdure.connect(secret) as remote:
+            for ask in (remote.overview, lambda: next(remote.events("run")), remote.agent("counter", "tls").add):
+                with pytest.raises(BadRequest, match=r"url: .*127.0.0.1:\d+ speaks no TLS; give http://"):
+                    ask()
+
+        async def story() -> None:
+            async with perdure.connect_async(secret) as remote:
+                with pytest.raises(BadRequest, match="speaks no TLS"):
+                    await remote.overview()
+
+        asyncio.run(story())
 
 
 def test_a_key_with_a_pass_phrase_is_refused_and_nobody_is_asked_for_it(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from perdure.actors.chat.turns import HOLD_S
 from perdure.actors.gateway.security import Principal, Scope
 from perdure.ledger import AlreadyAnswered, AnswerForbidden, AskClosed
 from perdure.policies import Answerer
@@ -178,6 +179,15 @@ def test_a_call_that_needs_approval_is_made_if_it_is_allowed(kind: Kind, approve
         assert (await shown(agent))[1] == asked.text + rest.text, "it goes on in the same message"
 
     play(kind, story)
+
+
+def test_a_client_is_told_at_once_that_its_turn_waits_for_a_person(kind: Kind) -> None:
+    async def story(front: FrontEnd, _agent: Any, _: Laboratory) -> None:
+        asked_at_s = asyncio.get_running_loop().time()
+        assert (await hear(front, "please risk")).end == "waits"
+        assert asyncio.get_running_loop().time() - asked_at_s < HOLD_S / 2
+
+    play(kind, story, between_ms=20)
 
 
 ADA = Answerer("ada", is_operator=True)

@@ -204,6 +204,17 @@ def test_an_end_is_told_with_its_time_and_never_changes() -> None:
     assert "It was cancelled 0 ms ago, 0 ms after it was asked for: enough" in cancelled
     assert "Its child on host h1 is being stopped." in cancelled
     assert "This end never changes." in cancelled
+    refusing = (
+        "Its child on host h1 goes on, although it was told 5 s ago to stop: its code does not let itself be cancelled."
+    )
+    assert refusing in said([asked(), placed(), RunAborted("r", "enough")], after_ms=5_000)
+
+
+def test_of_an_interrupted_run_whose_child_does_not_stop_it_says_so() -> None:
+    gone = [TeardownBegan("r", "budget-exceeded"), interrupted("budget-exceeded", still=True)]
+    told = said([asked(**DETACHED), placed(), begun(), *gone], after_ms=6_000)
+    assert "Its child on host h1 goes on, although it was told 6 s ago to stop" in told
+    assert "Storage and runtime are closed to it (teardown_grace_ms is 5 s)." in told
 
 
 STAYS = RunSucceeded("r", 1, None, "", released=False)

@@ -157,6 +157,59 @@ def test_a_full_disk_ends_the_handle_and_loses_nothing_that_was_acknowledged(fil
     assert agent_storages.open("other@m:T", 2).state["n"] == 1
 
 
+CROWDED = """
+import os, resource, sys
+from pathlib import Path
+from perdure.ledger.storage.agent_storages import AgentStorages, FileDisk
+class Told(FileDisk):
+    def secure(self, agent_id, database):
+        try:
+            super().secure(agent_id, database)
+        except Exception as error:
+            print(type(error).__name__)
+            raise
+storage = AgentStorages(Told(Path(sys.argv[1]))).open("full@m:T", 1)
+storage.sql("CREATE TABLE t (n INTEGER)")
+resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
+for n in range(2):
+    storage.state[f"ballast {n}"] = os.urandom(140_000)
+storage.sql("CREATE TABLE more (n INTEGER)")  # is brought into the database at once
+storage.state["n"] = 7
+print(storage.state["n"], storage.sql("SELECT count(*) FROM more")[0][0], len(storage.state["ballast 1"]), flush=True)
+"""
+
+
+def test_a_checkpoint_for_which_there_is_no_room_fails_neither_the_commit_before_it_nor_what_is_read_next(
+    files: FileDisk,
+) -> None:
+    process = started(CROWDED, str(files.directory))
+    assert ended(process).splitlines() == ["IOException", "7 0 140000"]
+    assert process.returncode == 0
+    storage = AgentStorages(files).open("full@m:T", 2)
+    assert (storage.state["n"], storage.sql("SELECT * FROM t")) == (7, [])
+
+
+class Crowded(FileDisk):
+    """Has no room until it is told to have some."""
+
+    is_full = True
+
+    def has_room(self, agent_id: str) -> bool:
+        return not self.is_full and super().has_room(agent_id)
+
+
+def test_a_checkpoint_is_put_off_until_there_is_room(tmp_path: Path) -> None:
+    with closing(Crowded(tmp_path)) as disk, closing(AgentStorages(disk)) as storages:
+        storage = storages.open(AGENT, 1)
+        storage.sql("CREATE TABLE t (n INTEGER)")
+        storage.sql("INSERT INTO t VALUES (1)")
+        assert disk.log_bytes(AGENT) > 0
+        disk.is_full = False
+        storage.sql("INSERT INTO t VALUES (2)")
+        assert disk.log_bytes(AGENT) == 0
+        assert storage.sql("SELECT sum(n) FROM t") == [(3,)]
+
+
 # ------------------------------------------------------------------ simulated kills
 
 

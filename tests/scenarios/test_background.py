@@ -18,7 +18,16 @@ from perdure.actors import Agent, ChatAgent, Client, FiberContext, Occurrence, e
 from perdure.actors.jobs.fiber import Fiber
 from perdure.actors.runtime.inspecting import KINDS_OF_WORK, NOT_AWAKE, RECORDS_OF_WORK
 from perdure.ledger import View, record_fact, restore
-from perdure.ledger.facts import AgentActivated, SupervisorStarted
+from perdure.ledger.facts import (
+    AgentActivated,
+    AgentDoomed,
+    AgentForgotten,
+    Fact,
+    RunAborted,
+    RunCleared,
+    RunRequested,
+    SupervisorStarted,
+)
 from perdure.ledger.maintenance.looking import DirectorySource, look, opened_copy
 from perdure.ledger.storage.agent_storages import FileDisk
 from perdure.ledger.storage.patches import MAIN, WAL, Patch, whole
@@ -28,7 +37,7 @@ from perdure.scenarios.cli import app
 from perdure.scenarios.commands.background import COLUMNS
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.kit import address
-from tests.ledger.directories import file_of, recorded, written
+from tests.ledger.directories import file_of, lived, recorded, written
 
 
 class Office(Agent):
@@ -219,6 +228,31 @@ def test_what_cannot_be_shown_is_refused_in_words(given: str, words: list[str], 
     done = CliRunner().invoke(app, [*words, "--data", given])
     assert done.exit_code != 0
     assert said in str(done.exception)
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_an_agent_that_wrote_nothing_is_known_by_what_the_ledger_has_of_it(tmp_path: Path, *, snapshot: bool) -> None:
+    asks, below, lost, gone = "asks@desk:Clerk", "head@desk:Clerk>b@desk:Clerk", "lost@desk:Clerk", "gone@desk:Clerk"
+    facts: list[Fact] = [SupervisorStarted(1, asdict(Limits()))]
+    for run_id, parent in (("one", asks), ("two", below), ("three", gone)):
+        facts += [RunRequested(run_id, "desk:Clerk", parent, "", "d", b"\x01", {}, 0), RunAborted(run_id, "enough")]
+    recorded(tmp_path, *facts, *lived(lost, 2, 7), RunCleared("three"), snapshot=snapshot)
+    for agent in (asks, below, "head@desk:Clerk", lost, "one@desk:Clerk"):
+        assert perdure("inspect", agent, "--data", tmp_path)["agent"] == agent
+    for agent in (gone, "three@desk:Clerk"):
+        assert CliRunner().invoke(app, ["inspect", agent, "--data", str(tmp_path)]).exit_code != 0
+    told = perdure("inspect", "one@desk:Clerk", "--data", tmp_path)
+    assert (told["run"], told["run_status"]) == ("one", "aborted")
+
+
+def test_an_agent_that_was_deleted_is_unknown_before_the_snapshot_has_that(tmp_path: Path) -> None:
+    agent = "lost@desk:Clerk"
+    recorded(tmp_path, SupervisorStarted(1, asdict(Limits())), *lived(agent, 2, 7), snapshot=True)
+    assert perdure("inspect", agent, "--data", tmp_path)["host"] is None
+    recorded(tmp_path, AgentDoomed(agent), AgentForgotten(agent))
+    for command in ("inspect", "forget"):
+        done = CliRunner().invoke(app, [command, agent, "--data", str(tmp_path)])
+        assert "is asleep or unknown" in str(done.exception)
 
 
 def test_deleted_values_are_not_told_and_a_damaged_storage_is_named_and_stops_nothing(tmp_path: Path) -> None:

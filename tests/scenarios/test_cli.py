@@ -158,6 +158,7 @@ COMMANDS = [
     "fibers",
     "schedules",
     "turns",
+    "unschedule",
     "cancel",
     "retry",
     "upgrade",
@@ -234,6 +235,7 @@ LOOKS = {
     "doctor": ["doctor"],
 }
 OTHERS = {
+    "unschedule",
     "run",
     "list",
     "cancel",
@@ -409,6 +411,7 @@ def test_a_directory_that_is_not_served_answers_all_but_what_only_a_supervisor_c
         "retry",
         "send",
         "steer",
+        "tell",
     }
     assert {*ASKED, *live, *steering} == {*QUESTIONS}
     assert told["receipt"]["status"] == "withdrawn"
@@ -418,7 +421,7 @@ def test_a_directory_that_is_not_served_answers_all_but_what_only_a_supervisor_c
     assert [row["run_id"] for row in told["page"]["runs"]] == ["e7", "e6"]
     assert (told["chosen"]["statuses"], len(told["chosen"]["runs"])) == ({"aborted": 5}, 2)
     assert told["at_stake"] == {"runs": 2, "live": 0, "sub_agents": 0, "mail": 0}
-    assert (told["ps"]["supervisor"], told["ps"]["runs"]["aborted"], told["agent"]) == (None, 6, None)
+    assert (told["ps"]["supervisor"], told["ps"]["runs"]["aborted"], told["agent"]["host"]) == (None, 6, None)
 
 
 @pytest.fixture
@@ -637,6 +640,10 @@ def test_a_run_that_waits_is_sent_an_event_paused_and_let_go_on_where_nobody_ser
     assert isinstance(perdure("send", "w", "go", "--data", data).exception, EventRefused)
     assert isinstance(perdure("pause", "w", "--data", data).exception, PauseRefused)
     assert "1 suppressed" in perdure("audit", "--data", data).stdout
+    assert (
+        "suppressed (its run was cleared or its agent deleted, or the run ended without taking the event)"
+        in " ".join(perdure("audit", "--help").stdout.split())
+    )
 
 
 def test_an_agent_is_deleted_on_a_cold_directory_by_the_next_supervisor_and_its_runs_with_it(data: Path) -> None:
@@ -648,7 +655,7 @@ def test_an_agent_is_deleted_on_a_cold_directory_by_the_next_supervisor_and_its_
     assert isinstance(perdure("show", "two", "--data", data).exception, UnknownRun)
     with closing(DuckDBStore(data / "ledger", fsync=False)) as store:
         assert list(restore(store.boot()).doomed) == ["p@m:P"]
-    for typo in ("p", "@m:P", "p@m"):
+    for typo in ("p", "@m:P", "p@m", "q@m:P", "p@m:Q"):
         assert isinstance(perdure("forget", typo, "--data", data).exception, BadRequest)
 
 
@@ -778,7 +785,8 @@ def test_a_command_that_only_looks_begins_no_ledger(tmp_path: Path, monkeypatch:
 
 
 def _family(data: Path) -> str:
-    """An agent with a live run, one that has ended, what the child of that had asked for, a mail, and two sub-agents that sleep."""
+    """An agent with a live run, one that has ended, what the child of that had asked for, a mail, and two sub-agents that sleep; and one
+    that sleeps alone."""
     agent, folder = "p@m:P", data / "agents"
     with closing(DuckDBStore(data / "ledger", fsync=False)) as store:
         view = restore(store.boot())
@@ -789,7 +797,7 @@ def _family(data: Path) -> str:
         for each in facts:
             store.append([record_fact(view, each, 3_000)], [])
         store.checkpoint(meta_of(view), view.seq, dirty_records(view), [])
-    for each in ("p@m:P>a@m:Q", "p@m:P>a@m:Q>b@m:Q"):
+    for each in ("p@m:P>a@m:Q", "p@m:P>a@m:Q>b@m:Q", "alone@m:P"):
         place = folder / place_of(each)
         place.parent.mkdir(parents=True, exist_ok=True)
         place.touch()
@@ -811,6 +819,8 @@ def test_an_agent_is_forgotten_with_what_belongs_to_it_only_when_that_is_meant(d
     assert "is being deleted" in perdure("forget", "alone@m:P", "--data", data).stdout, (
         "nothing but itself: no question"
     )
+    with pytest.raises(BadRequest, match="other@m:P is asleep or unknown"):
+        perdure_at(["forget", "other@m:P"], data)
 
 
 @pytest.mark.parametrize("answer", ["n", "y"])

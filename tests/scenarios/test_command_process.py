@@ -7,14 +7,14 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from perdure.scenarios.cli import main
 from perdure.scenarios.commands.opening import ColdLedger
-from perdure.scenarios.exits import TERMINATED, Terminated, heed_sigterm
+from perdure.scenarios.exits import TERMINATED, Terminated, heed_no_more, heed_sigterm
 from tests.kit import some
 from tests.scenarios.test_cli import data, perdure, whole  # noqa: F401 - two are fixtures
 
@@ -170,6 +170,19 @@ def test_a_command_that_is_terminated_ends_once_and_by_its_own_exit_code(
     with pytest.raises(SystemExit) as end:
         main()
     assert (end.value.code, len(done)) == (TERMINATED, 1)
+
+
+@pytest.mark.usefixtures("own_signals")
+@pytest.mark.parametrize("heed", [heed_sigterm, heed_no_more])
+def test_a_process_that_is_forked_from_a_command_is_ended_as_any_other(heed: Callable[[], None]) -> None:
+    heed()
+    child = os.fork()
+    if child == 0:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
 
 
 @pytest.mark.usefixtures("own_signals")

@@ -12,6 +12,7 @@ from perdure import BadRequest, Runtime
 from perdure.ledger import ReplicaSettings, replica_of
 from perdure.scenarios.cli import app
 from perdure.scenarios.commands.shown import replica_words
+from tests.s3_server import in_thread
 
 TOLD = {**ReplicaSettings("s3://b/p", 500, 2_000)._asdict(), "behind_ms": 1_500, "filled": True, "trouble": ""}
 
@@ -45,6 +46,21 @@ def test_a_directory_is_followed_from_its_next_start_on_or_no_more(tmp_path: Pat
 def test_what_cannot_be_followed_is_refused_by_name(tmp_path: Path, words: list[str], refusal: str) -> None:
     assert refusal in str(said(*words, "--data", str(tmp_path)).exception)
     assert replica_of(tmp_path) is None
+
+
+def test_a_directory_is_not_followed_into_a_bucket_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with in_thread() as s3:
+        for name, value in s3.environment.items():
+            monkeypatch.setenv(name, value)
+        url, data = s3.url("copy"), ("--data", str(tmp_path))
+        s3.weather(says={"NoSuchBucket": 1_000})
+        assert "there is no such bucket — create it" in str(said(url, *data).exception)
+        assert replica_of(tmp_path) is None
+        s3.weather()
+        assert said(url, *data).stdout == f"{url}, at most 2 s behind while it is served\n"
+        assert "PUT" not in s3.counts(), "nothing is written there"
 
 
 def test_a_bucket_or_a_missing_directory_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -259,6 +259,43 @@ def test_an_abstract_class_is_refused_where_it_is_handed_over_and_what_it_lacks_
     assert play(story) == 2
 
 
+class Needy(Agent):
+    """Wants to be given what it works with."""
+
+    def __init__(self, connection: str) -> None:
+        self.connection = connection
+
+    def run(self, input: int) -> int:
+        return input
+
+    @exposed
+    def kept(self) -> int:
+        return 1
+
+
+class Content(Needy):
+    """Makes what it works with."""
+
+    def __init__(self, connection: str = "here", *more: str, **options: str) -> None:
+        super().__init__(connection)
+
+
+def test_a_class_whose_objects_cannot_be_made_without_arguments_is_refused_where_it_is_handed_over() -> None:
+    async def story(stage: Stage) -> Any:
+        for ask in (
+            lambda: stage.client.run(Needy, 1),
+            lambda: stage.client.start(Needy, 1),
+            lambda: stage.client.agent(Needy, "a").kept(),
+        ):
+            with pytest.raises(BadRequest, match=r"Needy is made without .*'connection'; make .* in `on_start`"):
+                await cast("Any", ask())
+        return (await stage.client.run(Content, 1)).output
+
+    assert play(story) == 1
+    with pytest.raises(BadRequest, match="'connection'"):
+        Gateway([Needy])
+
+
 Item = TypeVar("Item")
 
 

@@ -17,7 +17,7 @@ from tests.kit import Stage, address
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("text", "agent_class: 'Kid' is no agent class"),
+        ("text", "agent_class: 'Kid' is no agent class; pass the class itself, not its name or an object of it"),
         ("none", "agent_class: None is no agent class"),
         ("int", "agent_class: <class 'int'> is no agent class"),
         ("abstract", "agent_class: Abstract is abstract, so nothing can be one: it has no missing"),

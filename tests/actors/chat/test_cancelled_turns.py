@@ -13,6 +13,7 @@ import pytest
 from perdure.actors import Agent, Client, agent_tool, tool
 from perdure.actors.chat.play import Play
 from perdure.actors.chat.turn_recovery import TurnOutcome
+from perdure.ledger import StaleIncarnation
 from perdure.policies import TurnEvent
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace, Rule
 from perdure.scenarios.provider.script import ScriptedCall
@@ -60,7 +61,7 @@ def test_a_cancelled_turn_is_aborted_unless_it_has_come_to_its_end_before(
     async def story() -> TurnOutcome | None:
         turn = SimpleNamespace(cancelled="no more" if is_cancelled else None)
         live: Any = SimpleNamespace(turn=turn, stop_calls=stop_calls, stream=SimpleNamespace(mend=lambda: None))
-        tenant = SimpleNamespace(spawn_awaited=asyncio.ensure_future)
+        tenant = SimpleNamespace(spawn_awaited=asyncio.ensure_future, give_up=asyncio.Task.cancel)
         state: Any = SimpleNamespace(agent=None, tenant=tenant, spans=None)
         nobody: Any = None
         play = Play(state, live, nobody, nobody, nobody)
@@ -167,6 +168,35 @@ async def test_a_cancelled_turn_ends_after_its_tools_have_put_their_things_away(
     await call(client, Tidy, "cancel_chat", "asked")
     assert (await call(client, Tidy, "attach", "asked")).status == "aborted"
     assert Outside.effects["tidied", "a"] == 1
+
+
+class Deaf(Worker):
+    """Has a tool that goes on when it is stopped, and keeps notes."""
+
+    @tool
+    async def note(self) -> str:
+        """Keep a note."""
+        Outside.effects["began", "a"] += 1
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            await asyncio.sleep(7)
+        with pytest.raises(StaleIncarnation):
+            self.state["note"] = 1
+        Outside.effects["refused", "a"] += 1
+        return "done"
+
+
+@played(lambda story: tell(story, asks_for(ScriptedCall(name="note", arguments={}))))
+async def test_a_tool_that_goes_on_after_the_cancel_of_its_turn_has_no_powers_and_its_agent_goes_on(
+    client: Client, /
+) -> None:
+    await call(client, Deaf, "submit_messages", "go", request_id="asked")
+    await until(_began)
+    await call(client, Deaf, "cancel_chat", "asked")
+    assert (await call(client, Deaf, "attach", "asked")).status == "aborted"
+    assert Outside.effects["refused", "a"] == 1
+    assert (await call(client, Deaf, "chat", "words")).ok
 
 
 @pytest.mark.shows(chat_recovery="C-1201 C-1202")

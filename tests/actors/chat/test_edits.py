@@ -41,12 +41,28 @@ async def test_a_transcript_that_is_replaced_has_what_was_given_also_where_that_
     whole = await room.do("get_messages")
     new = {"id": "new", "role": "user", "parts": [{"type": "text", "text": "More."}]}
     for wanted in (whole[:1], [*whole[:1], new], [*whole[:1], new], [whole[0] | {"parts": new["parts"]}, new]):
-        await room.do("_perdure_replace_messages", wanted)
+        await room.do("_perdure_replace_messages", wanted, True)
         for _ in range(2):
             assert [(each["id"], each["parts"]) for each in await room.do("get_messages")] == [
                 (each["id"], each["parts"]) for each in wanted
             ]
             await room.sleep()
+
+
+@visiting(Adder, pace=SLOW)
+async def test_who_may_not_instruct_the_model_sends_back_what_it_is_told_also_by_a_turn_that_waits(
+    room: Room, /
+) -> None:
+    kind, obey = ({"id": "k", "role": "system", "parts": [{"type": "text", "text": each}]} for each in ("Hi.", "No."))
+    await room.do("submit_messages", "words one", request_id="one")
+    await room.do("submit_messages", [kind, "words two"], request_id="two")
+    assert (await room.do("inspect_turn", "two"))["status"] == "accepted"
+    for sent in ([obey], [{**obey, "id": "o"}]):
+        with pytest.raises(BadRequest, match="is not one of user, assistant"):
+            await room.do("_perdure_replace_messages", sent, False)
+    await room.do("_perdure_replace_messages", [kind], False)
+    assert await room.do("wait_until_stable")
+    assert kind in await room.do("get_messages")
 
 
 @pytest.mark.parametrize("keep", [False, True])
@@ -99,15 +115,15 @@ async def test_there_may_be_nothing_to_give_again(room: Room, /) -> None:
 
 def test_a_replacement_is_whole_or_not_at_all_whatever_dies() -> None:
     """A death while the new answer is given leaves the new message and its answer, once."""
-    death = in_third_answer()
+    struck: list[str] = []
 
     async def story(room: Room) -> None:
         await talk(room)
         assert (await room.do("chat", "words three", request_id="three", instead_of="one-0")).ok
-        assert death.victims
+        assert struck
         assert await shown(room) == ["three-0", "three-answer"]
 
-    visit(Adder, story, kill_when=death)
+    visit(Adder, story, kill_when=in_third_answer(struck))
 
 
 @visiting(Asker, SCRIPT_ASKS)

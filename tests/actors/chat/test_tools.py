@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import dedent
 from typing import Annotated, Any, ClassVar
@@ -386,7 +386,9 @@ def forward(thing: NoSuchThing) -> None: ...  # type: ignore[name-defined] # noq
 @pytest.mark.parametrize(
     ("tools", "problem"),
     [
-        ([weather, weather], "two tools are called 'weather'"),
+        ([weather, client_tool("weather", "Mine.", {})], "two tools are called 'weather'"),
+        ([client_tool("x", "Mine.", {}), client_tool("x", "Mine.", {"a": {}})], "two tools are called 'x'"),
+        ([weather, replace(function_tool(weather), description="Mine.")], "two tools are called 'weather'"),
         ([3], "3 is no tool"),
         ([Desk], "is no tool"),
         ([lambda: 1], "'<lambda>' is not the name of a tool"),
@@ -403,6 +405,20 @@ def test_what_is_no_tool_is_refused_by_name(tools: list[object], problem: str) -
         return
     with pytest.raises(BadRequest, match=problem):
         Toolset(tools).specs()
+
+
+def test_a_tool_that_is_said_twice_is_one() -> None:
+    class Twice(Agent):
+        def tools(self) -> list[object]:
+            return [weather, self.look, weather]
+
+        @tool
+        def look(self) -> str:
+            return "at it"
+
+    assert [each.name for each in Toolset.of(Twice())] == ["weather", "look"]
+    mine = client_tool("mine", "Mine.", {})
+    assert len(Toolset([mine]).plus([mine])) == 1
 
 
 def test_an_agent_must_return_a_list() -> None:

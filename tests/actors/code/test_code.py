@@ -64,7 +64,7 @@ def test_a_class_inside_a_function_is_refused() -> None:
 
 
 def test_what_is_no_class_is_refused() -> None:
-    with pytest.raises(BadRequest, match="is not a class"):
+    with pytest.raises(BadRequest, match="is not a class; pass the class itself"):
         type_name(moved)  # type: ignore[arg-type]
 
 

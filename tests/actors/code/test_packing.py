@@ -354,7 +354,9 @@ def test_what_is_no_class_is_refused_before_any_code_is_packed(code_dir: Path, g
         client = Client(system_world(), here, here.limits, code_dir, Packer(code_dir))
         async with served(client):
             for ask in (client.run, client.start):
-                with pytest.raises(UnknownAgentType, match="not an agent class with a `run` method"):
+                with pytest.raises(
+                    UnknownAgentType, match="not an agent class with a `run` method; pass the class itself"
+                ):
                     await ask(given, 1)
 
     play_here(story)

@@ -443,6 +443,34 @@ if __name__ == "__main__":
     assert load_type(name)().look() == SEEN[0]
 
 
+@pytest.mark.parametrize(
+    "member",
+    [
+        "@exposed\n    def total(self): pass",
+        "parts = ' 1'.total() if hasattr(str, 'total') else 0",
+    ],
+    ids=["decorated", "of a text"],
+)
+def test_a_function_of_the_main_block_is_no_method_of_that_name(
+    member: str, script: Script, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = f"""
+from perdure import Runtime, exposed
+class Till:
+    {member}
+if __name__ == "__main__":
+    rate = [3]
+    def total(): return rate
+    def show(f): f()
+    show(total)
+    Runtime()
+"""
+    main = script.run(text)
+    with caplog.at_level(logging.WARNING):
+        type_name(main.Till)
+    assert not caplog.records
+
+
 def test_a_module_that_only_the_main_block_imports_is_missing_in_hosts(
     script: Script, caplog: pytest.LogCaptureFixture
 ) -> None:

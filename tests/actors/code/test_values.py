@@ -7,12 +7,13 @@ import collections
 import math
 import re
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, make_dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple, NotRequired, Required
 from zoneinfo import ZoneInfo
 
@@ -386,6 +387,13 @@ def test_buffers_arrive_as_bytes() -> None:
     for buffer in (bytearray(b"x"), memoryview(b"x")):
         arrived = unpack_value(pack_value("input", buffer))
         assert (type(arrived), arrived) == (bytes, b"x")
+
+
+@pytest.mark.parametrize("annotation", [Any, dict, dict[str, int], Mapping[str, int] | None])
+def test_other_mappings_arrive_as_dictionaries(annotation: Any) -> None:
+    for mapping in (MappingProxyType({"a": 1}), collections.ChainMap({"a": 1}), collections.UserDict(a=1)):
+        arrived = Shape(annotation).decode("input", Shape(annotation).encode("input", mapping, LIMIT))
+        assert (type(arrived), arrived) == (dict, {"a": 1})
 
 
 def test_a_hundred_levels_arrive() -> None:

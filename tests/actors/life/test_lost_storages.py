@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +13,7 @@ import duckdb
 import pytest
 
 from perdure.actors import Agent, Occurrence, exposed
-from perdure.ledger import StorageLost
+from perdure.ledger import StorageError, StorageLost
 from perdure.ledger.duckdb_format import BLOCKS_AT
 from perdure.ledger.inspection import parked
 from perdure.ledger.storage.agent_storages import AgentStorages, FileDisk
@@ -240,3 +242,31 @@ def test_a_damaged_block_parks_mail_and_interrupts_runs_as_a_lost_storage_and_no
     asyncio.run(OneProcess(SMALL, disk=FileDisk(tmp_path)).play(before))
     damage(tmp_path)
     asyncio.run(OneProcess(SMALL, disk=FileDisk(tmp_path)).play(after))
+
+
+class Refusing(FileDisk):
+    """Refuses what is written while it is full."""
+
+    is_full = False
+
+    def wrote(self, agent_id: str, incarnation: int) -> None:
+        super().wrote(agent_id, incarnation)
+        if self.is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_the_first_call_after_room_was_made_opens_the_storage_again(tmp_path: Path) -> None:
+    disk = Refusing(tmp_path)
+
+    async def story(place: OneProcess) -> None:
+        client = place.client
+        await client.call(Diary, "p", "write", ("one",), {})
+        disk.is_full = True
+        with pytest.raises(StorageError, match=r"next call opens it again by itself"):
+            await client.call(Diary, "p", "write", ("two",), {})
+        disk.is_full = False
+        await client.call(Diary, "p", "write", ("three",), {})
+        assert (await client.call(Diary, "p", "lines", (), {}))[-1] == "three"
+
+    limits = replace(SMALL, sweep_ms=60_000, heartbeat_ms=60_000)
+    asyncio.run(OneProcess(limits, disk=disk).play(story))

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import pickle
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -369,6 +369,14 @@ async def test_that_a_step_began_is_no_progress_of_a_fiber(stage: Stage) -> None
 LAMBDA: Callable[[], int] = lambda: 1  # noqa: E731
 
 
+def handing_on(method: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(method)
+    def wrapper(self: Agent, value: Any) -> None:
+        method(self, value, "more")
+
+    return wrapper
+
+
 class Wrong(Agent):
     """Asks for what is refused, and says which field was named."""
 
@@ -391,6 +399,28 @@ class Wrong(Agent):
 
     async def undo(self, value: Any) -> None: ...
 
+    @staticmethod
+    def anything(*_: Any) -> None: ...
+
+    def takes_none(self) -> None: ...
+
+    def takes_two(self, one: Any, two: Any) -> None: ...
+
+    async def gives(self, *_: Any) -> AsyncIterator[int]:
+        yield 1
+
+    @handing_on
+    def handed_on(self, value: Any, more: Any) -> None: ...
+
+
+ANY: Any = Wrong
+
+
+def takes_none() -> None: ...
+
+
+def takes_keys(*, key: int) -> None: ...
+
 
 @pytest.mark.parametrize(
     ("field", "value"),
@@ -405,7 +435,13 @@ class Wrong(Agent):
             for value in (0, -1, float("nan"), float("inf"), "5", True, timedelta(0), timedelta(seconds=-1))
         ),
         *(("undo", value) for value in (3, LAMBDA, "", "nothing", "__init__", print, functools.partial(LAMBDA), Wrong)),
+        *(("undo", value) for value in (Wrong.undo, Wrong.takes_none, "takes_none", "takes_two", "gives")),
+        *(("undo", value) for value in (functools.partial(ANY.takes_two, 1), takes_none, takes_keys)),
         *(("probe", value) for value in (3, "", "nothing", True)),
+        *(
+            ("probe", value)
+            for value in ("undo", "gives", Wrong.takes_none, takes_keys, functools.partial(ANY.takes_none, 1, 2))
+        ),
     ],
 )
 async def test_what_is_wrong_is_refused_at_the_call_by_field(stage: Stage, field: str, value: Any) -> None:
@@ -414,6 +450,21 @@ async def test_what_is_wrong_is_refused_at_the_call_by_field(stage: Stage, field
     told = (await stage.client.run(Wrong, "w")).output
     assert [name.partition(".")[0] for name in told] == [field, field]
     assert Wrong.done == []
+
+
+class Undoable(Wrong):
+    async def run(self, input: str, run: RunContext) -> list[str]:
+        undos: list[Any] = ["undo", self.undo, self.anything, self.handed_on, functools.partial(self.takes_two, 1)]
+        for nth, undo in enumerate(undos):
+            await run.step(f"s {nth}", self.seven, undo=undo, probe=self.takes_none)
+        return ["done"]
+
+    async def seven(self) -> int:
+        return 7
+
+
+async def test_whatever_can_be_called_with_the_value_undoes_a_step(stage: Stage) -> None:
+    assert (await stage.client.run(Undoable, "w")).output == ["done"]
 
 
 class Transacting(Wrong):

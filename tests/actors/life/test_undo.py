@@ -14,7 +14,7 @@ from perdure.ledger import BadRequest, PauseRefused, Undo
 from perdure.policies import Retries
 from tests.actors.one_process import OneProcess
 from tests.actors.one_process import play as in_one_process
-from tests.kit import ROOMY, Death, Stage, address, play, played, staged
+from tests.kit import ROOMY, Stage, address, play, played, staged
 
 Diary = list[tuple[str, Any]]
 
@@ -279,12 +279,17 @@ async def test_an_undo_that_hangs_has_failed_after_a_while(stage: Stage) -> None
     assert (ended.status, told("hangs")) == ("error", [("hangs", 1), ("hangs", 2)])
 
 
-async def test_an_undo_that_fails_for_good_parks_the_run_and_retry_goes_on_with_it(stage: Stage) -> None:
+async def test_an_undo_that_fails_for_good_parks_the_run_which_is_warned_of_and_retry_goes_on_with_it(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
     begin(broken=[OSError(n) for n in range(8)])
     running = asyncio.create_task(stage.client.run(Trip, {"books": ["a", "b"], "then": "fail"}, run_id="r"))
     await stage.until(lambda: stage.record("r") is not None and bool(stage.run("r").parked))
     assert "the undo of step 'book b' failed in 8 tries" in stage.run("r").parked
     assert "OSError: 7" in stage.run("r").parked
+    (warned,) = [each.getMessage() for each in caplog.records if each.name == "perdure.supervisor"]
+    assert warned.startswith("run 'r' is parked, and whoever waits for it goes on waiting: the undo of step 'book b'")
+    assert "`perdure explain r`" in warned
     said = " ".join(await stage.client.ask("explain", "r"))
     assert "its steps are being undone: OSError: no way" in said
     assert "perdure retry r" in said
@@ -394,7 +399,17 @@ POINTS = [
 @pytest.mark.parametrize("then", ["fail", "wait"])
 @pytest.mark.parametrize("detail", [*POINTS, "r"])
 def test_a_death_at_any_moment_undoes_each_step_once_in_effect(then: str, detail: str) -> None:
-    death = Death(KillPoint.MID_RUN, KillPoint.AFTER_RESULT_COMMIT, KillPoint.BEFORE_REPORT, of=detail)
+    killed: list[str] = []
+
+    def kill(stage: Stage, process: str, point: KillPoint, where: str) -> bool:
+        wanted = where == detail and point in (
+            KillPoint.MID_RUN,
+            KillPoint.AFTER_RESULT_COMMIT,
+            KillPoint.BEFORE_REPORT,
+        )
+        if wanted and not killed:
+            killed.append(process)
+        return wanted and len(killed) == 1 and killed[0] == process and not killed.append("")  # type: ignore[func-returns-value]
 
     async def story(stage: Stage) -> None:
         begin()
@@ -402,7 +417,7 @@ def test_a_death_at_any_moment_undoes_each_step_once_in_effect(then: str, detail
         if then == "wait":
             await stage.client.ask("cancel", "r", None, "enough")
         ended = await running
-        assert death.victims, "the moment did not come"
+        assert killed, "the moment did not come"
         assert ended.status == ("error" if then == "fail" else "aborted")
         effects = list(dict.fromkeys(told("cancelled")))
         assert effects == UNDONE, "under the key of its step each is undone once, in reverse"
@@ -410,7 +425,7 @@ def test_a_death_at_any_moment_undoes_each_step_once_in_effect(then: str, detail
         if "undo" in detail or detail == "r":
             assert len(told("entered")) == 1, "`run` is not entered again"
 
-    play(story, kill_when=death)
+    play(story, kill_when=kill)
 
 
 class Misnamed(Agent):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from perdure.actors import Agent, FiberContext, KillPoint, RunContext, RunHandle
 from perdure.ledger import BadRequest
 from tests.actors.cast import Sleeper
 from tests.actors.crew import Narrow
-from tests.kit import Death, Stage, play
+from tests.kit import Stage, play
 
 
 class Impatient(Agent):
@@ -72,14 +73,20 @@ async def test_a_deadline_cancels_what_was_waited_for_or_leaves_it_as_the_author
 
 def test_a_run_with_a_deadline_comes_to_the_same_after_a_death() -> None:
     """The entered-again code waits for the aborted run and gets its end."""
-    death = Death(KillPoint.BEFORE_REPORT, of="r")
+    deaths: list[str] = []
+
+    def rule(_stage: Stage, _process: str, point: KillPoint, detail: str) -> bool:
+        if point is KillPoint.BEFORE_REPORT and detail == "r" and not deaths:
+            deaths.append(detail)
+            return True
+        return False
 
     async def story(stage: Stage) -> None:
         assert (await stage.client.run(Impatient, "x", run_id="r")).output in ("too late", "in time")
         assert stage.status("one") == "aborted"
-        assert death.victims
+        assert deaths
 
-    play(story, kill_when=death)
+    play(story, kill_when=rule)
 
 
 async def test_a_death_of_the_one_who_waits_cancels_nothing_and_a_cancelled_fiber_does(stage: Stage) -> None:
@@ -172,14 +179,84 @@ async def test_a_step_of_sync_code_may_be_awaited_in_every_attempt(stage: Stage)
     assert stage.run("r").attempt == 2
 
 
+class Through(Agent):
+    """Has functions of its own between the await and the step, or hands on what they gave."""
+
+    async def run(self, input: str, run: RunContext) -> list[Any]:
+        def traced(name: str) -> Any:
+            return run.step(name, self.seven)
+
+        def next_of(name: str) -> Any:
+            value = traced(name)
+            return self.same(value + 1)
+
+        also: Any = lambda name: (lambda: traced(name))()  # noqa: E731, PLC3002
+        step: Any = run.step
+        stash: Any = run.stash
+        emit: Any = run.emit
+        if input:
+            wrong = {
+                "gather": lambda: asyncio.gather(step("w", self.seven), step("x", self.seven)),
+                "wait_for": lambda: asyncio.wait_for(step("w", self.seven), 5),
+                "create_task": lambda: asyncio.create_task(step("w", self.seven)),
+                "later": lambda: self.later(step("w", self.seven)),
+                "other": lambda: self.later(self.seven()),
+            }
+            await wrong[input]()
+        found = [await traced("a"), await also("b"), traced("c"), [*map(traced, "d")]]
+        found.append(await self.same(*map(traced, "ef")))
+        found += await next_of("g")
+        found += [await stash(input), stash(input), await emit(1), emit(1)]
+        return [*found, *await self.run_fiber("stashing", self.stashing)]
+
+    async def stashing(self, fiber: FiberContext) -> list[Any]:
+        stash: Any = fiber.stash
+        return [await stash(1), stash(2), fiber.snapshot]
+
+    async def same(self, *values: Any) -> Any:
+        return list(values)
+
+    async def later(self, value: Any) -> Any:
+        return await value
+
+    def seven(self) -> int:
+        return 7
+
+
+async def test_a_sync_step_may_be_awaited_through_functions_and_so_may_what_a_context_keeps(stage: Stage) -> None:
+    ended = await stage.client.run(Through, "")
+    assert (ended.error, ended.output) == ("", [7, 7, 7, [7], [7, 7], 8, None, None, None, None, True, True, 2])
+
+
+@pytest.mark.parametrize("way", ["gather", "wait_for", "create_task", "later"])
+async def test_who_has_the_value_of_a_sync_step_awaited_elsewhere_is_told_what_to_do(stage: Stage, way: str) -> None:
+    error = (await stage.client.run(Through, way)).error
+    assert "is sync, so that gave its value, which is remembered: await the call itself" in error
+    assert error.startswith("TypeError: ")
+
+
+async def test_an_error_of_a_run_without_such_a_step_says_nothing_of_steps(stage: Stage) -> None:
+    error = (await stage.client.run(Through, "other")).error
+    assert error.startswith("TypeError: ")
+    assert "step" not in error
+
+
 class Hasty(Agent):
     """Gives a step what the job gives, and not the job."""
 
     async def run(self, input: int, run: RunContext) -> list[Any]:
         with pytest.raises(BadRequest, match="job: 1 is no function") as refused:
             run.step("s", input)  # type: ignore[call-overload]
+        step: Any = run.step
+        for args, named, words in (
+            (("x",), {}, "job: a step calls it without arguments; bind them: `functools.partial"),
+            ((), {"args": ["x"]}, "args: is no argument of step; bind what it takes by `functools.partial`"),
+            ((), {"retries": 3}, "retries: is no argument of step; did you mean 'retry'?"),
+        ):
+            with pytest.raises(BadRequest, match=re.escape(words)):
+                step("s", lambda *_, **__: pytest.fail("it was called"), *args, **named)
         return [refused.value.field, run.step("s", lambda: input + 1)]
 
 
-async def test_a_step_without_a_job_is_refused_before_it_is_remembered(stage: Stage) -> None:
+async def test_a_step_without_a_job_or_with_arguments_for_it_is_refused_before_it_is_remembered(stage: Stage) -> None:
     assert (await stage.client.run(Hasty, 1)).output == ["job", 2]

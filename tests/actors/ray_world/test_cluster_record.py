@@ -207,6 +207,8 @@ def laid(directory: Path, *files: str) -> Path:
         (STORAGE, "ledger/ledger.lock", "format", "code/0123.zip", "logs/supervisor.jsonl"),
         (STORAGE, "ledger"),
         ("ledger",),
+        ("identity",),
+        ("identity", "ledger/"),
     ],
 )
 def test_a_directory_with_storages_and_no_ledger_is_refused_in_words_that_do_no_harm(
@@ -236,6 +238,9 @@ def test_a_directory_with_storages_and_no_ledger_is_refused_in_words_that_do_no_
         ),
         (STORAGE, "ledger/ledger.db"),
         (STORAGE, "ledger/ledger.journal.7"),
+        ("identity", "ledger/ledger.db"),
+        ("identity", "ledger/identity"),
+        ("ledger/identity",),
     ],
 )
 def test_a_fresh_directory_one_of_foreign_files_and_one_with_a_ledger_are_fine(

@@ -75,6 +75,7 @@ def test_an_option_that_there_is_not_is_refused_by_its_name_with_one_that_is_lik
     for wrong, words in (
         ("runid", f"is no argument of {called}; did you mean 'run_id'?"),
         ("x", f"is no argument of {called}"),
+        ("timeout", f"is no argument of {called}; in async code `asyncio.timeout` bounds the wait"),
     ):
         with pytest.raises(BadRequest) as refused:
             begin(Doubler, {"n": 1}, **{wrong: "x"})

@@ -13,7 +13,16 @@ from typing import Any
 
 import pytest
 
-from perdure import Agent, BadRequest, BucketUnreachable, OutcomeUnknown, RunContext, StorageLost, exposed
+from perdure import (
+    Agent,
+    BadRequest,
+    BucketUnreachable,
+    ConflictingRequest,
+    OutcomeUnknown,
+    RunContext,
+    StorageLost,
+    exposed,
+)
 from perdure.actors import Client, KillPoint
 from perdure.actors.life.life import Life
 from perdure.actors.link.messages import Ask, CopyStorage, Happened, HostHello, Message, Observe, Reply, RunEnded, Wait
@@ -268,6 +277,72 @@ def test_a_bucket_that_does_not_answer_refuses_new_work_and_answers_questions(la
         assert (await client.run(Stepper, run_id="new")).ok
 
     laboratory.play(story)
+    laboratory.settle()
+
+
+class Echo(Agent):
+    """Returns what it is given."""
+
+    async def run(self, input: str) -> str:
+        return input
+
+
+@pytest.mark.parametrize("kept", [20_000, 0])
+def test_what_has_ended_durably_is_told_again_while_the_bucket_does_not_answer(tmp_path: Path, kept: int) -> None:
+    async def story(client: Client) -> None:
+        for name, said in (("small", "a"), ("large", "b" * 5_000)):
+            assert (await client.run(Echo, said, run_id=name)).output == said
+        await asyncio.sleep(20)  # memory may let go of them
+        assert ("small" in laboratory.supervisors[-1].view.runs) == bool(kept)
+        laboratory.simulation.change_weather(Weather(bucket_lost=1))
+        under_way = asyncio.ensure_future(client.agent(Counter, "a").add(1))
+        last = asyncio.ensure_future(client.run(Echo, "c", run_id="last"))
+        await asyncio.sleep(8)
+        async with asyncio.timeout(30):
+            for name, said in (("small", "a"), ("large", "b" * 5_000)):
+                assert (await client.run(Echo, said, run_id=name)).output == said
+                assert (await (await client.start(Echo, said, run_id=name)).result()).output == said
+            with pytest.raises(ConflictingRequest, match="exists with another input"):
+                await client.run(Echo, "another", run_id="small")
+        again = asyncio.ensure_future(client.run(Echo, "c", run_id="last"))
+        await asyncio.sleep(20)
+        assert [each.done() for each in (again, last, under_way)] == [False] * 3, "nothing of it is durable"
+        laboratory.simulation.heal()
+        assert [(await each).output for each in (last, again)] == ["c", "c"]
+        assert await under_way == 1
+
+    limits = replace(QUICK, retained_in_memory=kept, checkpoint_idle_ms=1_000)
+    with Laboratory(1, limits=limits, carried=tmp_path) as laboratory:
+        laboratory.play(story)
+        laboratory.settle()
+
+
+class Nap(Agent):
+    """Ends after ten seconds."""
+
+    async def run(self, input: None) -> str:
+        await asyncio.sleep(10)
+        return "rested"
+
+
+def test_an_end_that_is_not_durable_yet_is_told_to_nobody_and_the_log_says_what_is_waited_for(
+    laboratory: Laboratory, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(client: Client) -> None:
+        await client.start(Nap, run_id="nap")
+        await asyncio.sleep(5)
+        laboratory.simulation.change_weather(Weather(bucket_lost=1))
+        await asyncio.sleep(15)
+        assert laboratory.supervisors[-1].view.runs["nap"].status == "completed"
+        again = asyncio.ensure_future(client.run(Nap, run_id="nap"))
+        await asyncio.sleep(20)
+        assert not again.done()
+        laboratory.simulation.heal()
+        assert (await again).output == "rested"
+
+    laboratory.play(story)
+    told = [each.getMessage() for each in caplog.records if each.name == "perdure.supervisor"]
+    assert sum("waits until it answers" in each for each in told) == 1
     laboratory.settle()
 
 

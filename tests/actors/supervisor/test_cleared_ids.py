@@ -32,7 +32,7 @@ async def by_client(stage: Stage) -> Any:
 
 
 async def by_client_that_does_not_wait(stage: Stage) -> Any:
-    assert (await stage.client.start(Doubler, {"n": 4}, run_id="x")).status == "running"
+    assert (await stage.client.start(Doubler, {"n": 4}, run_id="x")).status == "starting"
     return (await stage.client.run(Doubler, {"n": 4}, run_id="x")).output
 
 

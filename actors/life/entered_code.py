@@ -1,0 +1,78 @@
+"""The author's code that is under way in a life, and which of it is refused: it was told to stop, and goes on.
+
+Async code is cancelled, and may take its cancellation for an error like any other. When it has had `teardown_grace_ms`, the storage and the
+runtime are closed to it (`StaleIncarnation`), as they are to a thread that goes on. Other code of the same life goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextvars import ContextVar
+from typing import Any, Final
+
+from perdure.actors.tasks import current_task
+
+
+class EnteredCode:
+    """The calls of authors' methods that are under way in one life.
+
+    Attributes:
+        is_over: whether the life is over, so that all of its code is refused.
+    """
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self.under_way: dict[_Call, None] = {}
+
+    def entered(self, method: object) -> _Call:
+        """A block in which a method is called. Tasks and threads that the method starts belong to it."""
+        return _Call(self, method)
+
+    def refuse(self, tasks: Iterable[asyncio.Task[Any]]) -> list[str]:
+        """From now on refuse what the methods ask for that are under way in these tasks. Returns their names."""
+        meant = set(tasks)
+        calls = [call for call in list(self.under_way) if call.task in meant]
+        for call in calls:
+            call.is_refused = True
+        return sorted({call.name for call in calls})
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the code that asks is code of this life that is refused."""
+        call = _ENTERED.get()
+        while call is not None and not (call.code is self and (call.is_refused or self.is_over)):
+            call = call.around
+        return call is not None
+
+
+class _Call:
+    __slots__ = ("around", "code", "is_refused", "method", "task")
+
+    def __init__(self, code: EnteredCode, method: object) -> None:
+        self.code, self.method = code, method
+        self.is_refused = False
+        self.task: asyncio.Task[object] | None = None
+        self.around: _Call | None = None
+
+    def __enter__(self) -> None:
+        self.task, self.around = current_task(), _ENTERED.get()
+        _ENTERED.set(self)
+        self.code.under_way[self] = None
+
+    def __exit__(self, *_: object) -> None:
+        self.code.under_way.pop(self, None)
+        if _ENTERED.get() is self:  # a coroutine may be closed in whichever context
+            _ENTERED.set(self.around)
+
+    @property
+    def name(self) -> str:
+        return str(getattr(self.method, "__name__", "a call"))
+
+
+_ENTERED: Final[ContextVar[_Call | None]] = ContextVar("perdure_entered", default=None)
+
+
+def outside_of_calls() -> None:
+    """What goes on in this context belongs to no method."""
+    _ENTERED.set(None)
