@@ -115,15 +115,15 @@ async def test_there_may_be_nothing_to_give_again(room: Room, /) -> None:
 
 def test_a_replacement_is_whole_or_not_at_all_whatever_dies() -> None:
     """A death while the new answer is given leaves the new message and its answer, once."""
-    struck: list[str] = []
+    death = in_third_answer()
 
     async def story(room: Room) -> None:
         await talk(room)
         assert (await room.do("chat", "words three", request_id="three", instead_of="one-0")).ok
-        assert struck
+        assert death.victims
         assert await shown(room) == ["three-0", "three-answer"]
 
-    visit(Adder, story, kill_when=in_third_answer(struck))
+    visit(Adder, story, kill_when=death)
 
 
 @visiting(Asker, SCRIPT_ASKS)
