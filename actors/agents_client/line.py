@@ -18,6 +18,7 @@ from perdure.actors.gateway.chat_turns import ChatTurns
 from perdure.actors.gateway.security import Principal, Scope
 from perdure.actors.tasks import Pending, awaited
 
+CHANNEL: Final = "agents-client"
 BEHIND: Final = 1013
 """The close code for a client that reads too slowly. It connects again, and resumes."""
 CALLS_MAX: Final = 128
@@ -87,7 +88,7 @@ class ChatLine(ChatTurns):
     """Does what is decided about one connection to a chat agent (`ChatTurns.decided`)."""
 
     def __init__(self, line: ClientSocket, caller: Caller, who: Principal) -> None:
-        super().__init__(caller, who, "agents-client")
+        super().__init__(caller, who, CHANNEL)
         self._line = line
 
     async def send(self, frame: str) -> None:

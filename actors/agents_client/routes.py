@@ -25,7 +25,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from perdure.actors.agent.agent import Agent
 from perdure.actors.agents_client.chat_requests import PASSIVE, ChatDesk
 from perdure.actors.agents_client.frames import encoded, json_text
-from perdure.actors.agents_client.line import ChatLine, ClientSocket, Closed
+from perdure.actors.agents_client.line import CHANNEL, ChatLine, ClientSocket, Closed
 from perdure.actors.agents_client.talk import MESSAGES, Attendance, ShownTurn, Talk
 from perdure.actors.agents_client.tool_runs import RunList, RunTeller
 from perdure.actors.chat.chat_agent import ChatAgent
@@ -33,7 +33,7 @@ from perdure.actors.chat.followers import Caller, Rest
 from perdure.actors.code.author_call import tried
 from perdure.actors.code.signatures import gives_bit_by_bit
 from perdure.actors.gateway.backend import Backend, Reached, asked, segments_of
-from perdure.actors.gateway.chat_turns import ChatTurns, check_written
+from perdure.actors.gateway.chat_turns import ChatTurns, asked_by
 from perdure.actors.gateway.feeds import KnownState, Shared, Watched, WatchedState
 from perdure.actors.gateway.problems import close_code, problem_text
 from perdure.actors.gateway.refusals import NoSuchAgent
@@ -128,8 +128,8 @@ class CallDesk:
     async def _call(self, call_id: str, method: str, args: list[Json]) -> None:
         try:
             function = self._function(method)
-            check_written(self._line.who, self._reached.agent_class, method, args, {})
-            given = getattr(self._reached.handle, method)(*args)
+            called, taken = asked_by(self._line.who, CHANNEL, self._reached, method, args, {})
+            given = called(*taken)
             if gives_bit_by_bit(function):
                 await self._stream(call_id, given)
             else:

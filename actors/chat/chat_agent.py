@@ -387,12 +387,19 @@ class ChatAgent(Agent, Generic[Answer]):
         """Answer a call that needs approval. Returns whether the call waited for it: the first answer counts."""
         return self._perdure_conversation.answer(_approved(call_id, approved, reason))
 
+    # The same by a gateway, which knows who answers and by what way.
+
     @steering
-    async def _perdure_answered_by(self, who: Json, channel: str, call_id: str, answer: Json) -> bool:
-        # The same by a gateway, which knows who answers and by what way: whether it is approved and why, or what it came to.
-        approved, reason, output, error = cast("list[Any]", answer)
-        event = _resolved(call_id, output, error) if approved is None else _approved(call_id, approved, reason)
-        return self._perdure_conversation.answer(event, Answerer(*cast("list[Any]", who)), channel)
+    async def _perdure_resolve_tool_call(
+        self, by: Json, channel: str, call_id: str, output: Json = None, error: str | None = None
+    ) -> bool:
+        return self._perdure_conversation.answer(_resolved(call_id, output, error), _answerer(by), channel)
+
+    @steering
+    async def _perdure_respond_to_approval(
+        self, by: Json, channel: str, call_id: str, approved: bool, reason: str | None = None
+    ) -> bool:
+        return self._perdure_conversation.answer(_approved(call_id, approved, reason), _answerer(by), channel)
 
     @exposed(repeatable=True)
     def _perdure_answer_call(self, ask_id: str, said: bytes) -> Any:
@@ -496,6 +503,10 @@ class ChatAgent(Agent, Generic[Answer]):
     def _perdure_restart_conversation(self) -> None:
         self._perdure.drop_part(Conversation)
         self._perdure_woken()
+
+
+def _answerer(by: Json) -> Answerer:
+    return Answerer(*cast("list[Any]", by))
 
 
 def _approved(call_id: str, approved: bool, reason: str | None) -> Event:

@@ -27,6 +27,7 @@ from perdure.ledger import (
     CLIENT_TOOL,
     YES_OR_NO,
     AnswerAsk,
+    AnswerForbidden,
     AskCalls,
     AskClosed,
     AskedCall,
@@ -105,6 +106,7 @@ class ClientAnswers:
             return False
         is_approval = event["type"] == "tool-approval-response"
         part = next(part for part in self._waiting_calls(turn) if part["toolCallId"] == event["toolCallId"])
+        check_may_say(event, part, who)
         asked = self._asked(turn, part, APPROVAL if is_approval else CLIENT_TOOL)
         value = pack_value("value", event["approved"] if is_approval else None)
         by = who.name, sorted(who.groups), who.is_operator, who.is_admin
@@ -344,6 +346,16 @@ def _key(call: AskedCall) -> str:
 def _words(part: Part) -> str:
     verb = "respond_to_approval" if part.get("state") == ToolState.APPROVAL_REQUESTED else "resolve_tool_call"
     return f"call {part['toolCallId']} of {tool_name(part)} is answered by {verb}"
+
+
+def check_may_say(event: Event, part: Part, who: Answerer) -> None:
+    """Raises `AnswerForbidden` for a result of a call that waits for approval. If it is allowed it is made, and comes to what it does:
+    only an operator says so without it."""
+    is_result = event["type"] != "tool-approval-response"
+    if is_result and part.get("state") == ToolState.APPROVAL_REQUESTED and not who.is_operator:
+        raise AnswerForbidden(
+            "who", f"{who.name} may not say what a call comes to before it is approved: {_words(part)}"
+        )
 
 
 async def _talked(_live: LiveTurn) -> TurnOutcome:

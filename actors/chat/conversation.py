@@ -8,7 +8,7 @@ from itertools import count
 from typing import cast
 
 from perdure.actors.chat.chat_messages import MESSAGES_MAX, METADATA_BYTES_MAX, as_messages, checked_data, for_storage
-from perdure.actors.chat.client_answers import CHAT, OF_CHAT
+from perdure.actors.chat.client_answers import CHAT, OF_CHAT, check_may_say
 from perdure.actors.chat.conversation_state import ChatAuthor, ConversationState
 from perdure.actors.chat.feed import PER_ROW, Feed
 from perdure.actors.chat.tools import client_tools
@@ -293,8 +293,10 @@ class Conversation:
         answers, call_id = self.turns.answers, event["toolCallId"]
         if answers.answer(event, who, channel):
             return True
-        if not any(part["toolCallId"] == call_id for part in answers.imported()):
+        part = next((part for part in answers.imported() if part["toolCallId"] == call_id), None)
+        if part is None:
             return False
+        check_may_say(event, part, who)
         request_id = f"answer-{digest_of(call_id.encode())}-{self.state.tenant.dice.token()}"
         began_by = "" if who.is_operator else who.name
         turn = Turn(request_id, 0, "continue", f"{request_id}-answer", options={"answer": event}, began_by=began_by)

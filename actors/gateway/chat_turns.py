@@ -16,14 +16,18 @@ from perdure.actors.chat.chat_messages import as_messages, for_storage
 from perdure.actors.chat.conversation import TRIGGERS
 from perdure.actors.chat.followers import Caller
 from perdure.actors.chat.turn import STEER, SteerReceipt, TurnPage, TurnTold, text_in
+from perdure.actors.code.signatures import bound
+from perdure.actors.gateway.backend import Reached
 from perdure.actors.gateway.refusals import Forbidden, NotNow
 from perdure.actors.gateway.security import Principal, Scope
+from perdure.actors.life.handle import Method
 from perdure.ledger import BEGAN_BY, BadRequest, PerdureError, TooLarge, digest_of, request_of
 from perdure.policies import Message, Part, ToolState, TurnPlan, TurnStatus, is_settled, is_tool_part
 
 LOOK: Final = 20
 """How many of the newest messages are looked through before all are asked for."""
 PAGE: Final = 200
+ANSWERING: Final = ("resolve_tool_call", "respond_to_approval")
 UNDER_WAY: Final = [str(TurnStatus.ACCEPTED), str(TurnStatus.RUNNING)]
 
 
@@ -193,10 +197,10 @@ class ChatTurns:
 
     async def answer(self, given: CallAnswer) -> bool:
         # The first answer counts: returns whether the call waited for this one.
-        who = self._who.answerer()
-        by = [who.name, sorted(who.groups), who.is_operator, who.is_admin]
-        answer = [given.approved, given.reason, given.output, given.error]
-        was_waited_for: bool = await self._call("_perdure_answered_by", by, self._channel, given.call_id, answer)
+        is_result = given.approved is None
+        said = (given.output, given.error) if is_result else (given.approved, given.reason)
+        method, by = _answering(self._who, self._channel, "resolve_tool_call" if is_result else "respond_to_approval")
+        was_waited_for: bool = await self._call(method, *by, given.call_id, *said)
         return was_waited_for
 
     async def answer_in(self, message: Message, given: Iterable[CallAnswer]) -> list[CallAnswer]:
@@ -210,12 +214,33 @@ def fitting(message: Message, given: Iterable[CallAnswer]) -> list[CallAnswer]:
     return [each for each in given if each.call_id in calls and each.fits(calls[each.call_id])]
 
 
-def check_written(
-    who: Principal, agent_class: type, method: str, args: Sequence[object], more: Mapping[str, object]
-) -> None:
-    """Check the call of a chat agent's own method: by `add_messages` and its like a client could write messages of the system. These tell
-    the model what to do, as its author does, so to be allowed to chat is not enough. Raises `Forbidden`."""
-    if not (issubclass(agent_class, ChatAgent) and hasattr(ChatAgent, method)) or Scope.ADMIN in who.scopes:
+def asked_by(
+    who: Principal, channel: str, reached: Reached, method: str, args: Sequence[object], more: Mapping[str, object]
+) -> tuple[Method, Sequence[object]]:
+    """What is called where somebody calls an agent's exposed method by its name, and with which arguments by place.
+
+    To be allowed to chat is not all that a chat agent's own methods need. By `add_messages` and its like a client could write messages of
+    the system, which tell the model what to do, as its author does: `Forbidden`. And an answer to a call is that of whoever asks. A method
+    that an author has put in their place is code of the agent as any other."""
+    agent_class = reached.agent_class
+    if issubclass(agent_class, ChatAgent):
+        _check_written(who, method, args, more)
+        if method in ANSWERING and getattr(agent_class, method) is getattr(ChatAgent, method):
+            bound(getattr(agent_class, method), args, more, lambda _shape, _name, value: value, agent_class, method)
+            method, by = _answering(who, channel, method)
+            args = [*by, *args]
+    function: Method = getattr(reached.handle, method)
+    return function, args
+
+
+def _answering(who: Principal, channel: str, method: str) -> tuple[str, tuple[object, ...]]:
+    # The same method by a gateway, and what it takes before its arguments.
+    by = who.answerer()
+    return f"_perdure_{method}", ([by.name, sorted(by.groups), by.is_operator, by.is_admin], channel)
+
+
+def _check_written(who: Principal, method: str, args: Sequence[object], more: Mapping[str, object]) -> None:
+    if not hasattr(ChatAgent, method) or Scope.ADMIN in who.scopes:
         return
     given = args[0] if args else more.get("messages", more.get("message"))
     written = given if isinstance(given, list) else [given]

@@ -32,11 +32,12 @@ from pydantic.alias_generators import to_camel
 
 from perdure.actors.code.naming import type_name
 from perdure.actors.gateway.backend import Backend, asked
+from perdure.actors.gateway.chat_turns import asked_by
 from perdure.actors.gateway.plain_json import json_text
 from perdure.actors.gateway.problems import is_known, told
 from perdure.actors.gateway.registry import kebab
 from perdure.actors.gateway.security import Principal, Scope
-from perdure.actors.mcp_server.elicitations import QuestionsBelow, form_elicitation
+from perdure.actors.mcp_server.elicitations import CHANNEL, QuestionsBelow, form_elicitation
 from perdure.actors.mcp_server.offers import AGENT, RESERVED, Choice, Offer, offers_of
 from perdure.actors.tasks import awaited, to_the_end
 from perdure.ledger import HARD, AskRow, BadRequest, PerdureError, Status, UnknownRun
@@ -129,7 +130,8 @@ class McpRuns:
         if not isinstance(name, str):
             raise BadRequest(AGENT, "name the agent")
         reached, _ = await self._backend.reach(who, [kebab(offer.agent_class.__name__), name])
-        return await asked(getattr(reached.handle, offer.method)(**arguments))
+        method, args = asked_by(who, CHANNEL, reached, offer.method, (), arguments)
+        return await asked(method(*args, **arguments))
 
 
 def run_id_of(who: Principal, handle: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -11,7 +11,7 @@ from perdure.actors.chat.chat_agent import ChatAgent
 from perdure.actors.code.signatures import gives_bit_by_bit, unexposed
 from perdure.actors.code.written import written
 from perdure.actors.gateway.backend import Reached, asked, segments_of
-from perdure.actors.gateway.chat_turns import ChatTurns, check_written
+from perdure.actors.gateway.chat_turns import ChatTurns, asked_by
 from perdure.actors.gateway.refusals import NoSuchAgent, nothing_known
 from perdure.actors.gateway.security import Scope
 from perdure.actors.life.handle import Method, tell
@@ -84,14 +84,14 @@ class AgentHandlers(Handlers):
     @Operation("POST", "/api/agents/{address}/call/{method}", models.Answered, scope=Scope.CHAT, body=models.CallAsked)
     async def call_method(self, given: ApiRequest) -> object:
         """Call an exposed method, at most once."""
-        method = await self._method(given)
-        return {"value": await asked(method(*given.body.args, **given.body.kwargs))}
+        method, args = await self._method(given)
+        return {"value": await asked(method(*args, **given.body.kwargs))}
 
     @Operation("POST", "/api/agents/{address}/tell/{method}", models.Confirmed, scope=Scope.CHAT, body=models.CallAsked)
     async def tell_method(self, given: ApiRequest) -> object:
         """Have an exposed method called exactly once, some time soon. It is durable when this is answered."""
-        method = await self._method(given)
-        await tell(method, *given.body.args, **given.body.kwargs)
+        method, args = await self._method(given)
+        await tell(method, *args, **given.body.kwargs)
         return {}
 
     @Operation("POST", "/api/agents/{address}/steer", models.Steered, scope=Scope.CHAT, body=models.SteerAsked)
@@ -103,20 +103,16 @@ class AgentHandlers(Handlers):
             raise NoSuchAgent("a turn is steered at /api/agents/CLASS/NAME/steer, of a chat agent")
         return await ChatTurns(reached.caller, given.who).steer(given.body.message)
 
-    async def _method(self, given: ApiRequest) -> Method:
+    async def _method(self, given: ApiRequest) -> tuple[Method, Sequence[object]]:
         reached, rest = await self._backend.reach(given.who, _address(given, behind=2))
         if rest:
             raise NoSuchAgent("a method is called at /api/agents/CLASS/NAME/call/METHOD")
-        function = _exposed(reached, given.path.method)
-        check_written(given.who, reached.agent_class, given.path.method, given.body.args, given.body.kwargs)
+        name, args, kwargs = given.path.method, given.body.args, given.body.kwargs
         try:
-            written(function, reached.agent_class, given.path.method).signature.bind(
-                *given.body.args, **given.body.kwargs
-            )
+            written(_exposed(reached, name), reached.agent_class, name).signature.bind(*args, **kwargs)
         except TypeError as problem:
             raise BadRequest("args", str(problem)) from None
-        method: Method = getattr(reached.handle, given.path.method)
-        return method
+        return asked_by(given.who, "rest", reached, name, args, kwargs)
 
 
 def _address(given: ApiRequest, behind: int) -> list[str]:
