@@ -579,6 +579,8 @@ MUTANTS = (
            "test_other_content_under_a_known_id_is_refused_in_words_and_costs_nothing"),
     Mutant("actors.ai_sdk.turn_requests:AskedTurns._again", "never", "behind",
            "test_a_failed_message_that_others_follow_is_tried_again_only_in_their_place"),
+    Mutant("actors.chat.conversation:Conversation._come_back", "never", "ours",
+           "test_a_message_that_was_replaced_and_comes_back_by_its_id_stays_so"),
     Mutant("actors.chat.conversation:Conversation._sent_back", "never", "for_storage",
            "test_who_may_not_instruct_the_model_sends_back_what_it_is_told_also_by_a_turn_that_waits"),
     Mutant("actors.gateway.chat_turns:_check_written", "never", "system",

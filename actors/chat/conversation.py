@@ -7,7 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import cast
 
-from perdure.actors.chat.chat_messages import MESSAGES_MAX, METADATA_BYTES_MAX, as_messages, checked_data, for_storage
+from perdure.actors.chat.chat_messages import (
+    MESSAGES_MAX,
+    METADATA_BYTES_MAX,
+    RESERVED_METADATA,
+    as_messages,
+    checked_data,
+    for_storage,
+)
 from perdure.actors.chat.client_answers import CHAT, OF_CHAT, check_may_say
 from perdure.actors.chat.conversation_state import ChatAuthor, ConversationState
 from perdure.actors.chat.feed import PER_ROW, Feed
@@ -183,7 +190,7 @@ class Conversation:
         return len(found)
 
     def replace_messages(self, messages: Sequence[Message], *, may_instruct: bool) -> None:
-        self._check_roles(messages)
+        messages = self._with_ours(messages)
         fixed = self._busy() | (set() if may_instruct else self._sent_back(messages))
         kept = {each["id"] for each in messages} | fixed
         gone = [each["id"] for each in self.state.transcript.messages if each["id"] not in kept]
@@ -191,6 +198,16 @@ class Conversation:
             each for each in messages if each["id"] not in fixed and each != self.state.transcript.get(each["id"])
         ]
         self._write(changed, gone)
+
+    def _with_ours(self, messages: Sequence[Message]) -> list[Message]:
+        self._check_roles(messages)
+        return [self._come_back(each) for each in messages]
+
+    def _come_back(self, message: Message) -> Message:
+        # It lacks what the conversation alone says of it: that another one has replaced it, too.
+        held = (self.state.transcript.get(message["id"]) or message).get("metadata", {})
+        ours = {key: held[key] for key in RESERVED_METADATA & held.keys()}
+        return {**message, "metadata": {**message.get("metadata", {}), **ours}} if ours else message
 
     def _sent_back(self, messages: Sequence[Message]) -> set[str]:
         # Messages of the system that the conversation holds. Who may not instruct the model has them from there, and sends no others.
@@ -320,8 +337,7 @@ class Conversation:
             self.add([_told_by(run, message_id, "assistant", text)])
 
     def add(self, messages: Sequence[Message]) -> int:
-        self._check_roles(messages)
-        self._write(messages, [])
+        self._write(self._with_ours(messages), [])
         return len(messages)
 
     # waiting, looking, forgetting

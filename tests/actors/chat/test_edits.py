@@ -81,6 +81,30 @@ async def test_a_message_is_replaced_with_all_that_follows_it(room: Room, /, kee
     assert sent() == [("user", "words thre"), ("assistant", "Only words"), ("user", "words four")]
 
 
+@pytest.mark.parametrize("verb", ["_perdure_replace_messages", "add_messages"])
+def test_a_message_that_was_replaced_and_comes_back_by_its_id_stays_so(verb: str) -> None:
+    """Whatever else is said of it. The model does not read it, and what a client says of that is not taken."""
+
+    async def story(room: Room) -> None:
+        await talk(room)
+        assert (await room.do("chat", "words three", request_id="three", instead_of="two-0", keep=True)).ok
+        kept = ["one-0", "one-answer", "(two-0)", "(two-answer)", "three-0", "three-answer"]
+        assert await shown(room) == kept
+        found = await room.do("get_messages")
+        sent_back = [{**each, "metadata": {"tab": 1}} for each in found]
+        sent_back[0]["metadata"] = {"replacedBy": "three-answer"}
+        await room.do(verb, sent_back, *([False] if verb.startswith("_") else []))
+        for _ in range(2):
+            assert await shown(room) == kept
+            await room.sleep()
+        told = [each.get("metadata", {}) for each in await room.do("get_messages")]
+        assert told[2] == {**found[2]["metadata"], "tab": 1}
+        assert (await room.do("chat", "words four")).ok
+        assert [words for role, words in sent() if role == "user"] == ["words one", "words thre", "words four"]
+
+    visit(Adder, story)
+
+
 @pytest.mark.shows(chat_recovery="C-0957 C-1013")
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("instead_of", [None, "one-answer"])
