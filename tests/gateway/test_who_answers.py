@@ -10,20 +10,23 @@ from urllib.parse import quote
 import pytest
 
 from perdure.actors import exposed
+from perdure.actors.ag_ui.run_events import interrupt_id
 from perdure.actors.gateway.security import Principal, Scope, bearer
 from perdure.actors.remote import remote_requests
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.gateway.clerk import Clerk, script
-from tests.gateway.door import Door
+from tests.gateway.door import Door, events
 from tests.gateway.tabs import tab
 from tests.gateway.world import visit
 
-MAY: Final = frozenset({Scope.READ, Scope.CHAT, Scope.OPERATE})
+MAY: Final = frozenset({Scope.READ, Scope.CHAT})
 WHO = {
     "talker": Principal("talker", MAY),
     "member": Principal("member", MAY, frozenset({"board"})),
     "admin": Principal("admin"),
+    "operator": Principal(),  # as where nobody has to say who asks
 }
+PEOPLE: Final = [each.name for each in WHO.values() if each.is_person]
 APPROVES, RESOLVES = "respond_to_approval", "resolve_tool_call"
 CALL, SOCKET, AGENT = "/api/agents/clerk/ann/call", "/agents/clerk/ann?token=", ("clerk", "ann")
 
@@ -69,6 +72,14 @@ class Visit:
         body = {"id": "ann", "messages": [message], "trigger": "submit-message", "messageId": message["id"]}
         return await self._posted("/chat/clerk?ai=7", body)
 
+    async def ag_ui(self, method: str, said: object) -> str:
+        resumed = {"interruptId": interrupt_id("one", self._call_id), "status": "resolved", "payload": said}
+        result = {"id": "t", "role": "tool", "toolCallId": self._call_id, "content": said}
+        given = {"messages": [], "resume": [resumed]} if method == APPROVES else {"messages": [result]}
+        body = {"threadId": "ann", "runId": "r", "state": {}, "tools": [], "context": [], "forwardedProps": {}, **given}
+        found = events((await self._door.post("/ag-ui/clerk", body)).body)
+        return "".join(each["message"] for each in found if each["type"] == "RUN_ERROR")
+
     async def inbox(self, _method: str, said: object) -> str:
         return await self._posted(f"/api/asks/{quote(self._ask_id, safe='')}/answer", {"value": said})
 
@@ -80,7 +91,12 @@ DOORS: dict[str, tuple[Callable[[Visit, str, object], Awaitable[str]], str, str]
     "the remote client": (Visit.remote_client, NOT_ASKED, FORGED),
     "a call of Cloudflare's": (Visit.rpc, NOT_ASKED, FORGED),
     "a frame of Cloudflare's": (Visit.frame, "", ""),  # has no answer
-    "the AI SDK": (Visit.ai_sdk, NOT_ASKED, ""),  # such a result is passed over, as any that nobody waits for
+    "the AI SDK": (
+        Visit.ai_sdk,
+        NOT_ASKED,
+        "",
+    ),  # here and in AG-UI such a result is passed over, as any that is not waited for
+    "AG-UI": (Visit.ag_ui, NOT_ASKED, ""),
     "the list of questions": (Visit.inbox, NOT_ASKED, "error"),
 }
 
@@ -114,7 +130,7 @@ def test_whoever_asks_is_the_one_who_answers_by_whatever_door(door_named: str, a
     through, not_asked, forged = DOORS[door_named]
 
     async def story(door: Door, client: Any, row: dict[str, Any]) -> None:
-        for who in WHO:
+        for who in PEOPLE:
             assert forged in await through(Visit(door, who, row), RESOLVES, "paid 400")
         told = await through(Visit(door, "talker", row), APPROVES, True)
         assert (not_asked in told, bool(told)) == (True, bool(not_asked))
@@ -165,7 +181,7 @@ class Teller(Clerk):
     """Has its own word on who answers."""
 
     @exposed(repeatable=True)
-    async def respond_to_approval(self, call_id: str, approved: bool, reason: str | None = None) -> bool:  # type: ignore[override]
+    async def respond_to_approval(self, call_id: str, approved: bool, reason: str | None = None) -> bool:
         """Approve what is said so, whoever says it."""
         return await super().respond_to_approval(call_id, approved, "as the teller says")
 
@@ -193,5 +209,13 @@ def test_what_an_imported_call_came_to_is_not_said_before_it_is_approved() -> No
         assert await client.agent(Clerk, "ann").add_messages([imported]) == 1
         assert FORGED in await Visit(door, "talker", {**row, "call_id": "c"}).call(RESOLVES, "paid 700")
         assert await client.agent(Clerk, "ann").has_pending_interaction()
+
+    play(story)
+
+
+def test_an_operator_says_what_a_call_came_to_that_was_made_by_hand() -> None:
+    async def story(door: Door, client: Any, row: dict[str, Any]) -> None:
+        assert await Visit(door, "operator", row).call(RESOLVES, "paid by hand") == ""
+        assert await output(client) == ["paid by hand"]
 
     play(story)
