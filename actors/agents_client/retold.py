@@ -133,7 +133,7 @@ def _piece(body: Any) -> RunPiece:
     return RunPiece(digest_of(json_text(body).encode()))
 
 
-class Pace:
+class ReportPace:
     """Holds reports of progress back that come too fast. The newest is told when it is time, and a full one at once."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator
 from typing import Final
 
 from perdure.actors.agents_client.line import ClientSocket
-from perdure.actors.agents_client.retold import Pace, Retold
+from perdure.actors.agents_client.retold import ReportPace, Retold
 from perdure.actors.events.reducer import SentFrame
 from perdure.actors.gateway.backend import Backend
 from perdure.actors.gateway.feeds import Batch, Watched
@@ -118,7 +118,7 @@ class RunTeller:
     async def _begin(self, reading: _Reading | Frames) -> None:
         # To its end if that is at hand, else beside the others. So runs begin in their order.
         if not isinstance(reading, _Reading):
-            await self._send_all(Retold(), Pace().chosen(reading, self._clock()))
+            await self._send_all(Retold(), ReportPace().chosen(reading, self._clock()))
             return
         for each in [each for each in self._telling if each.done()]:
             self._telling.discard(each)
@@ -133,7 +133,7 @@ class RunTeller:
             waiting.cancel()
 
     async def _tell(self, reading: _Reading, begun: asyncio.Event) -> None:
-        pace, retold = Pace(), Retold()
+        pace, retold = ReportPace(), Retold()
         try:
             while True:
                 await asyncio.wait({reading.upcoming}, timeout=pace.due_in_s(self._clock()))

@@ -360,7 +360,9 @@ class ReplyDelivery:
             self._typing = self._replies.tenant.spawn_awaited(self._type())
         while True:
             try:
-                page = await self._questions.turns.views.follow(self._reply.request_id, first, HOLD_S)
+                page = await self._questions.turns.views.follow(
+                    self._reply.request_id, first, HOLD_S, awaits_people=True
+                )
             except BadRequest:
                 return None
             first = page["next"]
