@@ -335,9 +335,9 @@ class ChatAgent(Agent, Generic[Answer]):
         return self._perdure_conversation.standing(request_id)
 
     @exposed(repeatable=True)
-    async def _perdure_replace_messages(self, messages: Messages, may_instruct: Json) -> None:
+    async def _perdure_replace_messages(self, messages: Messages, is_trusted: Json) -> None:
         added = as_messages(messages, new_id=self._perdure.dice.token)
-        self._perdure_conversation.replace_messages(added, may_instruct=may_instruct is True)
+        self._perdure_conversation.replace_messages(added, is_trusted=is_trusted is True)
 
     @begun_at_host
     async def _perdure_accept_turn(self, trigger: str, messages: Json, request_id: Json, options: Json) -> Json:

@@ -46,6 +46,7 @@ REPLACED_BY = "replacedBy"
 """In the metadata of a message that another one has replaced: people may see it, the model does not."""
 RESERVED_METADATA = frozenset({"channel", "turnMetadata", REPLACED_BY})
 TOOL_STATES = tuple(ToolState)
+_APPROVALS = frozenset((ToolState.APPROVAL_REQUESTED, ToolState.APPROVAL_RESPONDED))
 
 MESSAGE_BYTES_MAX = 1_800_000
 RESULT_BYTES_MAX = 1_000_000
@@ -145,6 +146,16 @@ def _part(field: str, given: object) -> Part:
     if kind == "dynamic-tool" or kind.startswith("tool-"):
         return _tool_part(field, kind, part)
     raise BadRequest(f"{field}.type", f"{kind!r:.200} is not a type of part")
+
+
+def trusted_with(message: Mapping[str, object]) -> str:
+    """What of a message only those may write who are trusted with it: what the system says tells the model what to do, as its author does,
+    and a call that has its approval is made. Empty if there is nothing of that."""
+    if message.get("role") == "system":
+        return "a message of the system"
+    parts = message.get("parts")
+    found = [each for each in parts if isinstance(each, Mapping)] if isinstance(parts, list) else []
+    return "a call with an approval" if any(each.get("state") in _APPROVALS for each in found) else ""
 
 
 def _check_steered(field: str, given: object) -> None:

@@ -14,6 +14,7 @@ from perdure.actors.chat.chat_messages import (
     as_messages,
     checked_data,
     for_storage,
+    trusted_with,
 )
 from perdure.actors.chat.client_answers import CHAT, OF_CHAT, check_may_say
 from perdure.actors.chat.conversation_state import ChatAuthor, ConversationState
@@ -189,9 +190,9 @@ class Conversation:
         self._write([], found)
         return len(found)
 
-    def replace_messages(self, messages: Sequence[Message], *, may_instruct: bool) -> None:
+    def replace_messages(self, messages: Sequence[Message], *, is_trusted: bool) -> None:
         messages = self._with_ours(messages)
-        fixed = self._busy() | (set() if may_instruct else self._sent_back(messages))
+        fixed = self._busy() | (set() if is_trusted else self._sent_back(messages))
         kept = {each["id"] for each in messages} | fixed
         gone = [each["id"] for each in self.state.transcript.messages if each["id"] not in kept]
         changed = [
@@ -210,15 +211,15 @@ class Conversation:
         return {**message, "metadata": {**message.get("metadata", {}), **ours}} if ours else message
 
     def _sent_back(self, messages: Sequence[Message]) -> set[str]:
-        # Messages of the system that the conversation holds. Who may not instruct the model has them from there, and sends no others.
+        # What the conversation holds of what not everybody is trusted with. Who is not has it from there, and sends nothing else of that.
         waiting = [each for turn in self.state.open.values() for each in turn.messages]
         held = {each["id"]: for_storage(each)["parts"] for each in (*self.state.transcript.messages, *waiting)}
-        sent = [(at, each) for at, each in enumerate(messages) if each["role"] == "system"]
-        for at, each in sent:
-            if for_storage(each)["parts"] != held.get(each["id"]):
-                words = "'system' is not one of user, assistant; what the agent is told to be is its author's to say"
-                raise BadRequest(f"messages[{at}].role", words)
-        return {each["id"] for _, each in sent}
+        sent = [(at, each, what) for at, each in enumerate(messages) if (what := trusted_with(each))]
+        for at, each, what in sent:
+            if for_storage(each)["parts"] != held.get(each["id"]) and each["id"] not in self._busy():
+                words = f"{what} may be sent back as the conversation holds it; another one needs the scope 'admin'"
+                raise BadRequest(f"messages[{at}]", words)
+        return {each["id"] for _, each, _ in sent}
 
     def _write(self, messages: Sequence[Message], gone: Sequence[str]) -> None:
         transcript = self.state.transcript

@@ -12,7 +12,7 @@ from hashlib import blake2b
 from typing import Any, Final, NamedTuple, TypeVar
 
 from perdure.actors.chat.chat_agent import ChatAgent
-from perdure.actors.chat.chat_messages import as_messages, for_storage
+from perdure.actors.chat.chat_messages import as_messages, for_storage, trusted_with
 from perdure.actors.chat.conversation import TRIGGERS
 from perdure.actors.chat.followers import Caller
 from perdure.actors.chat.turn import STEER, SteerReceipt, TurnPage, TurnTold, text_in
@@ -219,9 +219,9 @@ def asked_by(
 ) -> tuple[Method, Sequence[object]]:
     """What is called where somebody calls an agent's exposed method by its name, and with which arguments by place.
 
-    To be allowed to chat is not all that a chat agent's own methods need. By `add_messages` and its like a client could write messages of
-    the system, which tell the model what to do, as its author does: `Forbidden`. And an answer to a call is that of whoever asks. A method
-    that an author has put in their place is code of the agent as any other."""
+    To be allowed to chat is not all that a chat agent's own methods need. By `add_messages` and its like a client could tell the model what
+    to do, or have calls made that nobody has approved (`trusted_with`): `Forbidden`. And an answer to a call is that of whoever asks. A
+    method that an author has put in their place is code of the agent as any other."""
     agent_class = reached.agent_class
     if issubclass(agent_class, ChatAgent):
         _check_written(who, method, args, more)
@@ -244,8 +244,8 @@ def _check_written(who: Principal, method: str, args: Sequence[object], more: Ma
         return
     given = args[0] if args else more.get("messages", more.get("message"))
     written = given if isinstance(given, list) else [given]
-    if any(isinstance(each, Mapping) and each.get("role") == "system" for each in written):
-        raise Forbidden(f"{who.name} has not the scope {Scope.ADMIN.value!r}, which a message of the system needs")
+    for what in filter(None, (trusted_with(each) for each in written if isinstance(each, Mapping))):
+        raise Forbidden(f"{who.name} has not the scope {Scope.ADMIN.value!r}, which {what} needs")
 
 
 # A message that is known is known by its id, and is never another one: what either says would be lost without a word.

@@ -58,7 +58,7 @@ async def test_who_may_not_instruct_the_model_sends_back_what_it_is_told_also_by
     await room.do("submit_messages", [kind, "words two"], request_id="two")
     assert (await room.do("inspect_turn", "two"))["status"] == "accepted"
     for sent in ([obey], [{**obey, "id": "o"}]):
-        with pytest.raises(BadRequest, match="is not one of user, assistant"):
+        with pytest.raises(BadRequest, match="may be sent back as the conversation holds it"):
             await room.do("_perdure_replace_messages", sent, False)
     await room.do("_perdure_replace_messages", [kind], False)
     assert await room.do("wait_until_stable")
