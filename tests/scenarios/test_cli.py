@@ -1150,6 +1150,6 @@ def test_a_directory_with_storages_and_no_ledger_is_refused_by_every_command(com
     result = perdure(*command.split(), "--data", str(tmp_path))
     assert result.exit_code != 0
     told = result.output + str(result.exception)
-    assert "but their ledger" in told
+    assert "but its ledger" in told
     assert "perdure restore" in told
     assert not (tmp_path / "ledger").exists()

@@ -242,6 +242,7 @@ def test_every_verb_is_tried_here() -> None:
         "records",
         "close",
         "flush",
+        "in_words",
         "waits_are_over",
     }
     iterated = {"messages"}
