@@ -235,8 +235,8 @@ def test_a_bucket_is_measured_where_one_is_named_and_alone(
         command.main(only=["fan-out"], data=url)
     with pytest.raises(BadRequest, match=r"data.*no bucket that Perdure knows"):
         command.main(data="ftp://somewhere")
-    monkeypatch.delattr(ledger, "Bucket", raising=False)  # which imports what has it, if nobody has yet
-    monkeypatch.setitem(sys.modules, "perdure.ledger.store.bucket", None)
+    monkeypatch.delattr(ledger, "look_into", raising=False)  # which imports what has it, if nobody has yet
+    monkeypatch.setitem(sys.modules, "perdure.ledger.store.bucket_store", None)
     with pytest.raises(BadRequest, match=r"data.*needs `pip install 'perdure\[bucket\]'`"):
         command.main(data=url)
     capsys.readouterr()
