@@ -795,6 +795,8 @@ MUTANTS = (
            "test_a_supervisor_to_which_nothing_comes_notices_that_its_directory_is_gone"),
     Mutant("ledger.storage.log_file:FileLog.write", "removed call", "refuse_misplaced",
            "test_a_storage_that_was_deleted_or_moved_acknowledges_nothing_and_none_is_made_in_its_place"),
+    Mutant("ledger.storage.log_file:FileLog.secure", "removed call", "refuse_misplaced",
+           "test_nor_do_storages_that_commit_together"),
     Mutant("ledger.storage.file_disk:FileDisk.wrote", "removed call", "refuse_misplaced database",
            "test_nor_does_a_storage_that_lacks_one_of_its_two_files"),
     Mutant("ledger.storage.agent_storage:Storage._tidy", "removed call", "open_again",

@@ -116,8 +116,8 @@ class FileLog(LogFile):
                 self._waits = True
             elif durable:
                 self._synchronise()
+                refuse_misplaced(self._opened)
             self._is_secured = durable
-            refuse_misplaced(self._opened)
 
     def secure(self, *, shared: bool) -> None:
         # With `shared`, the shared log has what waits.
@@ -127,6 +127,8 @@ class FileLog(LogFile):
                     self._is_refused = True  # an error is told once: to try again would say nothing
                     self._synchronise()
                     self._is_refused = False
+            if self._waits:
+                refuse_misplaced(self._opened)  # once for all that was committed together
             self._waits = False
 
     def cut(self, end: int) -> str:

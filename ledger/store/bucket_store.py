@@ -417,7 +417,7 @@ class BucketStore(DuckDBStore):
         self._storages.take(self._life.chain.slot, patches)
         self._in_backlog = self._life.chain
 
-    def _refuse_misplaced(self, *, waits: bool) -> None:
+    def _refuse_misplaced(self, *, after_write: bool) -> None:
         # The directory is a cache.
         ...
 

@@ -132,7 +132,7 @@ class DuckDBStore:
         commit = seal(self._mark, rows, payloads)
         with self._fatal():
             self._make_durable(commit)
-            self._refuse_misplaced(waits=True)
+            self._refuse_misplaced(after_write=True)
             self._mark = commit.after
             self._backlog.append(commit)
 
@@ -142,15 +142,17 @@ class DuckDBStore:
     def look(self) -> None:
         self._ready()
         with self._fatal():
-            self._refuse_misplaced(waits=False)
+            self._refuse_misplaced(after_write=False)
 
-    def _refuse_misplaced(self, *, waits: bool) -> None:
-        # What was written to files that lie nowhere, or elsewhere, is not durable here.
+    def _refuse_misplaced(self, *, after_write: bool) -> None:
+        # What was written to files that lie nowhere, or elsewhere, is not durable here. A commit looks only at what it was written to: each
+        # call of the system costs the thread its turn.
         assert self._lock is not None, "it is held while the ledger is open"
         try:
-            self._lock.look()
-            refuse_misplaced(self._database)
-            self._journal.look(waits=waits)
+            self._journal.look(waits=after_write)
+            if not after_write:
+                self._lock.look()
+                refuse_misplaced(self._database)
         except Misplaced as problem:
             raise DirectoryElsewhere(str(self.path.parent), str(problem), _LEFT) from problem
 

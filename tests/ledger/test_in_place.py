@@ -132,6 +132,22 @@ def test_a_storage_that_was_deleted_or_moved_acknowledges_nothing_and_none_is_ma
     assert not list((data / "agents").rglob("*third*"))
 
 
+@LOSSES
+def test_nor_do_storages_that_commit_together(
+    storages: AgentStorages, data: Path, lose: Callable[[Path], None]
+) -> None:
+    opened = [storages.open(name, 1) for name in (AGENT, OTHER)]
+    for each in opened:
+        each.state["n"] = 1
+    with storages.disk.group_commit() as begin:
+        parts = []
+        for each in opened:
+            parts.append(begin())
+            each.state["n"] = 2
+        lose(data)
+    assert ["while it was in use" in str(part.problem) for part in parts] == [True, True]
+
+
 @pytest.mark.parametrize("name", [".db", ".db.wal"])
 def test_nor_does_a_storage_that_lacks_one_of_its_two_files(storages: AgentStorages, data: Path, name: str) -> None:
     storage = storages.open(AGENT, 1)
