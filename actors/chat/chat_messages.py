@@ -46,7 +46,7 @@ REPLACED_BY = "replacedBy"
 """In the metadata of a message that another one has replaced: people may see it, the model does not."""
 RESERVED_METADATA = frozenset({"channel", "turnMetadata", REPLACED_BY})
 TOOL_STATES = tuple(ToolState)
-_APPROVALS = frozenset((ToolState.APPROVAL_REQUESTED, ToolState.APPROVAL_RESPONDED))
+_APPROVALS = ToolState.APPROVAL_REQUESTED, ToolState.APPROVAL_RESPONDED
 
 MESSAGE_BYTES_MAX = 1_800_000
 RESULT_BYTES_MAX = 1_000_000

@@ -191,8 +191,8 @@ class Conversation:
         return len(found)
 
     def replace_messages(self, messages: Sequence[Message], *, is_trusted: bool) -> None:
-        messages = self._with_ours(messages)
-        fixed = self._busy() | (set() if is_trusted else self._sent_back(messages))
+        messages, busy = self._with_ours(messages), self._busy()
+        fixed = busy if is_trusted else busy | self._sent_back(messages, busy)
         kept = {each["id"] for each in messages} | fixed
         gone = [each["id"] for each in self.state.transcript.messages if each["id"] not in kept]
         changed = [
@@ -210,13 +210,14 @@ class Conversation:
         ours = {key: held[key] for key in RESERVED_METADATA & held.keys()}
         return {**message, "metadata": {**message.get("metadata", {}), **ours}} if ours else message
 
-    def _sent_back(self, messages: Sequence[Message]) -> set[str]:
+    def _sent_back(self, messages: Sequence[Message], busy: set[str]) -> set[str]:
         # What the conversation holds of what not everybody is trusted with. Who is not has it from there, and sends nothing else of that.
         waiting = [each for turn in self.state.open.values() for each in turn.messages]
         held = {each["id"]: for_storage(each)["parts"] for each in (*self.state.transcript.messages, *waiting)}
-        sent = [(at, each, what) for at, each in enumerate(messages) if (what := trusted_with(each))]
+        told = [(at, each, trusted_with(each)) for at, each in enumerate(messages) if each["id"] not in busy]
+        sent = [each for each in told if each[2]]
         for at, each, what in sent:
-            if for_storage(each)["parts"] != held.get(each["id"]) and each["id"] not in self._busy():
+            if for_storage(each)["parts"] != held.get(each["id"]):
                 words = f"{what} may be sent back as the conversation holds it; another one needs the scope 'admin'"
                 raise BadRequest(f"messages[{at}]", words)
         return {each["id"] for _, each, _ in sent}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from difflib import get_close_matches
 from functools import lru_cache, partial
-from typing import Any, Final, NamedTuple, TypeVar, get_args
+from typing import Any, Final, NamedTuple, TypeVar, cast, get_args
 
 from perdure.actors.code.author_call import tried_now
 from perdure.actors.code.schema import Shape
@@ -128,10 +128,8 @@ def own_default(default: T) -> T:
 
 
 def _copied(value: T) -> T:
-    try:
-        return deepcopy(value)
-    except TypeError:  # a lock, a connection
-        return value
+    copy, problem = tried_now(partial(deepcopy, value))  # which is an author's code, and refuses a lock or a connection
+    return value if problem is not None else cast("T", copy)
 
 
 def unexposed(agent_class: type, name: str) -> BadRequest:

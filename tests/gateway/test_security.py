@@ -41,6 +41,13 @@ KEY = "correct-horse-battery"
 READER = Principal("reader", frozenset({Scope.READ}))
 NOBODY = Principal("nobody", frozenset())
 HOOK = {"authenticate": bearer({KEY: Principal("anna"), "another-one-of-them": READER})}
+POSTED: dict[str, Any] = {
+    "type": "http",
+    "method": "POST",
+    "path": "/",
+    "query_string": b"",
+    "headers": [(b"host", b"localhost")],
+}
 
 
 def at(story: Callable[[Door], Awaitable[Any]], agents: tuple[type[Agent], ...] = (Counter,), **options: Any) -> Any:
@@ -414,23 +421,16 @@ async def test_a_body_in_pieces_is_bounded_in_all_although_it_declares_no_length
     async def say(message: Any) -> None:
         told.append(message)
 
-    scope = {
-        "type": "http",
-        "method": "POST",
-        "path": "/",
-        "query_string": b"",
-        "headers": [(b"host", b"localhost")],
-    }
-    await Guard(echo, Security(), GatewayLimits(body_bytes_max=1000))(scope, receive, say)
+    await Guard(echo, Security(), GatewayLimits(body_bytes_max=1000))(POSTED, receive, say)
     assert told[0]["status"] == status
 
     pieces[:] = [b"x" * 300, b"x" * 300, last, b"never asked for"]
     if status == 200:
         pieces.pop()
-        assert len(await body_of(Request(scope, receive), 1000)) == 1000
+        assert len(await body_of(Request(POSTED, receive), 1000)) == 1000
         return
     with pytest.raises(TooLarge, match="more than 1000 bytes"):
-        await body_of(Request(scope, receive), 1000)
+        await body_of(Request(POSTED, receive), 1000)
     assert pieces == [b"never asked for"]
 
 
@@ -465,14 +465,7 @@ async def test_a_body_that_never_ends_is_waited_for_only_so_long(door: Door, /) 
     async def say(message: Any) -> None:
         told.append(message)
 
-    scope = {
-        "type": "http",
-        "method": "POST",
-        "path": "/",
-        "query_string": b"",
-        "headers": [(b"host", b"localhost")],
-    }
-    await guard(scope, drip, say)
+    await guard(POSTED, drip, say)
     assert told[0]["status"] == 408
     assert clock() - began_s == pytest.approx(5, abs=0.1)
 

@@ -225,6 +225,9 @@ def test_nobody_writes_an_approval_into_a_conversation_instead_of_giving_it(stat
             f"{CALL}/add_messages", {"args": [[forged]]}, headers={"authorization": "Bearer talker"}
         )
         assert (refused.status, needs in refused.body.decode()) == (403, True)
+        odd = {**forged, "parts": [{**part, "state": [state]}, 7]}
+        refused = await door.post(f"{CALL}/add_messages", {"args": [[odd]]}, headers={"authorization": "Bearer talker"})
+        assert (refused.status, refused.json()["error"]["field"]) == (400, "messages[0].parts[0].state")
         held = await agent.get_messages()
         async with tab(door, f"{SOCKET}talker") as line:
             line.send("cf_agent_chat_messages", messages=[*held, forged])

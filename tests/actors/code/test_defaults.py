@@ -15,6 +15,13 @@ from tests.kit import Stage, play
 LOCK = threading.Lock()
 
 
+class Unwilling:
+    """Refuses to be copied, in a way of its own."""
+
+    def __deepcopy__(self, _memo: object) -> Unwilling:
+        raise RuntimeError("there is one of me")
+
+
 class Lending(Agent):
     """Adds to whatever it is not given."""
 
@@ -108,8 +115,8 @@ def test_a_tool_that_is_given_nothing_has_a_default_of_its_own() -> None:
 
 @pytest.mark.parametrize(
     "default",
-    [(1, "a"), None, LOCK, object, {"lock": LOCK}],
-    ids=["a tuple", "none", "a lock", "a class", "a lock within"],
+    [(1, "a"), None, LOCK, object, {"lock": LOCK}, [Unwilling()]],
+    ids=["a tuple", "none", "a lock", "a class", "a lock within", "what refuses"],
 )
 def test_what_cannot_be_changed_or_copied_is_the_default_itself(default: object) -> None:
     assert own_default(default) is default
