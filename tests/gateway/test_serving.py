@@ -160,7 +160,7 @@ async def test_a_thousand_connections_that_say_nothing_are_closed_while_others_a
 
 @played(play)
 async def test_headers_that_come_a_byte_at_a_time_are_waited_for_only_so_long() -> None:
-    async with serving(head_s=0.3) as place:
+    async with serving(head_s=1) as place:
         reader, writer = await place.line()
         writer.write(HELLO)
         await reader.readuntil(b"}")
@@ -175,7 +175,7 @@ async def test_headers_that_come_a_byte_at_a_time_are_waited_for_only_so_long() 
 
 @played(play)
 async def test_an_answer_may_take_longer_than_a_head() -> None:
-    async with serving(head_s=0.3) as place:
+    async with serving(head_s=1) as place:
         reader, writer = await place.line()
         writer.write(b"GET /late HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         await place.site.asked.wait()
@@ -193,7 +193,7 @@ async def test_headers_without_an_end_are_refused() -> None:
 
 @played(play)
 async def test_a_body_that_goes_on_after_its_answer_is_cut_off() -> None:
-    async with serving(head_s=0.3, body_bytes_max=100) as place:
+    async with serving(head_s=1, body_bytes_max=100) as place:
         reader, writer = await place.line()
         writer.write(b"POST /hello HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
         ended = asyncio.ensure_future(reader.read())

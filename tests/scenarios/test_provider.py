@@ -230,7 +230,7 @@ def test_before_the_sentinel_a_reset_hides_nothing_but_the_sentinel(provider: So
 def test_a_stall_is_silence_until_the_client_gives_up_and_the_provider_notices_that_it_left(
     provider: SocketProvider, fault: Fault
 ) -> None:
-    got = heard(provider, fault, timeout=0.15)
+    got = heard(provider, fault, timeout=1)
     assert got.error == "APITimeoutError"
     assert len(got.chunks) == (fault.event or 0)
     assert wait_until(provider, ended=1).ended == {"gone": 1}

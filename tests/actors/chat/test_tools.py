@@ -681,7 +681,7 @@ async def all_at_once(messages: list[ModelMessage], info: AgentInfo) -> AsyncIte
     if given:
         yield " ".join(map(str, given))
         return
-    names = [each.name for each in info.function_tools] * 4
+    names = [each.name for each in info.function_tools] * 8
     yield {at: DeltaToolCall(name=name, json_args="{}", tool_call_id=f"c{at}") for at, name in enumerate(names)}
 
 
@@ -689,7 +689,7 @@ class Lister(ChatAgent):
     """Its tools read, wait and write, too."""
 
     model = FunctionModel(stream_function=all_at_once)
-    tool_timeout_ms = 400  # four calls take longer
+    tool_timeout_ms = 1_000  # eight calls take longer
     meeting: ClassVar[threading.Barrier]
     pause = threading.Event()
 
@@ -703,7 +703,7 @@ class Lister(ChatAgent):
 
     @tool(concurrent=True)
     def meet(self) -> int:
-        """Wait until all four are there."""
+        """Wait until all eight are there."""
         return self.meeting.wait(30) * 0
 
 
@@ -711,6 +711,6 @@ def test_tools_that_are_sync_methods_lose_no_update_and_their_time_begins_with_t
     async def story(stage: OneProcess) -> str:
         return str((await stage.client.call(Lister, "todo", "chat", ("Go on.",), {})).text)
 
-    Lister.meeting = threading.Barrier(4)
-    added = play(story, threads_max=8).split()
-    assert sorted(added) == ["0", "0", "0", "0", "1", "2", "3", "4"]
+    Lister.meeting = threading.Barrier(8)
+    added = play(story, threads_max=16).split()
+    assert sorted(added) == ["0"] * 8 + [str(number) for number in range(1, 9)]
