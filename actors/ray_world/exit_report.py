@@ -1,8 +1,7 @@
-"""What a host's process says when it ends as no code survives it: by `os._exit`, or by a fatal signal that Python can name.
+"""What a host's process says when it ends as no code survives it: by `os._exit`, or by a signal that can be told of.
 
-The words go to a file of the data directory, which the supervisor takes away when the host is dead. Of `SIGKILL`, and of most signals that
-end a process by default, nothing is said. Of `SIGXCPU` the process does, since a limit (`RLIMIT_CPU`) sends it, and of `SIGTERM`, which is
-what `kill` sends.
+The words go to a file of the data directory, which the supervisor takes away when the host is dead. Of `SIGKILL` nothing is said. Which
+other signal ended it is told by where in the file its words begin.
 """
 
 from __future__ import annotations
@@ -17,12 +16,19 @@ from typing import Final, NoReturn
 
 EXIT: Final = os._exit
 FATAL: Final = "Fatal Python error: "
-STACK: Final = "Stack (most recent call first):"  # begins what is left of SIGXCPU, of which one thread speaks
-THREADS: Final = ("Thread 0x", "Current thread 0x")  # begin what is left of SIGTERM, of which all threads speak
 CHARS_MAX: Final = 4_000
+ENDED: Final = "its process was ended by {signal}"
+RAN_OUT: Final = "a timer of its code ran out ({signal}), for which it has no handler, in {where}"
+SAID: Final[dict[int, str]] = {
+    signal.SIGXCPU: "it used up its processor time ({signal}, by RLIMIT_CPU) in {where}",
+    **dict.fromkeys((signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF), RAN_OUT),
+    **dict.fromkeys((signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2), ENDED),
+}
+UNSAID: Final = "its process was killed by a signal that leaves no word, as SIGKILL does"
 
 
-# From now on this process leaves them here. Not its children: those that were forked end without a word.
+# From now on this process leaves them here. Not its children: those that were forked end without a word. What its code handles or ignores
+# does not end it.
 def keep_exit_report(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     file, pid = path.open("w", encoding="utf-8"), os.getpid()
@@ -36,10 +42,20 @@ def keep_exit_report(path: Path) -> None:
         EXIT(status)
 
     faulthandler.enable(file, all_threads=False)
-    faulthandler.register(signal.SIGXCPU, file, all_threads=False, chain=True)
     end_on_sigterm()
-    faulthandler.register(signal.SIGTERM, file, all_threads=True, chain=True)
+    for each in SAID:
+        if each == signal.SIGTERM or signal.getsignal(each) is signal.SIG_DFL:
+            part = path.open("r+b", buffering=0)
+            part.seek(each)
+            faulthandler.register(each, part, all_threads=False, chain=True)
+    os.register_at_fork(after_in_child=_leave_nothing)
     os._exit = leave
+
+
+def _leave_nothing() -> None:
+    faulthandler.disable()
+    for each in SAID:
+        faulthandler.unregister(each)
 
 
 # Ray's own handler is in Python, and waits for the main thread, which never comes back to it in an async actor: so
@@ -55,12 +71,11 @@ def take_exit_report(path: Path) -> str:
     except FileNotFoundError:
         return ""
     path.unlink(missing_ok=True)
+    number = len(said) - len(said.lstrip("\0"))
     first, *rest = said.splitlines() or [""]
     where = next((line.strip() for line in rest if line.startswith("  File ")), "an unknown place")
-    if first.startswith(THREADS):
-        return "its process was ended by SIGTERM"
-    if first.startswith(STACK):
-        return f"it used up its processor time (SIGXCPU, by RLIMIT_CPU) in {where}"
+    if number in SAID:
+        return SAID[number].format(signal=signal.Signals(number).name, where=where)
     return f"{first.removeprefix(FATAL)} in {where}" if first.startswith(FATAL) else first
 
 

@@ -214,7 +214,7 @@ class Gateways:
             await self._answer(call(self._handles[number], "watch"))
         except (RayError, SupervisorUnreachable) as problem:
             said = cause_of(problem)
-            return "its process was killed by a signal, most likely SIGKILL" if LOST in said else said
+            return "its process ended without a word, as by SIGKILL" if LOST in said else said
         finally:
             for each in beside:
                 each.cancel()

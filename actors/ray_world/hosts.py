@@ -33,7 +33,7 @@ from perdure.actors.ray_world.cluster_nodes import (
     wanted_of,
 )
 from perdure.actors.ray_world.deployment import Deployment
-from perdure.actors.ray_world.exit_report import killed_for_memory, take_exit_report
+from perdure.actors.ray_world.exit_report import UNSAID, killed_for_memory, take_exit_report
 from perdure.actors.ray_world.fleet import HostActorDead, HostSilent
 from perdure.actors.ray_world.identity import refuse_elsewhere
 from perdure.actors.ray_world.named_actors import (
@@ -235,7 +235,7 @@ class RayActors:
         before, self._killed_for_memory = self._killed_for_memory, killed_for_memory()
         if self._killed_for_memory > before:
             return "its process was killed, and the kernel of this machine has killed for want of memory meanwhile"
-        return "its process was killed by a signal, most likely SIGKILL"
+        return UNSAID
 
     def find(self, host_id: str, spec: PoolSpec) -> Handle | None:
         return find(self._deployment.host(host_id, spec))

@@ -22,6 +22,9 @@ from perdure.policies import Limits
 pytestmark = pytest.mark.shared_ray
 
 
+SIGNALS = {"term": signal.SIGTERM, "kill": signal.SIGKILL, "alarm": signal.SIGALRM}
+
+
 class Ends(Agent):
     """Ends its process."""
 
@@ -41,7 +44,7 @@ class Ends(Agent):
             ctypes.string_at(0)
         if how == "import":
             importlib.import_module("nothing_of_that_name")
-        os.kill(os.getpid(), signal.SIGTERM if how == "term" else signal.SIGKILL)
+        os.kill(os.getpid(), SIGNALS[how])
         time.sleep(60)
 
     @exposed
@@ -67,6 +70,7 @@ WORDS = {
     "crash": "Segmentation fault in File ",
     "kill": "its process was killed",
     "term": "its process was ended by SIGTERM",
+    "alarm": "a timer of its code ran out (SIGALRM), for which it has no handler, in ",
 }
 
 

@@ -13,11 +13,12 @@ from perdure.actors.ray_world.exit_report import killed_for_memory, take_exit_re
 from tests.tidy import IMPORT_PATH
 
 LISTEN = """
-import ctypes, os, sys
+import ctypes, os, signal, sys
 from pathlib import Path
 from perdure.actors.ray_world.exit_report import EXIT, keep_exit_report
 keep_exit_report(Path(sys.argv[1]))
 """
+RAN_OUT = "a timer of its code ran out (SIGALRM), for which it has no handler, in File "
 
 
 @pytest.mark.parametrize(
@@ -29,6 +30,11 @@ keep_exit_report(Path(sys.argv[1]))
         ("EXIT(4)", 4, ""),
         ("os.kill(os.getpid(), 24)", -24, "it used up its processor time (SIGXCPU, by RLIMIT_CPU) in File "),
         ("os.kill(os.getpid(), 15)", -15, "its process was ended by SIGTERM"),
+        ("signal.setitimer(signal.ITIMER_REAL, 0.01)\nctypes.CDLL(None).pause()", -14, RAN_OUT),
+        ("os.kill(os.getpid(), 10)", -10, "its process was ended by SIGUSR1"),
+        ("signal.signal(10, lambda *_: EXIT(6))\nos.kill(os.getpid(), 10)", 6, ""),
+        ("if not os.fork():\n    os.kill(os.getpid(), 15)\nos.wait()", 0, ""),
+        ("if not os.fork():\n    ctypes.string_at(0)\nos.wait()", 0, ""),
         ("os.kill(os.getpid(), 9)", -9, ""),
     ],
 )
@@ -44,6 +50,13 @@ def test_the_words_are_of_the_process_itself_and_are_taken_once(
     assert bool(words) == bool(said)
     assert not path.exists()
     assert take_exit_report(path) == ""
+
+
+def test_a_signal_that_the_process_has_been_started_to_ignore_leaves_no_word(tmp_path: Path) -> None:
+    code = LISTEN + "os.kill(os.getpid(), 10); EXIT(6)"
+    command = ["sh", "-c", 'trap "" USR1; exec "$@"', "sh", sys.executable, "-c", code, str(tmp_path / "h1")]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": IMPORT_PATH}, check=False, capture_output=True)
+    assert (done.returncode, take_exit_report(tmp_path / "h1")) == (6, "")
 
 
 def test_sigterm_ends_a_process_whose_main_thread_does_not_come_back_to_python() -> None:
