@@ -35,6 +35,12 @@ class Mutant(NamedTuple):
 MUTANTS = (
     Mutant("policies.agents_client:plan_request", "no part", "isinstance str",
            "test_what_is_no_request_is_refused_and_never_met_with_silence"),
+    Mutant("actors.agents_client.talk:Attendance._queue", "never", "ASKED_MAX",
+           "test_a_client_that_asks_and_does_not_read_is_closed_when_so_much_waits"),
+    Mutant("actors.agents_client.talk:Talk._ended", "removed call", "_forget",
+           "test_nothing_is_known_of_who_asked_for_a_turn_that_is_over"),
+    Mutant("actors.agents_client.talk:Talk._cleared", "removed call", "_forget",
+           "test_nothing_is_known_of_who_asked_for_a_turn_that_is_over"),
     Mutant("policies.chat_recovery:_seen_again", "no part", "was_stopped",
            "test_a_process_that_was_ended_on_purpose_counts_as_no_failure_of_the_turn"),
     Mutant("actors.ray_world.exit_report:keep_exit_report", "always", "getsignal SIG_DFL",

@@ -37,6 +37,8 @@ PENDING, NONE = "cf_agent_stream_pending", "cf_agent_stream_resume_none"
 ENTRIES_MAX: Final = 20_000
 CHARS_MAX: Final = 32_000_000
 RETURN_S: Final = 60.0
+ASKED_MAX: Final = 1_000
+"""What a connection may ask for before it has read what it is told of that."""
 ANSWERS: Final = frozenset({"tool-output-available", "tool-output-error", "tool-approval-response"})
 
 
@@ -256,8 +258,7 @@ class Talk:
 
     def _ended(self, event: TurnEnded) -> None:
         known = self.turns.pop(event["turn"], None)
-        self._waiting.pop(event["turn"], None)
-        self._steering.pop(event["turn"], None)
+        self._forget(event["turn"])
         if known is None:
             return
         ended = replace(known, status=TurnStatus(event["status"]), error=event["error"], is_recovering=False)
@@ -266,15 +267,17 @@ class Talk:
         self.failed = ended if ended.status is TurnStatus.ERROR else self.failed
         self.add(TurnNotice("ended", ended))
         self._last_end_s = self.clock()
-        self.authors.pop(known.turn, None)
-        self.owners.pop(known.turn, None)
         self._settle(known.turn)
+
+    def _forget(self, turn: str) -> None:
+        for each in (self._waiting, self._steering, self.authors, self.owners):
+            each.pop(turn, None)
 
     def _cleared(self) -> None:
         self.settle_soon()  # chunks that were under way to the tab that cleared have made a message there
+        for turn in (*self.turns, *self._steering):  # one that was asked for since keeps its author
+            self._forget(turn)
         self.turns.clear()
-        self._waiting.clear()
-        self._steering.clear()
         self._unsettled.clear()
         self.failed = None
         self.add(TurnNotice("cleared", frame=encoded("cf_agent_chat_clear"), besides=self.cleared_by))
@@ -350,9 +353,16 @@ class Attendance:
         self._asked: deque[Deciding[None]] = deque()  # answered one after the other, each at the place of then
         talk.attending[number] = wake
 
+    # Both raise `Closed` if the client asks, and does not read.
+
     def ask(self, frame: JsonObject) -> None:
         is_acknowledged = frame["type"] == "cf_agent_stream_resume_ack"
-        self._answer(self._replay(frame.get("id")) if is_acknowledged else self._probed(frame.get("probeId")))
+        self._queue(self._replay(frame.get("id")) if is_acknowledged else self._probed(frame.get("probeId")))
+
+    def _queue(self, step: Deciding[None]) -> None:
+        if len(self._asked) >= ASKED_MAX:
+            raise Closed(BEHIND, "the client asks faster than it reads; connect again to go on")
+        self._answer(step)
 
     def _answer(self, step: Deciding[None]) -> None:
         self._asked.append(step)
@@ -363,7 +373,7 @@ class Attendance:
         refused = encoded(RESPONSE, id=wire, body=why, done=False, error=True)
         under_way = (*self._turns.values(), *self._talk.turns.values())
         if any(each.wire == wire and each.status is not TurnStatus.PARKED for each in under_way):
-            self._answer(self._refused(wire, refused))
+            self._queue(self._refused(wire, refused))
             return
         yield SEND, refused
         yield SEND, encoded(RESPONSE, id=wire, body="", done=True, outcome="error")
@@ -453,6 +463,7 @@ class Attendance:
     def _replay(self, wire: object) -> Deciding[None]:
         nothing = encoded(RESPONSE, id=wire, body="", done=True, replay=True)
         turn = self._held.pop(wire, None) if isinstance(wire, str) else None
+        self._announced.discard(turn.wire if turn is not None else "")
         if turn is None:
             if not any(each.wire == wire for each in self._turns.values()):
                 yield SEND, nothing

@@ -323,6 +323,27 @@ def test_what_tabs_may_have_made_otherwise_is_told_to_all_soon_after_the_end() -
         assert len(soon) == count
 
 
+def test_a_client_that_asks_and_does_not_read_is_closed_when_so_much_waits() -> None:
+    talk = Talk(lambda: 0.0, lambda: None)
+    decided(talk.take(BEGINS), messages=[U1])
+    attendance = Attendance(1, talk, None, lambda: None)
+    for _ in range(talking.ASKED_MAX):
+        attendance.ask(PROBES)
+    for asks in (lambda: attendance.ask(WANTS), lambda: list(attendance.refuse("r1", "no"))):
+        with pytest.raises(Closed, match="connect again"):
+            asks()
+
+
+@pytest.mark.parametrize("ended", [ENDED, event("cleared")])
+@pytest.mark.parametrize("begins", [BEGINS, [{**ACCEPTED, "steers": "r0"}]])
+def test_nothing_is_known_of_who_asked_for_a_turn_that_is_over(begins: list[Any], ended: Any) -> None:
+    talk = Talk(lambda: 0.0, lambda: None)
+    talk.authors.update(r1=(1, 0), r2=(2, 0))
+    talk.owners["r1"] = 1
+    decided(talk.take([*begins, ended]), messages=[U1])
+    assert (talk.authors, talk.owners) == ({"r2": (2, 0)}, {}), "what is asked for since begins yet"
+
+
 def test_a_connection_that_is_behind_the_oldest_entry_is_closed_and_the_end_it_has_not_read_is_remembered() -> None:
     talk = Talk(lambda: 0.0, lambda: None)
     hearing = Hearing(talk)
