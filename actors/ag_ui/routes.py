@@ -19,7 +19,7 @@ from perdure.actors.chat.chat_agent import ChatAgent
 from perdure.actors.chat.followers import is_last
 from perdure.actors.chat.turn import TurnPage
 from perdure.actors.events.message_parts import CALL_ENDS
-from perdure.actors.gateway.backend import Backend, Reached
+from perdure.actors.gateway.backend import Backend, Reached, RouteOfIds
 from perdure.actors.gateway.bodies import body_of
 from perdure.actors.gateway.chat_turns import ChatTurns, TurnDropped, turn_id
 from perdure.actors.gateway.problems import is_known, told
@@ -41,8 +41,8 @@ def routes(backend: Backend) -> list[BaseRoute]:
     serving = _AgUi(backend)
     return [
         Route("/ag-ui/{agent}", serving.run, methods=["POST"]),
-        Route("/ag-ui/{agent}/{thread_id}/steer", serving.steer, methods=["POST"]),
-        Route("/ag-ui/{agent}/{thread_id}/{run_id}/cancel", serving.cancel, methods=["POST"]),
+        RouteOfIds("/ag-ui/{agent}/{thread_id:path}/steer", serving.steer, methods=["POST"]),
+        RouteOfIds("/ag-ui/{agent}/{thread_id:path}/{run_id}/cancel", serving.cancel, methods=["POST"]),
     ]
 
 

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple, TypeVar, cast
 from urllib.parse import quote, unquote
 
 from starlette.requests import HTTPConnection
+from starlette.routing import Match, Route
 from starlette.types import Scope as Asgi
 
 from perdure.actors.agent.agent import Agent
@@ -208,7 +209,16 @@ INNER: Final = "\udc2f"
 """A slash within a name, where a path is looked at that is decoded: half of a pair is in none."""
 
 
-def with_inner_slashes(scope: Asgi) -> Asgi:
+class RouteOfIds(Route):
+    # An id that ends in `/events` is no sub-route, if its slash is encoded.
+
+    def matches(self, scope: Asgi) -> tuple[Match, Asgi]:
+        match, found = super().matches(_with_inner_slashes(scope))
+        names = {name: value.replace(INNER, "/") for name, value in found.get("path_params", {}).items()}
+        return match, {**found, "path_params": names} if found else found
+
+
+def _with_inner_slashes(scope: Asgi) -> Asgi:
     # A slash that came encoded is within a name, and no route ends a name there.
     raw = scope.get("raw_path") or b""
     path = unquote(re.sub("%2f", INNER, raw.decode("latin-1"), flags=re.IGNORECASE))

@@ -18,10 +18,9 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from pydantic.json_schema import JsonSchemaValue, models_json_schema
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Match, Route
-from starlette.types import Scope as Asgi
+from starlette.routing import BaseRoute
 
-from perdure.actors.gateway.backend import INNER, Backend, with_inner_slashes
+from perdure.actors.gateway.backend import Backend, RouteOfIds
 from perdure.actors.gateway.bodies import body_of, read_json
 from perdure.actors.gateway.plain_json import json_bytes
 from perdure.actors.gateway.security import Principal, Scope
@@ -160,16 +159,7 @@ def routes_of(table: list[Operation], backend: Backend) -> list[BaseRoute]:
             r"\{(run_id|ask_id|agent|schedule|address)\}", r"{\1:path}", each.path
         )  # such names may have slashes in them
         by_path.setdefault(path, {})[each.method] = _endpoint(each, backend)
-    return [_Route(path, _by_method(endpoints), methods=list(endpoints)) for path, endpoints in by_path.items()]
-
-
-class _Route(Route):
-    # An id that ends in `/events` is no sub-route, if its slash is encoded.
-
-    def matches(self, scope: Asgi) -> tuple[Match, Asgi]:
-        match, found = super().matches(with_inner_slashes(scope))
-        names = {name: value.replace(INNER, "/") for name, value in found.get("path_params", {}).items()}
-        return match, {**found, "path_params": names} if found else found
+    return [RouteOfIds(path, _by_method(endpoints), methods=list(endpoints)) for path, endpoints in by_path.items()]
 
 
 def _by_method(endpoints: dict[str, _Endpoint]) -> _Endpoint:

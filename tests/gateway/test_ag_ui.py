@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -240,6 +241,24 @@ async def test_a_cancelled_run_ends_as_cancelled_with_all_that_was_open_closed(
     assert found[-1]["outcome"] == {"type": "cancelled"}
     late = await door.post("/ag-ui/clerk/t1/r1/cancel")
     assert late.json() == {"cancelled": False}
+
+
+@pytest.mark.parametrize("name", ["a/b", "a/r1/cancel", "x/steer", "ü %2F?#"])
+@played(play)
+async def test_a_thread_and_a_run_are_steered_and_cancelled_by_their_ids_whatever_is_in_them(
+    door: Door, laboratory: Laboratory, /, name: str
+) -> None:
+    thread, run = quote(name, safe=""), quote(f"{name}/r", safe="")
+    asked = body("please walk", f"{name}/r", threadId=name)
+    async with door.stream("POST", "/ag-ui/clerk", json_body=asked) as (_, pieces):
+        while b"SUBAGENT_STARTED" not in await anext(pieces):
+            """It has not begun."""
+        word = {"message": {"id": "s1", "role": "user", "content": "and back"}}
+        assert (await door.post(f"/ag-ui/clerk/{thread}/steer", word)).json()["steered"] is not None
+        assert (await door.post(f"/ag-ui/clerk/{thread}/other/cancel")).json() == {"cancelled": False}
+        assert (await door.post(f"/ag-ui/clerk/{thread}/{run}/cancel")).json() == {"cancelled": True}
+        told = b"".join([each async for each in pieces])
+    assert b'"cancelled"' in told
 
 
 @played(play)
