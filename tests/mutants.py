@@ -41,6 +41,8 @@ MUTANTS = (
            "test_nothing_is_known_of_who_asked_for_a_turn_that_is_over"),
     Mutant("actors.agents_client.talk:Talk._cleared", "removed call", "_forget",
            "test_nothing_is_known_of_who_asked_for_a_turn_that_is_over"),
+    Mutant("actors.chat.conversation:Conversation.delete_messages", "never", "instructions",
+           "test_who_may_not_instruct_the_model_deletes_no_instruction_either"),
     Mutant("policies.chat_recovery:_seen_again", "no part", "was_stopped",
            "test_a_process_that_was_ended_on_purpose_counts_as_no_failure_of_the_turn"),
     Mutant("actors.ray_world.exit_report:keep_exit_report", "always", "getsignal SIG_DFL",

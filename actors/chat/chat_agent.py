@@ -420,6 +420,10 @@ class ChatAgent(Agent, Generic[Answer]):
         """Delete messages from the transcript. Returns how many there were. Those of a turn under way cannot be deleted."""
         return self._perdure_conversation.delete_messages(message_ids)
 
+    @steering
+    async def _perdure_delete_messages(self, is_trusted: Json, message_ids: list[str]) -> int:
+        return self._perdure_conversation.delete_messages(message_ids, is_trusted=is_trusted is True)
+
     # looking
 
     @steering

@@ -179,20 +179,23 @@ class Conversation:
         if trigger == "continue" or known is None or known["role"] != wanted:
             raise BadRequest("instead_of", f"{instead_of!r:.200} is not the id of a message of the {wanted}")
 
-    def delete_messages(self, message_ids: object) -> int:
+    def delete_messages(self, message_ids: object, *, is_trusted: bool = True) -> int:
         if not isinstance(message_ids, list | tuple) or not all(isinstance(each, str) for each in message_ids):
             raise BadRequest("message_ids", f"{message_ids!r:.200} is not a list of ids")
-        busy = self._busy()
+        busy, instructions = self._busy(), set() if is_trusted else self._of_system()
         for at, each in enumerate(message_ids):
             if each in busy:
                 raise BadRequest(f"message_ids[{at}]", f"{each} belongs to a turn under way; cancel that first")
+            if each in instructions:
+                words = f"{each} is a message of the system; to delete it needs the scope 'admin'"
+                raise BadRequest(f"message_ids[{at}]", words)
         found = [each for each in dict.fromkeys(message_ids) if each in self.state.transcript]
         self._write([], found)
         return len(found)
 
     def replace_messages(self, messages: Sequence[Message], *, is_trusted: bool) -> None:
         messages, busy = self._with_ours(messages), self._busy()
-        fixed = busy if is_trusted else busy | self._sent_back(messages, busy)
+        fixed = busy if is_trusted else busy | self._sent_back(messages, busy) | self._of_system()
         kept = {each["id"] for each in messages} | fixed
         gone = [each["id"] for each in self.state.transcript.messages if each["id"] not in kept]
         changed = [
@@ -234,6 +237,9 @@ class Conversation:
 
         if removed or placed:
             self.state.store.write(messages=[*removed, *placed], then=lambda: self.tenant.on_loop(then))
+
+    def _of_system(self) -> set[str]:
+        return {each["id"] for each in self.state.transcript.messages if each["role"] == "system"}
 
     def _busy(self) -> set[str]:
         return {each for turn in self.state.open.values() for each in (turn.message_id, turn.user_message_id)}

@@ -28,6 +28,7 @@ LOOK: Final = 20
 """How many of the newest messages are looked through before all are asked for."""
 PAGE: Final = 200
 ANSWERING: Final = ("resolve_tool_call", "respond_to_approval")
+DELETING: Final = "delete_messages"
 UNDER_WAY: Final = [str(TurnStatus.ACCEPTED), str(TurnStatus.RUNNING)]
 
 
@@ -220,14 +221,15 @@ def asked_by(
     """What is called where somebody calls an agent's exposed method by its name, and with which arguments by place.
 
     To be allowed to chat is not all that a chat agent's own methods need. By `add_messages` and its like a client could tell the model what
-    to do, or have calls made that nobody has approved (`trusted_with`): `Forbidden`. And an answer to a call is that of whoever asks. A
-    method that an author has put in their place is code of the agent as any other."""
+    to do, or have calls made that nobody has approved (`trusted_with`): `Forbidden`. And an answer to a call is that of whoever asks, as
+    is what is deleted. A method that an author has put in their place is code of the agent as any other."""
     agent_class = reached.agent_class
     if issubclass(agent_class, ChatAgent):
         _check_written(who, method, args, more)
-        if method in ANSWERING and getattr(agent_class, method) is getattr(ChatAgent, method):
+        if method in (*ANSWERING, DELETING) and getattr(agent_class, method) is getattr(ChatAgent, method):
             bound(getattr(agent_class, method), args, more, lambda _shape, _name, value: value, agent_class, method)
-            method, by = _answering(who, channel, method)
+            is_answer, may_delete = method != DELETING, Scope.ADMIN in who.scopes
+            method, by = _answering(who, channel, method) if is_answer else (f"_perdure_{method}", (may_delete,))
             args = [*by, *args]
     function: Method = getattr(reached.handle, method)
     return function, args

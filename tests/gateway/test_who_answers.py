@@ -242,6 +242,33 @@ def test_nobody_writes_an_approval_into_a_conversation_instead_of_giving_it(stat
     play(story)
 
 
+def test_who_may_not_instruct_the_model_deletes_no_instruction_either() -> None:
+    needs = "k is a message of the system; to delete it needs the scope 'admin'"
+    kind = {"id": "k", "role": "system", "parts": [{"type": "text", "text": "Be kind."}]}
+    word = {**kind, "id": "w", "role": "user"}
+
+    async def story(door: Door, client: Any, row: dict[str, Any]) -> None:
+        agent = client.agent(Clerk, "ann")
+        assert await agent.cancel_chat("one")
+        assert await agent.add_messages([kind, word]) == 2
+        path = f"{CALL}/delete_messages"
+        talker, admin = ({"authorization": f"Bearer {who}"} for who in ("talker", "admin"))
+        for given in ({"args": [["w", "k"]]}, {"args": [], "kwargs": {"message_ids": ["w", "k"]}}):
+            refused = await door.post(path, given, headers=talker)
+            assert (refused.status, needs in refused.body.decode()) == (400, True)
+        assert (await door.post(path, {"args": [["w"]]}, headers=talker)).json() == {"value": 1}
+        async with tab(door, f"{SOCKET}talker") as line:
+            line.send("rpc", id="r", method="delete_messages", args=[["k"]])
+            assert needs in (await line.until(type="rpc"))[-1]["error"]
+            line.send("cf_agent_chat_messages", messages=[])
+            await line.probe()
+        assert await agent.get_messages() == [kind]
+        assert (await door.post(path, {"args": [["k"]]}, headers=admin)).json() == {"value": 1}
+        assert await agent.get_messages() == []
+
+    play(story)
+
+
 def test_an_operator_says_what_a_call_came_to_that_was_made_by_hand() -> None:
     async def story(door: Door, client: Any, row: dict[str, Any]) -> None:
         assert await Visit(door, "operator", row).call(RESOLVES, "paid by hand") == ""

@@ -63,6 +63,10 @@ async def test_who_may_not_instruct_the_model_sends_back_what_it_is_told_also_by
     await room.do("_perdure_replace_messages", [kind], False)
     assert await room.do("wait_until_stable")
     assert kind in await room.do("get_messages")
+    await room.do("_perdure_replace_messages", [], False)
+    assert await room.do("get_messages") == [kind], "nor does it take an instruction away"
+    await room.do("_perdure_replace_messages", [], True)
+    assert await room.do("get_messages") == []
 
 
 @pytest.mark.parametrize("keep", [False, True])
