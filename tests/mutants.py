@@ -199,6 +199,8 @@ MUTANTS = (
            "test_a_client_believes_the_authority_that_it_is_given_and_no_other"),
     Mutant("actors.remote.lines:lost", "never", "ConnectTimeout",
            "test_a_call_that_was_not_sent_is_not_uncertain"),
+    Mutant("actors.remote.lines:is_last", "no part", "TRIED_S",
+           "test_a_request_that_is_repeated_is_not_made_again_after_two_minutes_however_few_tries_that_were"),
     Mutant("actors.remote.lines:go_on", "never", "TOLD_AT",
            "test_whoever_waits_for_a_gateway_says_so_once_and_gives_up_at_last"),
     Mutant("actors.remote.lines:_checked_token", "never", "isprintable",

@@ -15,6 +15,8 @@ from perdure.ledger import BadRequest, SupervisorUnreachable, check_number, clas
 
 TRIES: Final = 60
 """How often a request that may be repeated is made while nobody answers."""
+TRIED_S: Final = 120.0
+"""After that it is not made again, though there have been fewer tries: each of them may have waited for its answer."""
 TOLD_AT: Final = 3
 """After so many of them it is logged what is waited for: by then it is no mere hiccup."""
 PORT_MAX: Final = 65_535
@@ -73,7 +75,11 @@ def _checked_token(token: object) -> str:
 # ---------------------------------------------------------------- what has broken
 
 
-def lost(problem: httpx.TransportError, tries: int, uncertain: tuple[str, str] | None) -> None:
+def is_last(tries: int, tried_s: float) -> bool:
+    return tries >= TRIES or tried_s >= TRIED_S
+
+
+def lost(problem: httpx.TransportError, tries: int, uncertain: tuple[str, str] | None, tried_s: float = 0.0) -> None:
     """A request met nobody, or its line broke. Raises what its caller is told, unless it is to be made again.
 
     Args:
@@ -84,14 +90,14 @@ def lost(problem: httpx.TransportError, tries: int, uncertain: tuple[str, str] |
         raise _unreached(problem) from problem  # so it was not sent
     if uncertain and not isinstance(problem, httpx.ConnectError):
         raise AnswerOverdue(*uncertain, _unanswered(problem)) from problem
-    go_on(problem, tries)
+    go_on(problem, tries, tried_s)
 
 
-def go_on(problem: httpx.TransportError, tries: int) -> None:
+def go_on(problem: httpx.TransportError, tries: int, tried_s: float = 0.0) -> None:
     """Raises `SupervisorUnreachable` after the last try, and what no further one could mend."""
     check_mendable(problem)
-    if tries >= TRIES:
-        raise _unreached(problem) from problem
+    if is_last(tries, tried_s):
+        raise _unreached(problem, f"; it was tried {tries + 1} times") from problem
     if tries == TOLD_AT:
         log.warning("%s; it is tried again for two minutes", _unreached(problem))
 
@@ -125,8 +131,8 @@ def _tls_error(problem: BaseException) -> ssl.SSLError | None:
     return cause
 
 
-def _unreached(problem: httpx.TransportError) -> SupervisorUnreachable:
-    return SupervisorUnreachable(f"the gateway at {_place(problem)} cannot be reached: {_seen(problem)}")
+def _unreached(problem: httpx.TransportError, then: str = "") -> SupervisorUnreachable:
+    return SupervisorUnreachable(f"the gateway at {_place(problem)} cannot be reached: {_seen(problem)}{then}")
 
 
 def _place(problem: httpx.TransportError) -> str:

@@ -328,13 +328,15 @@ class AsyncGateway(Operations, Suspends):
         return AsyncRemoteChat(self._wire, self._ask, (chat_class, name))
 
     async def _ask(self, request: RemoteRequest[T]) -> T:
+        begun_s = time.monotonic()
         for tries in range(lines.TRIES + 1):
             try:
                 answer = await self._wire.request(request)
             except httpx.TransportError as problem:
-                lines.lost(problem, tries, request.uncertain)
+                lines.lost(problem, tries, request.uncertain, time.monotonic() - begun_s)
             else:
-                if remote_requests.is_answered(request, answer, tries):
+                is_last = lines.is_last(tries, time.monotonic() - begun_s)
+                if remote_requests.is_answered(request, answer, is_last=is_last):
                     return request.told(remote_requests.told_in(answer))
             await self._wire.sleep(remote_requests.pause_s(tries))
         raise AssertionError("the last try returns or raises")

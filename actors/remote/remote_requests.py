@@ -20,7 +20,7 @@ from perdure.actors.life.results import RunResult, run_result
 from perdure.actors.link.performed import Performed, performed
 from perdure.actors.link.questions import OVER_HTTP, QUESTIONS, Questions, ShowLimits, Told, question_of
 from perdure.actors.link.wire import remote_error
-from perdure.actors.remote.lines import TRIES, go_on
+from perdure.actors.remote.lines import go_on
 from perdure.ledger import (
     BadRequest,
     HostUnavailable,
@@ -452,13 +452,13 @@ def told_in(answer: httpx.Response) -> Any:
         raise SupervisorUnreachable(f"no gateway is there: what {answer.url} answers is no JSON") from problem
 
 
-def is_answered(request: RemoteRequest[object], answer: httpx.Response, tries: int) -> bool:
+def is_answered(request: RemoteRequest[object], answer: httpx.Response, *, is_last: bool) -> bool:
     # If it returns False, the request is to be made again. Raises the error that a refusal tells of.
     if answer.status_code < REFUSED:
         return True
     problem = refusal(answer)
     is_final = isinstance(problem, HostUnavailable)  # whoever answers has tried before
-    if answer.status_code not in AGAIN or not request.repeatable or tries == TRIES or is_final:
+    if answer.status_code not in AGAIN or not request.repeatable or is_last or is_final:
         raise problem
     return False
 

@@ -130,6 +130,22 @@ def test_a_call_that_is_not_answered_in_time_is_told_so_and_blames_nobody() -> N
             remote.clear("a/b")
 
 
+@pytest.mark.parametrize("answer", [None, b"503 No\r\ncontent-length: 0\r\n\r\n"])
+def test_a_request_that_is_repeated_is_not_made_again_after_two_minutes_however_few_tries_that_were(
+    answer: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert lines.TRIED_S == 120
+    monkeypatch.setattr(lines, "TRIED_S", 0.2)
+    monkeypatch.setattr(lines, "TRIES", 4)
+    words = "no answer within 0.1 s; it was tried 2 times$" if answer is None else "answered 503"
+    with (
+        listening(None if answer is None else says(answer)) as url,
+        perdure.connect(url, timeout_s=0.1 if answer is None else 60) as remote,
+        pytest.raises(perdure.SupervisorUnreachable, match=words),
+    ):
+        remote.overview()
+
+
 def test_a_call_whose_line_breaks_is_told_so() -> None:
     with listening(breaks) as url:
         assert "slow() of counter/x/sub/shard/y was not answered: Server disconnected" in str(called(url))
