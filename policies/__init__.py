@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         Situation,
         TurnPlan,
         ask_events,
+        asked_again,
         plan_request,
         probe_answer,
         run_events,

@@ -105,7 +105,7 @@ def plan_request(stored: Sequence[Sequence[str]], sent: Sequence[Any], trigger: 
     if new:
         return TurnPlan("chat", new)
     if last is not None and last.get("role") == "user":
-        return TurnPlan("chat", [_without_id(last)], str(last["id"]))
+        return asked_again(last)
     return TurnPlan(None, why=NOTHING_NEW)
 
 
@@ -122,12 +122,13 @@ def _regenerated(
     if answers:
         return TurnPlan("regenerate", instead_of=answers[0])
     if last is not None and last.get("role") == "user":
-        return TurnPlan("chat", [_without_id(last)], str(last["id"]))
+        return asked_again(last)
     return TurnPlan(None, why=NOTHING_NEW)
 
 
-def _without_id(message: Mapping[str, object]) -> dict[str, object]:
-    return {name: value for name, value in message.items() if name != "id"}
+# A stored message of the user, as it was edited or is asked again, with an id of its own.
+def asked_again(message: Mapping[str, object]) -> TurnPlan:
+    return TurnPlan("chat", [{name: value for name, value in message.items() if name != "id"}], str(message["id"]))
 
 
 # chunks

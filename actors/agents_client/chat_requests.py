@@ -13,10 +13,18 @@ from perdure.actors.agents_client.line import ChatLine
 from perdure.actors.agents_client.talk import MESSAGES, RESPONSE, SEND, Attendance, Talk, TurnNotice
 from perdure.actors.chat.turn import TurnStanding
 from perdure.actors.gateway.bodies import parsed_object
-from perdure.actors.gateway.chat_turns import CallAnswer, ChatTurns, Deciding, TurnDropped, is_other, was_sent
+from perdure.actors.gateway.chat_turns import (
+    CallAnswer,
+    ChatTurns,
+    Deciding,
+    TurnDropped,
+    is_edited,
+    is_other,
+    was_sent,
+)
 from perdure.actors.gateway.problems import problem_text
 from perdure.ledger import PerdureError
-from perdure.policies import JsonObject, Message, plan_request
+from perdure.policies import JsonObject, Message, asked_again, plan_request
 
 PASSIVE: Final = frozenset({"cf_agent_stream_resume_request", "cf_agent_stream_resume_ack"})
 OWN_FIELDS: Final = frozenset({"messages", "trigger", "clientTools"})
@@ -63,6 +71,9 @@ class ChatDesk:
             return
         waiting = [[each["id"], each["role"]] for turn in standing["turns"] for each in turn["waiting"]]
         plan = plan_request([*standing["messages"], *waiting], sent, body.get("trigger"))
+        last = next((each for each in reversed(sent) if isinstance(each, Mapping)), {})
+        if plan.trigger == "regenerate" and (yield from is_edited(last)):
+            plan = asked_again(last)
         if plan.trigger is None:
             yield from self._attendance.refuse(request_id, plan.why)
             return

@@ -5,7 +5,7 @@ The client sends its whole view of the conversation. Only its last message count
     a new message of the user       a turn. Sent again, it is the same turn, unless that failed: then it is tried once more. With other
                                     content it is refused, lest either be lost without a word
     one with a `messageId`          it takes the place of that message, and of all that follows it
-    `regenerate-message`            another answer in place of one
+    `regenerate-message`            another answer in place of one; if its question was edited, one to what that says now
     an answer of the assistant      the client's results and approvals in it are taken, if its stored message waits for exactly these.
                                     The turn goes on in the same message, and the client is told what comes after what it has
 
@@ -29,6 +29,7 @@ from perdure.actors.gateway.chat_turns import (
     ChatTurns,
     Deciding,
     answer_turns,
+    is_edited,
     is_other,
     was_sent,
 )
@@ -178,7 +179,8 @@ class AskedTurns:
         was_under_way: bool = yield ChatTurns.cancel_under_way, REPLACED
         newest: list[Message] = yield ChatTurns.messages, 1
         answer = request.message_id or (newest[-1]["id"] if newest and newest[-1]["role"] == "assistant" else None)
-        plans = [] if answer is None or was_under_way else [TurnPlan("regenerate", instead_of=answer)]
+        is_asked_otherwise = was_under_way or (yield from is_edited(request.last))
+        plans = [] if answer is None or is_asked_otherwise else [TurnPlan("regenerate", instead_of=answer)]
         if request.last.get("role") == "user" and isinstance(request.last.get("id"), str):
             plans += in_place_of(request.last, str(request.last["id"]))
         return (yield from self._anew(request, plans))

@@ -258,5 +258,14 @@ def is_other(sent: Mapping[str, object], held: Message) -> bool:
     return for_storage(came)["parts"] != held["parts"]
 
 
+def is_edited(sent: Mapping[str, object]) -> Deciding[bool]:
+    """Whether a client shows a message of its user with other content than is held. Who asks for another answer to it asks for one to
+    that."""
+    if sent.get("role") != "user" or not isinstance(sent.get("id"), str):
+        return False
+    held: Message | None = yield ChatTurns.message, sent["id"]
+    return held is not None and held["role"] == "user" and is_other(sent, held)
+
+
 def was_sent(held: Message) -> str:
     return f"{held['id']} was sent before, and says {text_in(held['parts'])!r:.200}"

@@ -69,6 +69,10 @@ REQUESTS: dict[str, tuple[dict[str, Any], Any, list[Any], list[str]]] = {
         sends(U1, trigger="regenerate-message"), None,
         [(ChatTurns.accept, TurnPlan("regenerate", instead_of="r1-a"), "r2")], [],
     ),
+    "another answer to other words": (
+        sends(7, {**U1, "parts": U2["parts"]}, trigger="regenerate-message"), None,
+        [(ChatTurns.accept, TurnPlan("chat", [{"role": "user", "parts": U2["parts"]}], "u1"), "r2")], [],
+    ),
     "nothing new": (sends(U1, A1), None, [], REFUSED),
     "no JSON": (asks("{"), None, [], REFUSED),
     "a cancel": (frame("chat_request_cancel", id="r1~3"), None, [(ChatTurns.cancel, "r1")], []),

@@ -316,6 +316,10 @@ async def test_an_answer_is_given_again_with_or_without_its_id_and_while_it_is_b
     once_more = await door.post(CHAT, body(said("sum", "m2"), trigger="regenerate-message", messageId=newest))
     assert text_of(once_more.body) == WHOLE
     assert [each["role"] for each in await transcript(door)] == ["user", "assistant"] * 2
+    edited = await door.post(CHAT, body(said("words", "m2"), trigger="regenerate-message"))
+    assert text_of(edited.body).startswith("Only words")
+    *_, question, _ = await transcript(door)
+    assert (question["id"], question["parts"][0]["text"]) == ("m2", "words")
     nothing = await door.post(CHAT, body(chat_id="new", trigger="regenerate-message"))
     assert (nothing.status, b"no answer to give again" in nothing.body) == (400, True)
 

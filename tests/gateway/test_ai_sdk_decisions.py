@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from perdure.actors.ai_sdk.turn_requests import REPLACED, AskedTurns, TurnRequest
+from perdure.actors.ai_sdk.turn_requests import REPLACED, AskedTurns, TurnRequest, in_place_of
 from perdure.actors.gateway.chat_turns import CallAnswer, ChatTurns
 from perdure.actors.gateway.refusals import NotNow
 from perdure.ledger import BadRequest, ConflictingRequest, PerdureError, request_of
@@ -31,6 +31,12 @@ PLAN_GONE = TurnPlan("chat", [GONE])
 ASK_GONE = (ChatTurns.begin, PLAN_GONE, request_of("u9"))
 INSTEAD_OF_GONE = (ChatTurns.begin_first, [TurnPlan("chat", [GONE], "u9"), PLAN_GONE], "new")
 OTHER_ANSWER = (ChatTurns.begin_first, [TurnPlan("regenerate", instead_of="a1"), *INSTEAD[1]], "new")
+INSTEAD_OTHERWISE = (ChatTurns.begin_first, in_place_of(OTHER_WORDS, "u1"), "new")
+OTHER_ANSWER_OF_A1 = (
+    ChatTurns.begin_first,
+    [TurnPlan("regenerate", instead_of="a1"), *in_place_of({**OTHER_WORDS, "id": "a1"}, "a1")],
+    "new",
+)
 DECISIONS: dict[str, tuple[dict[str, Any], list[Any], Any, list[Any], str]] = {
     # what is asked, the turns, what comes of one that is begun; what is done, and the turn that is told
     "a message": ({"messages": [ASKED]}, [], NEW, [ASK], U1),
@@ -46,6 +52,13 @@ DECISIONS: dict[str, tuple[dict[str, Any], list[Any], Any, list[Any], str]] = {
     ),
     "one in place of another": ({"messages": [ASKED], "messageId": "u1"}, [], NEW, [CANCEL, INSTEAD], "new"),
     "another answer": ({"messages": [ASKED], **AGAIN}, [OVER], NEW, [CANCEL, OTHER_ANSWER], "new"),
+    "another one, to other words": ({"messages": [OTHER_WORDS], **AGAIN}, [OVER], NEW, [CANCEL, INSTEAD_OTHERWISE], "new"),
+    "another one by its id, to other words": (
+        {"messages": [OTHER_WORDS], "messageId": "a1", **AGAIN}, [OVER], NEW, [CANCEL, INSTEAD_OTHERWISE], "new"
+    ),
+    "another one, to words that are not the user's": (
+        {"messages": [{**OTHER_WORDS, "id": "a1"}], **AGAIN}, [OVER], NEW, [CANCEL, OTHER_ANSWER_OF_A1], "new"
+    ),
     "another one than is written": ({"messages": [ASKED], **AGAIN}, [RUNNING], NEW, [CANCEL, INSTEAD], "new"),
     "a result": (
         {"messages": [ANSWERED]}, [turn("parked")], None, [(ChatTurns.answer_in, WAITS, [CallAnswer("c1")])], "t"
