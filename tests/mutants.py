@@ -49,6 +49,8 @@ MUTANTS = (
            "test_what_a_chat_client_asks_is_decided_by_how_the_conversation_stands"),
     Mutant("policies.chat_recovery:_seen_again", "no part", "was_stopped",
            "test_a_process_that_was_ended_on_purpose_counts_as_no_failure_of_the_turn"),
+    Mutant("actors.ray_world.driver:_end_as_interrupted", "never", "last_type",
+           "test_ctrl_c_ends_a_program_as_such_though_a_directory_is_being_opened_still"),
     Mutant("actors.ray_world.exit_report:keep_exit_report", "always", "getsignal SIG_DFL",
            "test_a_signal_that_the_process_has_been_started_to_ignore_leaves_no_word"),
     Mutant("actors.ray_world.exit_report:keep_exit_report", "removed call", "register_at_fork _leave_nothing",

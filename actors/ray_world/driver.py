@@ -209,6 +209,7 @@ class Driver:
         # Who asks for the end once more does not wait for it.
         with contextlib.suppress(TimeoutError, SystemExit, KeyboardInterrupt):
             self._submit(functools.partial(self._end, "its process ended")).result(EXIT_S)
+        _end_as_interrupted()
 
     # on the driver's own thread
 
@@ -334,6 +335,13 @@ class Driver:
             self._why = str(problem)
         else:
             self._failures, self._unanswered = 0, 0
+
+
+def _end_as_interrupted() -> None:
+    # CPython forgets that Ctrl-C has ended the program when a text is executed afterwards: by imports for what is being entered still.
+    if getattr(sys, "last_type", None) is KeyboardInterrupt and not hasattr(sys, "ps1"):
+        with contextlib.suppress(KeyboardInterrupt):
+            exec("raise KeyboardInterrupt")  # noqa: S102 - it notes an interrupt that nobody handles
 
 
 DRIVER: Final = Driver()

@@ -1,4 +1,5 @@
-"""Who handles `SIGTERM` while a runtime is open, after the last one has closed, and in processes that were forked; how those end."""
+"""Who handles `SIGTERM` while a runtime is open, after the last one has closed, and in processes that were forked; how those end. And how
+a program ends by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -38,6 +39,13 @@ with SIGTERM_HANDLING.held():
         os._exit(7)
     ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     print(ended, signal.pthread_sigmask(signal.SIG_BLOCK, []))
+"""
+
+INTERRUPTED = """
+import atexit, ray, sys, threading
+from perdure.actors.ray_world.driver import DRIVER
+atexit.unregister(ray.shutdown)  # which imports: where a Ray was entered, it has by then
+DRIVER._submit(lambda: (threading.main_thread().join(), exec("entered = True")))  # as imports do
 """
 
 FORKED = """
@@ -136,3 +144,11 @@ def test_sigterm_is_not_lost_while_a_process_is_forked() -> None:
 def test_a_forked_process_ends_without_a_thread_for_a_ray_that_it_does_not_have() -> None:
     done = played(FORKED)
     assert (done.returncode, done.stdout, done.stderr) == (3, "MainThread\n", "")
+
+
+@pytest.mark.parametrize(
+    ("ends", "code"),
+    [("raise KeyboardInterrupt", -2), ("raise ValueError", 1), ("", 0), ("sys.ps1 = '>'; raise KeyboardInterrupt", 1)],
+)
+def test_ctrl_c_ends_a_program_as_such_though_a_directory_is_being_opened_still(ends: str, code: int) -> None:
+    assert played(INTERRUPTED + ends).returncode == code
