@@ -73,7 +73,6 @@ class ThreadQuestions:
     def __init__(self, agent: ChatAgent, tenant: Tenant, replies: Replies, keeper: KeepsReplies) -> None:
         self._agent, self._tenant, self._replies, self._keeper = agent, tenant, replies, keeper
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._closed: set[str] = set()  # those that are known to be
 
     @property
     def turns(self) -> Turns:  # after a failure of the storage they are other objects
@@ -95,15 +94,13 @@ class ThreadQuestions:
                     row = self._post(reply.messenger_id, reply.thread_id, asked, ask_text(ask), APPROVE_OR_DENY)
                     self._replies.change(reply, approvals={**reply.approvals, ask_id: row.reply_id})
         for ask_id, question_id in reply.approvals.items():
-            if ask_id in wanted or question_id in self._closed:
-                continue
-            question = self._find(question_id)
+            question = self._find(question_id) if ask_id not in wanted else None
             if question is not None and question.asked is not None and question.is_asking:
                 self._close(question, self._elsewhere(question.asked))
-            self._closed.add(question_id)
 
     def has_open(self, reply: ReplyRow) -> bool:
-        return any(each not in self._closed for each in reply.approvals.values())
+        asked = (self._find(each) for each in reply.approvals.values())
+        return any(each is not None and each.is_asking for each in asked)
 
     def ask(self, ask: AskRow, messenger_id: str, thread_id: str, groups: Collection[str]) -> None:
         # The post is part of the open transaction. `groups` are those as which the thread may answer.
@@ -267,7 +264,6 @@ class ThreadQuestions:
         assert question.asked is not None, "this is for questions"
         closed: AskedInThread = {**question.asked, "outcome": outcome}
         self._revise(question, f"{question.asked['text']}\n\n**{outcome}**", [], closed)
-        self._closed.add(question.reply_id)
 
     def _revise(self, question: ReplyRow, words: str, buttons: list[str], asked: AskedInThread) -> None:
         status = question.next(ReplyEvent.REVISED)
