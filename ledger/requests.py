@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from perdure.ledger.activation import package_of
+from perdure.ledger.codec import pack
 from perdure.ledger.errors import (
     AdmissionRefused,
     AgentBeingDeleted,
@@ -66,7 +67,7 @@ from perdure.ledger.stimulus import (
     Tell,
 )
 from perdure.ledger.transitions import permits
-from perdure.ledger.values import shown
+from perdure.ledger.values import shown, unchecked
 from perdure.ledger.view import View
 from perdure.policies import Limits, condition_from, condition_in_words, runs_of
 
@@ -140,7 +141,7 @@ def _same_content(run: Run, asked: Request) -> None:
     pairs = (
         ("agent_type", run.agent_type, asked.agent_type),
         ("parent", run.parent, asked.parent),
-        ("input", run.digest, asked.digest),
+        ("input", *_inputs(run, asked)),
         ("detached", bool(run.options.get("detached")), bool(asked.options.get("detached"))),
         ("losers", run.options.get("losers", "leave"), asked.options.get("losers", "leave")),
     )
@@ -157,6 +158,26 @@ def _same_content(run: Run, asked: Request) -> None:
             where = _other_fields(run, asked) if field == "input" else ""
             said = f"run {run.run_id!r} exists with another {field} ({old}, not {new}{where}); nothing was started. {advice}"
             raise ConflictingRequest(field, said)
+
+
+# By their digests, which leave out what is at its default. With a class that was changed since, the same may be another default now, and
+# what an agent plays again asks for what it has asked for; a client asks for what it would be given today.
+def _inputs(run: Run, asked: Request) -> tuple[str, str]:
+    if run.input is None:
+        return run.digest, asked.digest
+    if unchecked(run.input)[1] == unchecked(asked.input)[1]:
+        return "", ""
+    is_other = not asked.parent and run.digest == asked.digest and not _agree(shown(run.input), shown(asked.input))
+    return run.digest, f"{asked.digest} with other defaults" if is_other else asked.digest
+
+
+# Whether they are the same but for fields that only one of them has. A list of fields (a named tuple) has the new ones at its end.
+def _agree(old: object, new: object) -> bool:
+    if isinstance(old, dict) and isinstance(new, dict):
+        return all(_agree(each, new[name]) for name, each in old.items() if name in new)
+    if isinstance(old, list) and isinstance(new, list):
+        return all(map(_agree, old, new))
+    return pack(old) == pack(new)
 
 
 # Only what the asker has said is told: the other input may be somebody else's.

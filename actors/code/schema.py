@@ -532,7 +532,7 @@ class Shape:
 
     def with_digest(self, field: str, value: object, bytes_max: int) -> tuple[bytes, str]:
         """Check and encode a value, and digest what its author gave: the same request has the same digest after its class was given a field
-        with a default, or another default."""
+        with a default, or another default (see `ledger.requests`)."""
         if self.adapter is None:
             body = self.encode(field, value, bytes_max)
             return body, digest_of(body)

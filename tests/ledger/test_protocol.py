@@ -32,6 +32,7 @@ from perdure.ledger import (
     UnknownRun,
     Unstarted,
     Up,
+    checked_value,
     pack,
 )
 from perdure.ledger.facts import (
@@ -113,7 +114,7 @@ def test_the_same_request_again_changes_nothing() -> None:
     ("field", "other"),
     [
         ("agent_type", request()._replace(agent_type="tests.toys:Other")),
-        ("input", request(digest="other")),
+        ("input", request(digest="other")._replace(input=b"\x02")),
         ("parent", request(parent="q@tests.toys:Parent")),
         ("detached", request(**DETACHED)),
     ],
@@ -375,6 +376,48 @@ def test_of_another_input_only_the_names_are_told_that_the_asker_has_said_too() 
     for other in (b"\x01", pack(["a"])):
         with pytest.raises(ConflictingRequest, match=r"\(one, not two\)"):
             ledger.when(request(digest="two")._replace(input=other))
+
+
+def asks(value: object, digest: str = "given", parent: str = "", seal: bytes = b"8 bytes.") -> Request:
+    return request(parent=parent, digest=digest)._replace(input=checked_value(seal, pack(value)))
+
+
+@pytest.mark.parametrize(
+    ("asked_first", "asked_again"),
+    [
+        (asks({"sku": "a"}), asks({"sku": "a", "gift": False}, seal=b"changed.")),
+        (asks({"of": {"sku": "a"}}), asks({"of": {"sku": "a", "gift": False}})),
+        (asks([["a", 1], ["b", 2]]), asks([["a", 1, False], ["b", 2, False]])),
+        (asks({"n": 10}, "with n"), asks({"n": 10}, "without n, which is at its default", seal=b"changed.")),
+        (asks({"n": float("nan")}), asks({"n": float("nan"), "gift": False})),
+        (asks({"sku": "a", "n": 10}, parent=PARENT), asks({"sku": "a", "n": 50}, parent=PARENT)),
+        (asks("x" * 600 + "10"), asks("x" * 600 + "50")),
+    ],
+    ids=["field", "field-within", "named-tuple", "same-content", "nan", "played-again", "large"],
+)
+def test_a_request_stays_the_same_while_its_class_changes(asked_first: Request, asked_again: Request) -> None:
+    ledger = Ledger()
+    ledger.when(asked_first)
+    assert ledger.when(asked_again) == []
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        ({"sku": "a", "n": 10}, {"sku": "a", "n": 50, "gift": False}),
+        ({"n": 1}, {"n": True}),
+        ({"n": 1}, {"n": "1"}),
+        ({"of": {"n": 10}}, {"of": {"n": 50}}),
+        ([["a", 10]], [["a", 50, False]]),
+        ({"of": {"n": 10}}, {"of": []}),
+    ],
+)
+def test_what_a_changed_default_would_make_of_a_clients_request_is_other_content(was: object, now: object) -> None:
+    ledger = Ledger()
+    ledger.when(asks(was))
+    with pytest.raises(ConflictingRequest, match="given with other defaults") as refused:
+        ledger.when(asks(now))
+    assert refused.value.field == "input"
 
 
 def test_a_large_output_stands_in_the_payload_table() -> None:
