@@ -67,5 +67,7 @@ class Lock:
 def locked(directory: Path, owner: str) -> LedgerLocked:
     who = f"process {owner}" if owner else "another process"
     return LedgerLocked(
-        str(directory), f"{who} is using this ledger", "ask through its supervisor, or stop that process first"
+        str(directory),
+        f"{who} is using this ledger",
+        "ask through its supervisor, which answers once it has started, or stop that process first",
     )
