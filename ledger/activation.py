@@ -123,10 +123,14 @@ class PoolTrouble:
         return self.is_lack or self.starts >= STARTS_MAX  # fewer failed starts may be a mishap
 
     def __str__(self) -> str:
+        return self.told(f", after {self.starts} tries")
+
+    def told(self, tries: str = "") -> str:
+        """In words; those without the number of `tries` are the same for as long as the cause is."""
         kind = _asked_of_host(self.spec)
         if self.is_lack:
             return f"no host{kind} can be had: {self.cause}"
-        return f"no host{kind} comes up, after {self.starts} tries: {self.cause}"
+        return f"no host{kind} comes up{tries}: {self.cause}"
 
 
 def blind(elsewhere: Mapping[str, str]) -> str:

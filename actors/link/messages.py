@@ -365,6 +365,13 @@ class RunEvent(NamedTuple):
     frame: Fields
 
 
+class KeptBack(NamedTuple):
+    """What keeps back that for which the client waits now: `(run, words)` for each run of which that has changed, with an empty run for
+    whatever else it waits for. What is not kept back any more has no words."""
+
+    told: list[tuple[str, list[str]]]
+
+
 class Call(NamedTuple):
     """Call a method of an agent, at most once unless it is repeatable. `heard` is the last fact that the caller knew of; `again` says that
     another life of the supervisor was asked before. `standalone` is what the class says (`ledger.addressing`), `trace` that of the
@@ -441,7 +448,7 @@ ToHost: TypeAlias = (
     | HoldStorage | ReadLogs
 )  # fmt: skip
 ToPeer: TypeAlias = RunEnded | RunsEnded | Refused | Exists | Reply
-FromSupervisor: TypeAlias = ToHost | RunEvent | ToPeer | Happened | CodeFiles
+FromSupervisor: TypeAlias = ToHost | RunEvent | KeptBack | ToPeer | Happened | CodeFiles
 Message: TypeAlias = FromPeer | FromClient | FromHost | FromSupervisor
 
 
@@ -467,6 +474,7 @@ TABLE: Final[dict[type[Message | Question], Direction]] = {
     **dict.fromkeys(get_args(ToPeer), Direction.TO_PEER),
     **dict.fromkeys(get_args(Question), Direction.ASKED),
     RunEvent: Direction.TO_CLIENT,
+    KeptBack: Direction.TO_CLIENT,
     Happened: Direction.FROM_HOST_TO_CLIENTS,
     CodeFiles: Direction.BETWEEN,
 }

@@ -94,6 +94,12 @@ class SupervisorClient:
     def waits(self) -> list[str]:
         return [run_id for run_id, wishes in self._wishes.items() if any(wish.request.wait for wish in wishes)]
 
+    def is_waiting(self, run_id: str) -> bool:
+        """Whether the end of a run is waited for here; without a run, whether anything is."""
+        if not run_id:
+            return bool(self._asks or self._wishes)
+        return any(wish.request.wait for wish in self._wishes.get(run_id, ()))
+
     def begin(self, request: Request) -> asyncio.Future[Plain]:
         """Ask for a run: the future of its end, or for a detached one of its acceptance."""
         return self.begin_many([request])[0]

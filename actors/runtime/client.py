@@ -28,12 +28,14 @@ from perdure.actors.life.results import UNREADABLE, BulkReport, RunHandle, RunRe
 from perdure.actors.life.run_requests import input_shape, preview
 from perdure.actors.link.caller import Address, AgentCaller
 from perdure.actors.link.direct_calls import DirectCalls
+from perdure.actors.link.kept_back import KeptBackRuns
 from perdure.actors.link.messages import (
     ClientHello,
     CodeFiles,
     Fields,
     Follow,
     Happened,
+    KeptBack,
     Message,
     Observe,
     Plain,
@@ -122,6 +124,7 @@ class Client:
         self._packed_at: dict[type | None, int] = {}  # with how much that was typed
         self._packing = asyncio.Lock()
         self._frames: dict[str, list[Callable[[Fields | None], None]]] = {}
+        self.kept_back = KeptBackRuns(self._is_waiting)
         self._channels = Channels()
         self._subscribers = 0
         self._life = 0  # the supervisor life of which happenings are heard
@@ -167,7 +170,11 @@ class Client:
                 asyncio.get_running_loop().call_soon(self.peer.push, said)
             for follower in [each for followers in self._frames.values() for each in followers]:
                 asyncio.get_running_loop().call_soon(follower, None)
+        self.kept_back.now.clear()  # what is still so is told to this session
         return ClientHello(self.supervisor.waits)
+
+    def _is_waiting(self, run_id: str) -> bool:
+        return run_id in self._frames or self.supervisor.is_waiting(run_id)
 
     def _receive(self, message: Message) -> None:
         match message:
@@ -175,6 +182,8 @@ class Client:
                 for topic in (frame["run_id"], frame["event"].get("parent")):
                     for follower in self._frames.get(topic, ()):
                         follower(frame)
+            case KeptBack(told):
+                self.kept_back.take(told)
             case Happened():
                 self._happened(message)
             case CodeFiles(files):

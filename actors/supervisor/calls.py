@@ -141,6 +141,12 @@ class Calls:
             if (activation is None or not activation.host_id) and pool_key(self._view.home_of(agent)) == pool:
                 yield from refs
 
+    def by_agent(self) -> dict[str, list[OpenCall]]:
+        agents: dict[str, list[OpenCall]] = {}
+        for call in self._calls.values():
+            agents.setdefault(call.agent_id, []).append(call)
+        return agents
+
     def _waits_for_deletion(self, ref: str, call: OpenCall) -> bool:
         # The name is not free yet, so the call waits. The call of a sender that is being deleted itself is refused.
         if self._view.doomed_by(call.sender):

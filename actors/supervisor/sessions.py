@@ -43,6 +43,7 @@ class PeerSession:
         self.node = self.logs = ""  # of a host: its machine, and the key of that one's logs
         self.seen_s = 0.0
         self.held = Held()
+        self.kept_back: dict[str, list[str]] = {}  # what a client was told last (`KeptBack`)
         self._commit: asyncio.Future[bool] | None = None
         self._owed = 0  # up to this number the peer, which was answered early, is told when it is durable
 
@@ -207,6 +208,7 @@ class Sessions:
 
     def wait(self, session: PeerSession, run_id: str) -> None:
         self.waiters.setdefault(run_id, {})[session.peer_id] = None
+        session.kept_back.pop(run_id, None)  # whoever begins to wait is told again
 
     # The runs are of one type, and have completed.
     def tell_ends(self, agent_type: str, run_ids: Sequence[str], runs: Mapping[str, Run]) -> None:

@@ -50,6 +50,7 @@ from perdure.actors.supervisor.replication import Replication
 from perdure.actors.supervisor.sessions import Arrived, PeerSession, Sessions
 from perdure.actors.supervisor.snapshot_loader import SnapshotLoader
 from perdure.actors.supervisor.storage_carrier import StorageCarrier
+from perdure.actors.supervisor.told_waits import ToldWaits
 from perdure.actors.tasks import Tasks, awaited
 from perdure.actors.telemetry.run_spans import RunSpans
 from perdure.actors.upkeep import upkeep_later, upkeep_pause, upkeep_s
@@ -120,6 +121,9 @@ CODE_WAIT_MS: Final = 10_000  # after a boot, for the first program to come with
 _WAITS: Final = (
     "%s has not answered for %.0f s (%s): what was asked of this runtime before waits until it answers, and takes effect then; what is"
     " asked now is refused"
+)
+_UNANSWERED: Final = (
+    "%s has not answered for %.0f s (%s), and you go on waiting: what was asked before takes effect when it answers"
 )
 log = logging.getLogger("perdure.supervisor")
 
@@ -237,6 +241,7 @@ class Supervisor:
         ways = CallRouter(view, self._agent_storages.exists if self._carrier is None else self._carrier.exists)
         self.calls = Calls(view, sessions, ways)
         self.pool.refuse_calls, self.pool.awaits_call = self.calls.refuse_unhosted, self.calls.awaits
+        self.told_waits = ToldWaits(view, sessions, self.calls, self.publisher.followers)
         self.intake = Intake(view, sessions, self.limits, self.calls, self.queries, self.publisher, ways)
         self._told_of_commits = list(self._observers())
         await self.pool.adopt()
@@ -530,19 +535,20 @@ class Supervisor:
     async def _meanwhile(
         self, commit: Coroutine[object, object, None], unreachable: Callable[[], BucketUnreachable | None]
     ) -> None:
-        committing, findings, is_told = awaited(commit), list(self.findings), False
+        committing, findings = awaited(commit), list(self.findings)
         try:
             while not (await asyncio.wait({committing}, timeout=LOOK_MS / 1000))[0]:
                 trouble = unreachable()
-                if trouble is not None and not is_told:
-                    log.warning(_WAITS, trouble.url, trouble.unanswered_s, trouble.trouble)
-                is_told |= trouble is not None
+                if trouble is not None and not self.told_waits.unanswered:
+                    words = trouble.url, trouble.unanswered_s, trouble.trouble
+                    log.warning(_WAITS, *words)
+                    self.told_waits.unanswered = _UNANSWERED % words
                 if trouble is not None:
                     self.findings[:] = [*findings, f"{trouble}. What is shown here may not be durable yet"]
                     await self._answer_meanwhile(trouble)
         finally:
             committing.cancel()  # nothing happens to it if it has ended
-        self.findings[:] = findings
+        self.findings[:], self.told_waits.unanswered = findings, ""
         committing.result()
 
     async def _answer_meanwhile(self, trouble: BucketUnreachable) -> None:
@@ -630,6 +636,7 @@ class Supervisor:
             self.report(self.clock.tick())
             self.pool.retire_worn()
             self.node_drains.look()
+            self.told_waits.look()
             self.checkpoints.sweep(now)
             self._forget_silent_clients()
             self.publisher.measure(self.world.metrics)

@@ -1,0 +1,62 @@
+"""What keeps runs back, and who waits for them: as far as the ledger alone can tell."""
+
+from __future__ import annotations
+
+from perdure.ledger import all_waiting, hold_ups
+from perdure.ledger.activation import STARTS_MAX, PoolTrouble, pool_key
+from perdure.ledger.facts import JoinMet, RunParked, RunPaused
+from tests.kit import NOW_MS, PARENT, Ledger, asked, begun, child, placed
+
+FAR = [0.0, [["far", 1.0]], "", False]
+ELSEWHERE = {"pool": FAR}
+
+
+def test_whoever_awaits_a_run_waits_for_it_and_whoever_only_asked_for_it_does_not() -> None:
+    ledger = Ledger().given(asked("r"), asked("s", detached=True))
+    assert list(all_waiting(ledger.view, child("r"), lambda _agent: ())) == [child("r"), PARENT]
+    assert list(all_waiting(ledger.view, child("s"), lambda _agent: ())) == [child("s")]
+
+
+def test_whoever_waits_is_found_through_runs_calls_and_conditions_each_once() -> None:
+    ledger = Ledger().given(asked("p", parent=""), asked("r", parent=child("p")))
+    ledger.given(asked("j", parent="", after=["end", "p"]))
+    callers = {child("j"): ["never@asked"]}
+    found = all_waiting(ledger.view, child("r"), lambda agent: callers.get(agent, ()))
+    assert list(found) == [child("r"), child("p"), child("j")]
+    ledger.given(JoinMet("j", [0]))
+    assert list(all_waiting(ledger.view, child("p"), lambda _agent: ())) == [child("p")]
+    calls = {"a@b": ["c@d"], "c@d": ["a@b"]}
+    assert list(all_waiting(ledger.view, "a@b", lambda agent: calls.get(agent, ()))) == ["a@b", "c@d"]
+
+
+def test_of_many_runs_that_are_parked_or_wait_those_that_are_awaited_are_looked_at_in_any_case() -> None:
+    ledger = Ledger()
+    for name in [f"r{number}" for number in range(1_001)]:
+        ledger.given(asked(name), placed(name), RunParked(name, 1, "no"))
+    assert "r0" not in _held(ledger)
+    assert _held(ledger, ["r0", "unknown"]).count("r0") == 1
+
+
+def test_a_run_that_was_paused_is_kept_back_and_one_that_is_at_work_is_not() -> None:
+    ledger = Ledger().given(asked("r"), RunPaused("r", paused=True), asked("s"), placed("s"), begun("s"))
+    assert _held(ledger) == ["r"]
+
+
+def test_what_misses_a_host_is_kept_back_unless_it_is_about_to_fail_for_that() -> None:
+    ledger, key = Ledger().given(asked("r", **ELSEWHERE)), pool_key(FAR)
+    ledger.view.homes["a@b"] = FAR
+    assert not [*hold_ups(ledger.view, (), ["a@b"])]
+    ledger.view.troubles[key] = PoolTrouble(FAR, "no node has it", 0, NOW_MS, is_lack=True)
+    found = [*hold_ups(ledger.view, (), ["a@b", "c@d"])]
+    assert [each.agent for each in found] == [child("r"), "a@b"]
+    assert (
+        found[1]
+        .told("a@b", None)
+        .startswith("agent 'a@b' waits for a host, and you go on waiting: no host (1 far) can")
+    )
+    ledger.view.troubles[key] = PoolTrouble(FAR, "it is broken", STARTS_MAX, NOW_MS)
+    assert [each.agent for each in hold_ups(ledger.view, (), ["a@b"])] == ["a@b"]
+
+
+def _held(ledger: Ledger, awaited: list[str] | None = None) -> list[str]:
+    return [each.run.run_id for each in hold_ups(ledger.view, awaited or (), ()) if each.run is not None]
