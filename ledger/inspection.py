@@ -34,7 +34,7 @@ def inspected(run: Run) -> dict[str, Any]:
     is_put_off = run.parked or run.is_put_off or run.waits_for_others
     told["waits_for_host"] = run.is_live and not run.is_placed and not is_put_off
     told["waits"] = waits_of(run)
-    told["undoing"] = run.is_undoing
+    told["undoing"], told["parked"] = run.is_undoing, run.parked or None
     condition = run.condition if run.waits_for_others else None
     told["waits_for"] = None if condition is None else condition_in_words(condition)
     told["lost_by"] = (run.cause or None) if told["waits_for_host"] else None

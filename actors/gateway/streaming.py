@@ -7,7 +7,7 @@ a comment is sent from time to time, so that proxies keep the line open and a cl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -29,20 +29,33 @@ def event(data: bytes, *, number: int | str | None = None, name: str = "") -> by
     return head + b"data: " + data + b"\n\n"
 
 
+def comment(words: str) -> bytes:
+    return b": %s\n\n" % " ".join(words.split()).encode(errors="replace")
+
+
 def event_stream(
-    pieces: AsyncGenerator[bytes, None], headers: Mapping[str, str] | None = None, every_s: float = KEEP_ALIVE_S
+    pieces: AsyncGenerator[bytes, None],
+    headers: Mapping[str, str] | None = None,
+    every_s: float = KEEP_ALIVE_S,
+    silent: Callable[[], bytes] = lambda: COMMENT,
 ) -> StreamingResponse:
-    """The answer that sends these pieces as they come, and closes the generator when the client leaves. A comment is sent whenever no
-    piece came for `every_s` seconds."""
-    return _EventStream(pieces, {**HEADERS, **(headers or {})}, every_s)
+    """The answer that sends these pieces as they come, and closes the generator when the client leaves. Whenever no piece came for
+    `every_s` seconds, what `silent` gives is sent: comments."""
+    return _EventStream(pieces, {**HEADERS, **(headers or {})}, every_s, silent)
 
 
 class _EventStream(StreamingResponse):
     # A client that leaves while it is sent something would leave the generator to the garbage collector, so it is closed here.
 
-    def __init__(self, pieces: AsyncGenerator[bytes, None], headers: Mapping[str, str], every_s: float) -> None:
+    def __init__(
+        self,
+        pieces: AsyncGenerator[bytes, None],
+        headers: Mapping[str, str],
+        every_s: float,
+        silent: Callable[[], bytes],
+    ) -> None:
         super().__init__(pieces, media_type="text/event-stream", headers=headers)
-        self._pieces, self._every_s = pieces, every_s
+        self._pieces, self._every_s, self._silent = pieces, every_s, silent
         self._sent_s = 0.0
         self._is_sending = True
         self._lost: OSError | None = None
@@ -87,7 +100,7 @@ class _EventStream(StreamingResponse):
             if self._is_sending or clock() - self._sent_s < self._every_s:
                 continue
             try:
-                await send({"type": "http.response.body", "body": COMMENT, "more_body": True})
+                await send({"type": "http.response.body", "body": self._silent(), "more_body": True})
             except OSError as problem:  # so says a server that a client has left
                 self._lost = problem
                 task.cancel()

@@ -10,6 +10,8 @@ from typing import Final
 LINES_MAX: Final = 8
 """At once. Of a thousand runs that wait for the same a person reads the first."""
 REMEMBERED_MAX: Final = 10_000
+KEPT_BACK: Final = "kept back: "
+"""Begins the comment by which the event stream of a run says so over HTTP."""
 
 log = logging.getLogger("perdure.link")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ import httpx
 from perdure.actors.gateway import refusals
 from perdure.actors.life.conditions import After, checked_condition, condition_as_json
 from perdure.actors.life.results import RunResult, run_result
+from perdure.actors.link.kept_back import KEPT_BACK
 from perdure.actors.link.performed import Performed, performed
 from perdure.actors.link.questions import OVER_HTTP, QUESTIONS, Questions, ShowLimits, Told, question_of
 from perdure.actors.link.wire import remote_error
@@ -43,6 +45,8 @@ SEGMENT_MAX: Final = 50_000  # of a URL of httpx, which has 65,536 at most
 NO_SEGMENTS: Final = frozenset({"", ".", ".."})
 NESTING_MAX: Final = 64
 """Levels of lists and objects in what is looked through for what JSON does not know."""
+
+log = logging.getLogger("perdure.connect")
 
 
 P = ParamSpec("P")
@@ -492,15 +496,25 @@ class Listening:
         # The names and the data of the events that are whole with a piece of the stream.
         *blocks, self._rest = (self._rest + piece).split("\n\n")
         for block in blocks:
+            if block.startswith(": "):
+                self._commented(block[2:])
             lines = [line.partition(": ") for line in block.split("\n")]
             name = next((value for field, _, value in lines if field == "event"), "")
             yield name, "".join(value for field, _, value in lines if field == "data")
+
+    def _commented(self, words: str) -> None: ...
 
 
 class WatchPosition(Listening):
     def __init__(self, after: int) -> None:
         super().__init__()
         self.after = after
+        self._said: set[str] = set()  # of what keeps the run back
+
+    def _commented(self, words: str) -> None:
+        if words.startswith(KEPT_BACK) and words not in self._said:
+            self._said.add(words)
+            log.warning("perdure: %s", words.removeprefix(KEPT_BACK))
 
     def take(self, piece: str) -> Iterator[JsonObject]:
         for name, data in self._events(piece):

@@ -295,6 +295,7 @@ class RunTold(BaseModel):
     waits: JsonObject | None = None
     waits_for: Annotated[str | None, Field(description="In words, what has to come true before it begins.")] = None
     undoing: Annotated[bool, Field(description="Whether its steps are being undone; it ends when they are.")] = False
+    parked: Annotated[str | None, Field(description="Why it waits for other code or for a person.")] = None
     lost_by: str | None = None
     signal_at_ms: int | None
     progress: JsonObject | None = None

@@ -17,7 +17,8 @@ from perdure.actors.gateway.backend import Backend
 from perdure.actors.gateway.feeds import Shared, Watched
 from perdure.actors.gateway.plain_json import json_bytes
 from perdure.actors.gateway.security import Principal, Scope
-from perdure.actors.gateway.streaming import event, event_stream
+from perdure.actors.gateway.streaming import COMMENT, comment, event, event_stream
+from perdure.actors.link.kept_back import KEPT_BACK
 from perdure.actors.link.messages import Fields
 from perdure.actors.link.questions import OVER_HTTP, OverHttp, about_ask
 from perdure.actors.log_files import LATE_MS, ClusterLogs, Logged, WantedLogs
@@ -239,7 +240,7 @@ class LiveHandlers(Handlers):
     @Operation("GET", "/api/runs/{run_id}/events", media=EVENTS, query=models.EventsAsked)
     async def run_events(self, asked: ApiRequest) -> Response:
         """The events of a run as an event stream, from `Last-Event-ID` or `?after=` on, until its end."""
-        last = after(asked)
+        last, client = after(asked), await self._backend.client()
         batches = self._backend.watch(asked.path.run_id, -1 if last is None else last)
         first = await anext(batches, None)  # an unknown run is refused before the stream begins
 
@@ -250,7 +251,11 @@ class LiveHandlers(Handlers):
                 batch = await anext(batches, None)
             yield event(b"{}", name="end")
 
-        return event_stream(pieces())
+        def silent() -> bytes:  # comments for people: a program that knows nothing of them passes them over
+            told = client.kept_back.now.get(asked.path.run_id, ())
+            return b"".join(comment(KEPT_BACK + each) for each in told) or COMMENT
+
+        return event_stream(pieces(), silent=silent)
 
 
 def seen_by(who: Principal, ask: Fields) -> Fields:
