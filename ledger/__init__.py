@@ -198,7 +198,7 @@ if TYPE_CHECKING:
         receipt,
     )
     from perdure.ledger.join_decisions import decide_joins, source_of
-    from perdure.ledger.kept_back import all_waiting, hold_ups, live_run
+    from perdure.ledger.kept_back import all_waiting, hold_ups, live_run, unheeded
     from perdure.ledger.known_agent import KnownAgent, KnownAgents, standing_of
     from perdure.ledger.mail import ANSWER, EVENT, MILESTONE, Mail, MailState, Slot
     from perdure.ledger.maintenance.bucket_backups import pin_bucket, pins_of, unpin_bucket

@@ -56,6 +56,16 @@ def hold_ups(view: View, awaited: Iterable[str], called: Iterable[str]) -> Itera
             yield HoldUp(agent, None, "waits for a host", missed.told(), "`perdure ps` tells more")
 
 
+def unheeded(view: View, lives: Iterable[tuple[str, int]]) -> Iterator[HoldUp]:
+    """What waits for the end of these lives, which were told to stop and go on."""
+    for agent, incarnation in lives:
+        life, run = view.agents.get(agent), live_run(view, agent)
+        if life is not None and life.host_id and life.incarnation == incarnation:
+            why = f"it was told to stop on host {life.host_id}, and its code does not let itself be cancelled"
+            advice = f"`perdure kill host {life.host_id}` ends all that is at work there"
+            yield HoldUp(agent, run, "cannot go on", why, advice)
+
+
 def _named(agent: str, run: Run | None) -> str:
     return f"agent {agent!r}" if run is None else f"run {run.run_id!r}"
 

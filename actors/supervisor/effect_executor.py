@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import compress, takewhile
@@ -60,7 +61,9 @@ from perdure.policies import Limits
 log = logging.getLogger("perdure.supervisor")
 Command = StartAttempt | StartBatch | WakeAgent | DeliverMail | DeliverEvents | PauseAttempt | StopAgent
 EVENTS_AGAIN_MS = 30_000  # the link brings them there for certain, so this is for what nobody thought of
+STOPS_KEPT: Final = 3  # sweeps after which a life that was told to stop, and was not told again, has ended
 ROUND_MAX: Final = 500  # agents that are awake, and come round at one sweep
+Life = tuple[str, int]  # an agent, and which of its lives
 Part = tuple[str, str]  # of a run: its input, or its output
 
 
@@ -80,7 +83,9 @@ class EffectExecutor:
         self._world, self._view, self._sessions, self._store = world, view, sessions, store
         self._carrier = carrier
         self._limits, self._pause_s = limits, limits.sweep_ms / 1000
-        self._stopped_s: dict[tuple[str, int], float] = {}  # when each life was told to stop, the longest ago first
+        self._stopped_s: dict[
+            Life, tuple[float, float]
+        ] = {}  # when each was told to stop first and last, by the last time
         self.payloads: dict[Part, bytes] = {}
         self.unread: dict[str, tuple[PeerSession, float]] = {}
         self.types: dict[str, None] = {}  # those that began to work in this life of the supervisor
@@ -152,9 +157,14 @@ class EffectExecutor:
                 self.payloads.pop((run_id, "output"), None)
 
     def tidy(self) -> None:
-        now = asyncio.get_running_loop().time()
-        for life in list(takewhile(lambda life: now - self._stopped_s[life] >= self._pause_s, self._stopped_s)):
+        past_s = asyncio.get_running_loop().time() - STOPS_KEPT * self._pause_s
+        for life in list(takewhile(lambda life: self._stopped_s[life][1] <= past_s, self._stopped_s)):
             del self._stopped_s[life]
+
+    def unheeded(self) -> list[Life]:
+        """The lives that were told to stop longer ago than one needs that lets itself be cancelled. Some may have ended just now."""
+        past_s = asyncio.get_running_loop().time() - self._limits.teardown_grace_ms / 1000 - self._pause_s
+        return [life for life, (first_s, _) in self._stopped_s.items() if first_s <= past_s]
 
     def tell(self, run_ids: Iterable[str]) -> None:
         """Tell those that wait for these runs how they ended: runs of a type that merely completed together, any other by itself."""
@@ -252,11 +262,11 @@ class EffectExecutor:
     def _is_due(self, effect: StopAgent) -> bool:
         # A stop goes out again only after a sweep's time. It is harmless to repeat.
         life, now = (effect.agent_id, effect.incarnation), asyncio.get_running_loop().time()
-        last = self._stopped_s.get(life)
-        if last is not None and now - last < self._pause_s:
+        first, last = self._stopped_s.get(life, (now, -math.inf))
+        if now - last < self._pause_s:
             return False
         self._stopped_s.pop(life, None)
-        self._stopped_s[life] = now
+        self._stopped_s[life] = first, now
         return True
 
     def _outcome(self, run_id: str) -> dict[str, object]:

@@ -6,12 +6,12 @@ supervisor. While nothing is held up, nothing is done.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from perdure.actors.link.messages import KeptBack
 from perdure.actors.supervisor.calls import Calls, OpenCall
 from perdure.actors.supervisor.sessions import Sessions
-from perdure.ledger import View, all_waiting, hold_ups, live_run
+from perdure.ledger import View, all_waiting, hold_ups, live_run, unheeded
 
 
 class ToldWaits:
@@ -21,8 +21,16 @@ class ToldWaits:
         unanswered: in words, that nothing becomes durable now, or else empty.
     """
 
-    def __init__(self, view: View, sessions: Sessions, calls: Calls, followers: Mapping[str, Iterable[str]]) -> None:
+    def __init__(
+        self,
+        view: View,
+        sessions: Sessions,
+        calls: Calls,
+        followers: Mapping[str, Iterable[str]],
+        unheeded_stops: Callable[[], list[tuple[str, int]]],
+    ) -> None:
         self._view, self._sessions, self._calls, self._followers = view, sessions, calls, followers
+        self._unheeded_stops = unheeded_stops
         self.unanswered = ""
 
     def look(self) -> None:
@@ -42,12 +50,12 @@ class ToldWaits:
         self._sessions.flush()
 
     def _by_peer(self) -> _ByPeer:
-        view, found = self._view, _ByPeer()
-        if not (view.parked or view.waiting or view.troubles):
+        view, found, stops = self._view, _ByPeer(), self._unheeded_stops()
+        if not (view.parked or view.waiting or view.troubles or stops):
             return found
         calls = self._calls.by_agent()
         unhosted = [agent for agent, its in calls.items() if not any(call.host_id for call in its)]
-        for each in hold_ups(view, self._sessions.waiters, unhosted):
+        for each in (*hold_ups(view, self._sessions.waiters, unhosted), *unheeded(view, stops)):
             if each.run is not None and each.run.last_seq > self._sessions.seq:  # it may not be durable yet
                 continue
             for agent in all_waiting(view, each.agent, lambda agent: _senders(calls.get(agent, ()))):

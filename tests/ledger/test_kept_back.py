@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from perdure.ledger import all_waiting, hold_ups
+from perdure.ledger import all_waiting, hold_ups, unheeded
 from perdure.ledger.activation import STARTS_MAX, PoolTrouble, pool_key
-from perdure.ledger.facts import JoinMet, RunParked, RunPaused
+from perdure.ledger.facts import AgentActivated, AgentReleased, JoinMet, RunParked, RunPaused
 from tests.kit import NOW_MS, PARENT, Ledger, asked, begun, child, placed
 
 FAR = [0.0, [["far", 1.0]], "", False]
@@ -56,6 +56,14 @@ def test_what_misses_a_host_is_kept_back_unless_it_is_about_to_fail_for_that() -
     )
     ledger.view.troubles[key] = PoolTrouble(FAR, "it is broken", STARTS_MAX, NOW_MS)
     assert [each.agent for each in hold_ups(ledger.view, (), ["a@b"])] == ["a@b"]
+
+
+def test_a_life_that_was_told_to_stop_and_has_ended_keeps_nothing_back() -> None:
+    ledger = Ledger().given(asked("r"), placed("r"), begun("r"), AgentActivated("a@b", 2, "h1", None))
+    found = [*unheeded(ledger.view, [(child("r"), 1), ("a@b", 1), ("a@b", 2), ("gone@b", 1)])]
+    assert [(each.agent, each.run) for each in found] == [(child("r"), ledger.run("r")), ("a@b", None)]
+    ledger.given(AgentReleased("a@b", 2))
+    assert not [*unheeded(ledger.view, [("a@b", 2)])]
 
 
 def _held(ledger: Ledger, awaited: list[str] | None = None) -> list[str]:

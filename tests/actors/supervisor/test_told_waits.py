@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perdure.actors import Agent, Client, PoolSpec, RunContext, exposed
+from perdure.actors.link.messages import Abort
 from perdure.actors.sim_world.simulation import NOTHING_LACKS, NodeGrowth
+from perdure.ledger import AgentAborted
 from perdure.scenarios.testing.laboratory import Laboratory, Weather
 from tests.kit import Stage, address, play
 
@@ -72,6 +75,30 @@ class Far(Agent):
 class Hoping(Agent):
     async def run(self, input: str) -> str:
         return str((await self.run_agent_tool(Far, "", run_id="f")).output)
+
+
+class Stubborn(Agent):
+    """Does not let itself be cancelled."""
+
+    stands_alone = True
+
+    async def run(self, input: str, run: RunContext) -> None:
+        await run.step("book", lambda: 1, undo=self.take_back)
+        await self.go_on()
+
+    async def take_back(self, _booking: int) -> None: ...
+
+    @exposed
+    async def go_on(self) -> None:
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + 200
+        while loop.time() < end_s:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(end_s - loop.time())
+
+    @exposed
+    async def greet(self) -> str:
+        return "hello"
 
 
 class Sleeper(Agent):
@@ -283,3 +310,28 @@ def test_nothing_is_told_that_is_not_durable_yet(bucket: Laboratory, terminal: T
 
     bucket.play(story)
     bucket.settle()
+
+
+async def test_whoever_waits_for_what_was_told_to_stop_and_goes_on_is_told_where_that_is(
+    stage: Stage, terminal: Terminal
+) -> None:
+    """A run whose steps are to be undone, and a call for the next life of an agent."""
+    wait, at_work = waiting(stage, "r", Stubborn), asyncio.ensure_future(stage.call(Stubborn, "go_on", name="z"))
+    await asyncio.sleep(10)
+    await stage.client.ask("cancel", "r", None, "enough")
+    await stage.client.supervisor.ask(Abort(address(Stubborn, "z"), "enough"))
+    with pytest.raises(AgentAborted):
+        await at_work
+    call = asyncio.ensure_future(stage.call(Stubborn, "greet", name="z"))
+    await asyncio.sleep(4)
+    assert not terminal.lines, "it may yet stop"
+    stopped = "cannot go on, and you go on waiting: it was told to stop on host "
+    await terminal.says(
+        f"run 'r' {stopped}{stage.host_of(address(Stubborn, 'r'))}, and its code does not let itself be "
+    )
+    await terminal.says(f"agent '{address(Stubborn, 'z')}' {stopped}{stage.host_of(address(Stubborn, 'z'))}")
+    assert await call == "hello"
+    assert (await wait).status == "aborted"
+    await asyncio.sleep(10)
+    assert not stage.client.kept_back.now
+    assert len(terminal.lines) == 2
