@@ -642,7 +642,8 @@ class View:
             family.pop(run.run_id, None)
             self.dequeue(run)
             self.rest_no_more(run)
-            self.begins_anew.pop(run.run_id, None)
+            for index in (self.begins_anew, self.parked):
+                index.pop(run.run_id, None)
             if run.run_id not in self.agents:
                 self.timers.disarm(run.run_id)
             if run.child in self.wanted:

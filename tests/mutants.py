@@ -1075,6 +1075,8 @@ MUTANTS = (
            "test_whoever_awaits_a_run_waits_for_it_and_whoever_only_asked_for_it_does_not"),
     Mutant("ledger.kept_back:_waiting", "always", "waits_for_others",
            "test_whoever_waits_is_found_through_runs_calls_and_conditions_each_once"),
+    Mutant("ledger.view:View.count_live", "removed call", "index pop",
+           "test_a_run_that_was_parked_and_cancelled_is_not_tried_again_when_code_comes"),
     Mutant("ledger.kept_back:unheeded", "no part", "incarnation",
            "test_a_life_that_was_told_to_stop_and_has_ended_keeps_nothing_back"),
     Mutant("actors.supervisor.effect_executor:EffectExecutor.unheeded", "always", "first_s past_s",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from perdure.ledger import (
     Adopt,
+    Cancel,
     HostView,
     Retry,
     RunErrored,
@@ -17,7 +18,15 @@ from perdure.ledger import (
 )
 from perdure.ledger.activation import package_of
 from perdure.ledger.codec import encode
-from perdure.ledger.facts import AgentActivated, AlarmSet, AttemptStarted, CodeAdopted, RunRetried
+from perdure.ledger.facts import (
+    AgentActivated,
+    AlarmSet,
+    AttemptStarted,
+    CodeAdopted,
+    RunCleared,
+    RunParked,
+    RunRetried,
+)
 from perdure.ledger.ids import origin_of
 from perdure.ledger.store.store import Boot, FactRow
 from tests.kit import PARENT, TYPE, Ledger, asked, begun, child, placed
@@ -44,6 +53,16 @@ def test_a_package_stands_beside_what_a_class_asks_of_its_host_and_another_takes
 def test_types_share_code_with_their_script_their_top_level_module_or_their_name() -> None:
     names = ["shop.tills:Till", "script:/a/shop.py:Till", "cell:1f:Till", "name:till"]
     assert [origin_of(name) for name in names] == ["shop", "script:/a/shop.py", "cell:1f", "name:till"]
+
+
+def test_a_run_that_was_parked_and_cancelled_is_not_tried_again_when_code_comes() -> None:
+    for further in ([], [RunCleared("r")]):
+        ledger = Ledger().given(asked(pool=OLD), placed(), RunParked("r", 1, "its input does not fit"))
+        ledger.when(Cancel("r", None, "enough"))
+        assert ledger.run().status == "aborted"
+        ledger.given(*further)
+        assert not ledger.view.parked
+        assert ledger.when(Adopt("new", {ORIGIN: ""})) == [CodeAdopted("new", {ORIGIN: ""})]
 
 
 def test_the_same_code_again_is_no_news() -> None:
