@@ -108,6 +108,7 @@ def _ends_plainly(view: View, said: Ended) -> Run | None:
         or run.cleared
         or run.retries
         or run.parked
+        or run.paused
         or run.undo
     ):
         return None

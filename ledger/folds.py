@@ -198,6 +198,10 @@ def _run_waiting(view: View, run: Run, fact: RunWaiting, _at_ms: int) -> None:
 
 
 def _run_paused(view: View, run: Run, _fact: RunPaused, _at_ms: int) -> None:
+    if run.paused:
+        view.paused[run.run_id] = None
+    else:
+        view.paused.pop(run.run_id, None)
     if not (run.is_placed or run.parked or run.teardown) and run.is_live:
         if run.paused or run.wait is not None:
             view.rest(run)
@@ -219,8 +223,8 @@ def _event_taken(view: View, fact: EventTaken, seq: int, at_ms: int) -> int | No
 
 def _undo_began(view: View, fact: UndoBegan, seq: int, at_ms: int) -> int | None:
     run = view.runs[fact.run_id]
-    view.parked.pop(run.run_id, None)
-    view.begins_anew.pop(run.run_id, None)
+    for index in (view.parked, view.paused, view.begins_anew):
+        index.pop(run.run_id, None)
     view.rest_no_more(run)
     frame = view.advance(run, fact, seq, at_ms)
     if run.asks:

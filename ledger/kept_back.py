@@ -43,8 +43,8 @@ def hold_ups(view: View, awaited: Iterable[str], called: Iterable[str]) -> Itera
     `awaited` are looked at in any case."""
     for run in _these(view, view.parked, awaited):
         yield _of_run(run, "is parked", run.parked, _EXPLAINED)
-    for run in _these(view, view.waiting, awaited):
-        if run.paused:
+    for run in _these(view, view.paused, awaited):
+        if not run.is_placed:  # otherwise it has yet to come to its next step
             yield _of_run(run, "is paused", "nothing of it goes on meanwhile", "`perdure resume {}` lets it go on")
     troubles = {key: found for key in view.troubles if (found := hindrance(view, key)) is not None}
     for key, trouble in troubles.items():

@@ -197,6 +197,8 @@ def _index(view: View) -> None:
             view.children.setdefault(run.parent, {})[run.run_id] = None
             if run.is_awaited and run.parent:
                 view.awaiting[run.parent] = view.awaiting.get(run.parent, 0) + 1
+            if run.paused:
+                view.paused[run.run_id] = None
             if run.parked:
                 view.parked[run.run_id] = None
                 continue

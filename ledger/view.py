@@ -96,6 +96,7 @@ class View:
         self.alarms = Timers()  # by the wall clock
         self.cleared: dict[str, None] = {}
         self.parked: dict[str, None] = {}  # runs
+        self.paused: dict[str, None] = {}  # runs, also those that have not come to rest yet
         self.waiting: dict[str, None] = {}  # runs that wait without a process or are paused, until they are queued
         self.events: dict[str, PendingMail] = {}  # by run
         self.asks: dict[str, None] = {}  # runs that ask people something
@@ -642,7 +643,7 @@ class View:
             family.pop(run.run_id, None)
             self.dequeue(run)
             self.rest_no_more(run)
-            for index in (self.begins_anew, self.parked):
+            for index in (self.begins_anew, self.parked, self.paused):
                 index.pop(run.run_id, None)
             if run.run_id not in self.agents:
                 self.timers.disarm(run.run_id)

@@ -1077,6 +1077,8 @@ MUTANTS = (
            "test_whoever_waits_is_found_through_runs_calls_and_conditions_each_once"),
     Mutant("ledger.view:View.count_live", "removed call", "index pop",
            "test_a_run_that_was_parked_and_cancelled_is_not_tried_again_when_code_comes"),
+    Mutant("ledger.batch_decisions:_ends_plainly", "no part", "paused",
+           "test_one_that_ends_together_with_others_was_paused_once"),
     Mutant("ledger.kept_back:unheeded", "no part", "incarnation",
            "test_a_life_that_was_told_to_stop_and_has_ended_keeps_nothing_back"),
     Mutant("actors.supervisor.effect_executor:EffectExecutor.unheeded", "always", "first_s past_s",

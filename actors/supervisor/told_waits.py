@@ -51,7 +51,7 @@ class ToldWaits:
 
     def _by_peer(self) -> _ByPeer:
         view, found, stops = self._view, _ByPeer(), self._unheeded_stops()
-        if not (view.parked or view.waiting or view.troubles or stops):
+        if not (view.parked or view.paused or view.troubles or stops):
             return found
         calls = self._calls.by_agent()
         unhosted = [agent for agent, its in calls.items() if not any(call.host_id for call in its)]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from perdure.ledger import all_waiting, hold_ups, unheeded
+from perdure.ledger import BATCH_MIN, Ended, all_waiting, end_together, hold_ups, unheeded
 from perdure.ledger.activation import STARTS_MAX, PoolTrouble, pool_key
-from perdure.ledger.facts import AgentActivated, AgentReleased, JoinMet, RunParked, RunPaused
+from perdure.ledger.facts import AgentActivated, AgentReleased, JoinMet, RunAborted, RunParked, RunPaused, RunSucceeded
 from tests.kit import NOW_MS, PARENT, Ledger, asked, begun, child, placed
 
 FAR = [0.0, [["far", 1.0]], "", False]
@@ -37,9 +37,24 @@ def test_of_many_runs_that_are_parked_or_wait_those_that_are_awaited_are_looked_
     assert _held(ledger, ["r0", "unknown"]).count("r0") == 1
 
 
-def test_a_run_that_was_paused_is_kept_back_and_one_that_is_at_work_is_not() -> None:
-    ledger = Ledger().given(asked("r"), RunPaused("r", paused=True), asked("s"), placed("s"), begun("s"))
-    assert _held(ledger) == ["r"]
+def test_a_run_that_was_paused_is_kept_back_and_one_that_is_still_at_work_is_not() -> None:
+    ledger = Ledger().given(asked("r"), asked("s"), placed("s"), begun("s"), asked("t"))
+    ledger.given(*(RunPaused(each, paused=True) for each in "rst"))
+    assert _held(ledger) == ["t", "r"]
+    ledger.given(RunPaused("r", paused=False), RunAborted("t", "enough"), RunSucceeded("s", 1, None, "", True))
+    assert not ledger.view.paused
+
+
+def test_one_that_ends_together_with_others_was_paused_once() -> None:
+    ledger, names = Ledger(), [f"r{number}" for number in range(BATCH_MIN + 1)]
+    for incarnation, name in enumerate(names, 1):
+        ledger.given(asked(name, parent=""), placed(name, incarnation=incarnation), begun(name))
+    ledger.given(RunPaused("r1", paused=True))
+    ended = [Ended(name, number, b"\x01", "", None, released=True) for number, name in enumerate(names, 1)]
+    facts = ledger.enact(end_together(ledger.view, ended, ledger.limits))
+    assert {ledger.run(name).status for name in names} == {"completed"}
+    assert len(facts) > 1, "it has an end of its own"
+    assert not ledger.view.paused
 
 
 def test_what_misses_a_host_is_kept_back_unless_it_is_about_to_fail_for_that() -> None:
