@@ -83,9 +83,7 @@ class EffectExecutor:
         self._world, self._view, self._sessions, self._store = world, view, sessions, store
         self._carrier = carrier
         self._limits, self._pause_s = limits, limits.sweep_ms / 1000
-        self._stopped_s: dict[
-            Life, tuple[float, float]
-        ] = {}  # when each was told to stop first and last, by the last time
+        self._stopped_s: dict[Life, tuple[float, float]] = {}  # when each was told to stop, first and last
         self.payloads: dict[Part, bytes] = {}
         self.unread: dict[str, tuple[PeerSession, float]] = {}
         self.types: dict[str, None] = {}  # those that began to work in this life of the supervisor

@@ -241,9 +241,8 @@ class Supervisor:
         ways = CallRouter(view, self._agent_storages.exists if self._carrier is None else self._carrier.exists)
         self.calls = Calls(view, sessions, ways)
         self.pool.refuse_calls, self.pool.awaits_call = self.calls.refuse_unhosted, self.calls.awaits
-        self.told_waits = ToldWaits(
-            view, sessions, self.calls, self.publisher.followers, self.effect_executor.unheeded
-        )  # fmt: skip
+        unheeded = self.effect_executor.unheeded
+        self.told_waits = ToldWaits(view, sessions, self.calls, self.publisher.followers, unheeded)
         self.intake = Intake(view, sessions, self.limits, self.calls, self.queries, self.publisher, ways)
         self._told_of_commits = list(self._observers())
         await self.pool.adopt()
