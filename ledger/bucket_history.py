@@ -67,12 +67,11 @@ def pins() -> Procedure[list[Pin]]:
     return [pin_of(key, body) for key, body in zip(keys, bodies, strict=True) if body is not None]
 
 
-def checked_name(name: str) -> str:
-    """The name of a pin. Raises `BadRequest`."""
+def check_name(name: str) -> None:
+    """Raise `BadRequest` for what is no name of a pin."""
     if not _NAME.fullmatch(name):
         words = "the name of a backup has 1 to 100 letters, digits, dots, dashes and underscores, and begins with a letter or a digit"
         raise BadRequest("name", f"{words}; {name!r:.200} has not")
-    return name
 
 
 # Which moment is meant: a slot, a time (ms since 1970), a backup by its name; or else the newest.

@@ -384,7 +384,6 @@ def lose(
 
 def _evidence(run: Run, limits: Limits, *, excused: bool) -> Evidence:
     return Evidence(
-        ended_hard=run.is_hard,
         torn_down=bool(run.teardown),
         attempt=run.counted_attempts,
         attempts=run.attempts(limits.attempts_max),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from itertools import islice
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from perdure.ledger.activation import Activation, blind, drained
 from perdure.ledger.asks import ask_id, asks_stand
+from perdure.ledger.chosen_runs import wanted_of
 from perdure.ledger.codec import unpack
 from perdure.ledger.effects import about
 from perdure.ledger.facts import MailSuppressed, RunCleared, UndoBegan
@@ -20,7 +22,7 @@ from perdure.ledger.run import Run, outcome_of, run_of
 from perdure.ledger.snapshot import run_from
 from perdure.ledger.status import HARD, LIVE, Status, Undo
 from perdure.ledger.stimulus import Clear, Forget
-from perdure.ledger.store.store import First, Record
+from perdure.ledger.store.store import First, Record, Wanted
 from perdure.ledger.values import Kept
 from perdure.ledger.view import View
 from perdure.policies import INFINITY, condition_in_words
@@ -230,30 +232,12 @@ def about_agent(view: View, agent_id: str, *, served: bool) -> dict[str, object]
 
 
 def listed(
-    in_memory: Mapping[str, Run],
-    archived: list[Record],
-    parent: str | None,
-    statuses: list[str] | None,
-    before_ms: float | None,
-    limit: int,
-    first: First = "oldest",
+    in_memory: Mapping[str, Run], archived: list[Record], wanted: Wanted, limit: int, first: First
 ) -> list[dict[str, object]]:
-    """Runs by request time, oldest or newest first: those in memory, and the `archived` rows of ended ones that left it."""
-    told = {run.run_id: run for run in map(run_from, archived)}
-    for run in in_memory.values():
-        told.pop(run.run_id, None)  # its row is older
-        if not run.cleared and _matches(run, parent, statuses, before_ms):
-            told[run.run_id] = run
-    ordered = sorted(told.values(), key=lambda run: (run.requested_at_ms, run.first_seq), reverse=first == "newest")
-    return [line(run) for run in ordered[:limit]]
-
-
-def _matches(run: Run, parent: str | None, statuses: list[str] | None, before_ms: float | None) -> bool:
-    return (
-        (parent is None or run.parent == parent)
-        and (statuses is None or run.status in statuses)
-        and (before_ms is None or run.requested_at_ms < before_ms)
-    )
+    """The wanted runs by their requests, oldest or newest first: those in memory, and the `archived` rows of ended ones that left it."""
+    left = [run_from(record) for record in archived if record.key not in in_memory]  # else the row is older
+    told = [*left, *wanted_of(in_memory.values(), wanted)]
+    return [line(run) for run in sorted(told, key=attrgetter("first_seq"), reverse=first == "newest")[:limit]]
 
 
 def counts(view: View) -> dict[str, int]:

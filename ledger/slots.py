@@ -211,7 +211,6 @@ class JournalLife:
         self.chain = Chain()
         self.fence = 0
         self._root = 0  # the number of the newest that is known
-        self._covered = 0  # by a root
         self._since = self._told = 0  # slots up to here are not kept; the fences after the second one are known
         self._fences: set[int] = set()
 
@@ -275,7 +274,6 @@ class JournalLife:
 
     def _go_on_from(self, found: Root | None) -> None:
         self.chain = Chain() if found is None else found.chain
-        self._covered = self.chain.slot
         self._since = self._told = 0 if found is None else found.since
         self._fences = set() if found is None else set(found.fences)
 
@@ -394,7 +392,7 @@ class JournalLife:
             number = self._root + 1
             gone = max(since, 0 if newest is None else newest.since)
             if (yield from self.create(root_key(number), self._root_body(chain, about, gone))):
-                self._root, self._covered, self._since = number, chain.slot, gone
+                self._root, self._since = number, gone
                 return True
 
     def plant(self, about: bytes) -> Procedure[bool]:

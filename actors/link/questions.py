@@ -245,7 +245,8 @@ class ListRuns(NamedTuple):
 
     def __call__(self, books: Books) -> Later[list[Told]]:
         runs = books.view.runs.copy()  # before the snapshot is read: what leaves memory meanwhile is in one of the two
-        return Later(lambda: ledger.listed(runs, books.store.ended_runs(*self), *self))
+        wanted, asked = ledger.Wanted(self.parent, statuses=self.statuses, until_ms=self.before_ms), self[3:]
+        return Later(lambda: ledger.listed(runs, books.store.wanted_runs(wanted, *asked), wanted, *asked))
 
 
 class PageOfRuns(NamedTuple):
@@ -258,7 +259,7 @@ class PageOfRuns(NamedTuple):
         runs, wanted, limit = books.view.runs.copy(), ledger.checked_wanted(self.wanted), self.limit
 
         def read() -> Told:
-            rows = books.store.newest_runs(wanted, ledger.rows_for(wanted, limit))
+            rows = books.store.wanted_runs(wanted, ledger.rows_for(wanted, limit))
             page = ledger.page_of(runs, rows, wanted, limit)
             return {"runs": [ledger.line(run) for run in page.runs], "next": page.next}
 
@@ -279,7 +280,7 @@ class ChosenRuns(NamedTuple):
         wanted, now_ms, runs = ledger.checked_wanted(self.wanted, verb), books.now_ms(), books.view.runs.copy()
 
         def read() -> Told:
-            rows = books.store.newest_runs(wanted, ledger.rows_for(wanted, self.limit))
+            rows = books.store.wanted_runs(wanted, ledger.rows_for(wanted, self.limit))
             page = ledger.chosen_of(runs, rows, wanted, self.limit)
             if not page.places and wanted.agent_type is not None and wanted.before is None:
                 _check_type(wanted.agent_type, runs, books.store)
@@ -296,9 +297,9 @@ class ChosenRuns(NamedTuple):
 def _check_type(agent_type: str, runs: Mapping[str, Run], store: Store) -> None:
     if any(run.agent_type == agent_type for run in runs.values()):
         return
-    if store.newest_runs(ledger.Wanted(agent_type=agent_type), 1):
+    if store.wanted_runs(ledger.Wanted(agent_type=agent_type), 1):
         return
-    kept = (str(row.columns[1]) for row in store.newest_runs(ledger.Wanted(), TYPES_LOOKED_AT))
+    kept = (str(row.columns[1]) for row in store.wanted_runs(ledger.Wanted(), TYPES_LOOKED_AT))
     near = ledger.near_types(agent_type, [*(run.agent_type for run in runs.values()), *kept])
     if near:
         raise BadRequest("type", f"no run of {agent_type!r:.200} is known; there are runs of {', '.join(near)}")

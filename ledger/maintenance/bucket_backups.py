@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from perdure.ledger.bucket_history import Pin, checked_name
+from perdure.ledger.bucket_history import Pin, check_name
 from perdure.ledger.directory_format import LEDGER
 from perdure.ledger.errors import BadRequest
 from perdure.ledger.maintenance.manifest import name_after
@@ -31,7 +31,7 @@ def pin_bucket(url: str, name: str, at_ms: int) -> PinSummary:
 
     Raises `BadRequest` for a name that is none, or that another backup has, and `LedgerError` if the bucket cannot be read or written.
     """
-    checked_name(name or "0")
+    check_name(name or "0")
     with _opened(url) as store:
         while True:
             known = [pin.name for pin in store.pins()]

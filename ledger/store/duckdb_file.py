@@ -62,7 +62,6 @@ class KeptEvidence:
             if path.suffix[9:].isdigit()
         ]
         self._suffix = f".damaged-{max(taken, default=0) + 1}"
-        self._moved: list[str] = []
 
     def copy(self, name: str) -> str:
         kept = self._directory / (name + self._suffix)
@@ -85,15 +84,7 @@ class KeptEvidence:
 
     def move(self, name: str) -> str:
         (self._directory / name).rename(self._directory / (name + self._suffix))
-        self._moved.append(name)
         return name + self._suffix
-
-    def put_back(self) -> None:
-        # Leave the directory as it was found: moved files return, with the copies that were made beside them.
-        if self._moved:
-            for path in self._directory.glob(f"ledger.*{self._suffix}"):
-                path.rename(path.with_suffix(""))
-        self._moved.clear()
 
 
 def connect(

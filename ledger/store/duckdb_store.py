@@ -54,18 +54,17 @@ from perdure.ledger.store.duckdb_tables import (
     Inserter,
     boot_records,
     by_key,
-    ended_runs,
     facts_of,
     family_runs,
     forget,
     frames_of,
-    newest_runs,
     payload_of,
     read,
     read_counts,
     replace,
     runs_of,
     settled_before,
+    wanted_runs,
     write_counts,
 )
 from perdure.ledger.store.journal import SEGMENT, Journal
@@ -191,20 +190,9 @@ class DuckDBStore:
         self._ready()
         return [key for key in keys if self._filter is None or key in self._filter]
 
-    def ended_runs(
-        self,
-        parent: str | None,
-        statuses: list[str] | None,
-        before_ms: float | None,
-        limit: int,
-        first: First = "oldest",
-    ) -> list[Record]:
+    def wanted_runs(self, wanted: Wanted, limit: int, first: First = "newest") -> list[Record]:
         with self._reading() as con:
-            return ended_runs(con, parent, statuses, before_ms, limit, first)
-
-    def newest_runs(self, wanted: Wanted, limit: int) -> list[Record]:
-        with self._reading() as con:
-            return newest_runs(con, wanted, limit)
+            return wanted_runs(con, wanted, limit, first)
 
     def family_runs(self, agent: str, limit: int) -> list[Record]:
         with self._reading() as con:

@@ -140,24 +140,9 @@ def by_key(con: duckdb.DuckDBPyConnection, table: str, keys: list[str]) -> list[
     ]
 
 
-def ended_runs(
-    con: duckdb.DuckDBPyConnection,
-    parent: str | None,
-    statuses: list[str] | None,
-    before_ms: float | None,
-    limit: int,
-    first: First,
-) -> list[Record]:
-    way = "DESC NULLS LAST" if first == "newest" else "ASC NULLS FIRST"
-    condition = """NOT live AND ($1::VARCHAR IS NULL OR parent = $1) AND ($2::VARCHAR[] IS NULL OR status = ANY($2::VARCHAR[]))
-        AND ($3::BIGINT IS NULL OR requested_at_ms < $3)"""
-    order = f"requested_at_ms {way}, first_seq {way}, run_id {way} LIMIT $4"
-    return _first(con, condition, order, [parent, statuses, before_ms, limit])
-
-
-def newest_runs(con: duckdb.DuckDBPyConnection, wanted: Wanted, limit: int) -> list[Record]:
-    """The runs that are wanted and not live, newest request first. Only what is asked for is a condition: one that is always true would
-    cost ten times as much as the rest."""
+def wanted_runs(con: duckdb.DuckDBPyConnection, wanted: Wanted, limit: int, first: First) -> list[Record]:
+    """The runs that are wanted and not live, by their requests. Only what is asked for is a condition: one that is always true would cost
+    ten times as much as the rest."""
     if wanted.is_of_live:
         return []
     clauses = {
@@ -181,7 +166,8 @@ def newest_runs(con: duckdb.DuckDBPyConnection, wanted: Wanted, limit: int) -> l
         given.append((f"({' OR '.join(map(words, _NAMES))})", wanted.words.lower()))
     values = [each for clause, value in given for each in [value] * clause.count("?")]
     condition = " AND ".join(["NOT live", *(clause for clause, _ in given)])
-    return _first(con, condition, "first_seq DESC NULLS LAST LIMIT ?", [*values, limit])
+    way = "DESC NULLS LAST" if first == "newest" else "ASC NULLS FIRST"
+    return _first(con, condition, f"first_seq {way} LIMIT ?", [*values, limit])
 
 
 def family_runs(con: duckdb.DuckDBPyConnection, agent: str, limit: int) -> list[Record]:

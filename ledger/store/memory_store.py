@@ -122,29 +122,7 @@ class MemoryStore:
         self._check()
         return [key for key in keys if key in self._records["runs"] or key in self._records["agents"]]
 
-    def ended_runs(
-        self,
-        parent: str | None,
-        statuses: list[str] | None,
-        before_ms: float | None,
-        limit: int,
-        first: First = "oldest",
-    ) -> list[Record]:
-        self._check()
-
-        def wanted(record: Record) -> bool:
-            status, _, its_parent, requested_at_ms, *_ = record.columns
-            return (
-                not record.live
-                and parent in (None, its_parent)
-                and (statuses is None or status in statuses)
-                and (before_ms is None or (isinstance(requested_at_ms, int) and requested_at_ms < before_ms))
-            )
-
-        return sorted(filter(wanted, self._records["runs"].values()), key=_age, reverse=first == "newest")[:limit]
-
-    def newest_runs(self, wanted: Wanted, limit: int) -> list[Record]:
-        """The snapshot's runs that are wanted and not live, newest request first."""
+    def wanted_runs(self, wanted: Wanted, limit: int, first: First = "newest") -> list[Record]:
         self._check()
 
         def first_seq(record: Record) -> int:
@@ -168,7 +146,9 @@ class MemoryStore:
                 and not (wanted.retriable and status not in RETRIABLE)
             )
 
-        return sorted(filter(is_wanted, self._records["runs"].values()), key=first_seq, reverse=True)[:limit]
+        return sorted(filter(is_wanted, self._records["runs"].values()), key=first_seq, reverse=first == "newest")[
+            :limit
+        ]
 
     def family_runs(self, agent: str, limit: int) -> list[Record]:
         self._check()

@@ -150,19 +150,9 @@ class Store(Protocol):
         """Those of these keys under which the snapshot may have a run or an agent. It has none under the others. Neither a disk nor a lock
         is waited for, so any thread may ask."""
 
-    def ended_runs(
-        self,
-        parent: str | None,
-        statuses: list[str] | None,
-        before_ms: float | None,
-        limit: int,
-        first: First = "oldest",
-    ) -> list[Record]:
-        """The snapshot's runs that are not live, oldest or newest request first; optionally only those of one parent, of these statuses, or
-        requested before an instant."""
-
-    def newest_runs(self, wanted: Wanted, limit: int) -> list[Record]:
-        """The snapshot's runs that are wanted and not live, newest request first, by the numbers of the facts that requested them."""
+    def wanted_runs(self, wanted: Wanted, limit: int, first: First = "newest") -> list[Record]:
+        """The snapshot's runs that are wanted and not live, newest or oldest request first, by the numbers of the facts that requested
+        them."""
 
     def family_runs(self, agent: str, limit: int) -> list[Record]:
         """The snapshot's runs that are not live and that an agent or its descendants requested, oldest request first."""

@@ -319,24 +319,18 @@ def test_ended_runs_are_listed_by_age_and_what_is_asked(store: Store) -> None:
     ]
     store.checkpoint(b"m", 6, [*ended, run("r6", 6, 6)], [])
 
-    def listed(
-        parent: str | None = None,
-        statuses: list[str] | None = None,
-        before_ms: int | None = None,
-        limit: int = 9,
-        first: First = "oldest",
-    ) -> str:
-        return " ".join(record.key for record in store.ended_runs(parent, statuses, before_ms, limit, first))
+    def listed(limit: int = 9, first: First = "oldest", **wanted: Any) -> str:
+        return " ".join(record.key for record in store.wanted_runs(Wanted(**wanted), limit, first))
 
     assert listed() == "r1 r2 r3 r4 r5"
     assert listed(limit=2) == "r1 r2"
     assert listed(parent="p") == "r1 r2 r3"
     assert listed(statuses=["error"]) == "r1 r3 r5"
     assert listed(statuses=[]) == ""
-    assert listed(before_ms=1_003) == "r1 r2"
+    assert listed(until_ms=1_003) == "r1 r2"
     assert [record.key for record in store.family_runs("p", 9)] == ["r1", "r2", "r3", "r4", "r5"]
     assert [record.key for record in store.family_runs("p>q", 9)] == ["r4", "r5"], "those of all that descend from it"
-    assert listed("p>q", ["completed", "aborted"], 2_000) == "r4"
+    assert listed(parent="p>q", statuses=["completed", "aborted"], until_ms=2_000) == "r4"
     assert listed(first="newest") == "r5 r4 r3 r2 r1"
     assert listed(statuses=["error"], limit=2, first="newest") == "r5 r3"
 
@@ -350,7 +344,7 @@ def test_runs_are_found_by_pages_from_the_newest_on(store: Store) -> None:
     store.checkpoint(b"m", 7, [*ended, run("R7", 7, 7)], [])
 
     def page(limit: int = 9, **wanted: Any) -> str:
-        return " ".join(record.key for record in store.newest_runs(Wanted(**wanted), limit))
+        return " ".join(record.key for record in store.wanted_runs(Wanted(**wanted), limit))
 
     assert page() == "R6 R5 R4 R3 R2 R1"
     assert page(2) == "R6 R5"
@@ -430,7 +424,7 @@ def test_a_closed_store_refuses_until_it_is_booted_again(store: Store) -> None:
         lambda: store.records("runs", []),
         lambda: store.known_among([]),
         lambda: store.payload("a", "input"),
-        lambda: store.ended_runs(None, None, None, 1),
+        lambda: store.wanted_runs(Wanted(), 1),
     ):
         with pytest.raises(LedgerError):
             use()

@@ -139,7 +139,7 @@ def test_each_filter_chooses_what_it_says_and_nothing_else_in_memory_as_in_the_s
         for limit in (2, 50):
             found, statuses, which = list[str](), dict[str, int](), wanted
             while True:
-                rows_ = store.newest_runs(which, rows_for(which, limit))
+                rows_ = store.wanted_runs(which, rows_for(which, limit))
                 page = chosen_of(ledger.view.runs, rows_, which, limit)
                 told = page_of(ledger.view.runs, rows_, which, limit)
                 assert [(run.first_seq, run.run_id) for run in told.runs] == page.places
@@ -168,7 +168,7 @@ def test_an_error_is_sought_for_in_many_rows_by_pages_that_may_be_empty(monkeypa
     ledger.view.let_go_of_oldest(0)
     wanted, pages = Wanted(error="rare"), []
     while True:
-        page = page_of(ledger.view.runs, store.newest_runs(wanted, rows_for(wanted, 2)), wanted, 2)
+        page = page_of(ledger.view.runs, store.wanted_runs(wanted, rows_for(wanted, 2)), wanted, 2)
         pages.append([run.run_id for run in page.runs])
         if page.next is None:
             break

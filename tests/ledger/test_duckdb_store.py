@@ -586,7 +586,7 @@ def test_commits_and_readers_do_not_wait_for_a_checkpoint(tmp_path: Path) -> Non
         store.append(*commit(4, 5, payload=b"late"))
         assert [record.key for record in store.records("runs", ["r1"])] == ["r1"]
         assert store.known_among(["r1", "new"]) == ["r1"]
-        assert [record.key for record in store.newest_runs(Wanted(), 10)] == ["r1"]
+        assert [record.key for record in store.wanted_runs(Wanted(), 10)] == ["r1"]
         assert [row.seq for row in store.facts("r2")] == [2, 5]
         assert [row.seq for row in store.frames(["r1", "r2"], 2, 5)] == [2, 4, 5]
         assert store.payload("r2", "input") == b"late"

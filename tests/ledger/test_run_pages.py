@@ -33,7 +33,7 @@ def pages(view: View, store: MemoryStore, limit: int, **wanted: object) -> list[
     found: list[list[str]] = []
     which = Wanted(**wanted)  # type: ignore[arg-type]
     while True:
-        page = page_of(view.runs, store.newest_runs(which, limit + 1), which, limit)
+        page = page_of(view.runs, store.wanted_runs(which, limit + 1), which, limit)
         found.append([run.run_id for run in page.runs])
         if page.next is None:
             return found

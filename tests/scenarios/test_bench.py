@@ -170,11 +170,11 @@ def test_the_ledger_that_is_booted_holds_what_it_is_said_to_hold(tmp_path: Path)
     store = DuckDBStore(tmp_path)
     view = restore(store.boot())
     assert all(run.is_live and run.progress for run in view.runs.values())
-    assert len(store.ended_runs(None, None, None, 1000)) == 50
+    assert len(store.wanted_runs(Wanted(), 1000)) == 50
     wanted = Wanted(None, None, ["completed"], "", None)
-    pages = [page_of(view.runs, store.newest_runs(wanted, 31), wanted, 30)]
+    pages = [page_of(view.runs, store.wanted_runs(wanted, 31), wanted, 30)]
     wanted = wanted._replace(before=pages[0].next)
-    pages.append(page_of(view.runs, store.newest_runs(wanted, 31), wanted, 30))
+    pages.append(page_of(view.runs, store.wanted_runs(wanted, 31), wanted, 30))
     assert [len(page.runs) for page in pages] == [30, 20]
     assert [run.run_id for run in pages[0].runs[:2]] == ["retained-0000049", "retained-0000048"]
     (record,) = store.records("runs", ["retained-0000049"])
