@@ -99,15 +99,6 @@ class AskRow(TypedDict):
     answers: list[AnswerRow]
 
 
-class _Of(TypedDict):
-    # What a question is of.
-    run_id: str | None
-    agent: str
-    kind: str
-    tool: str | None
-    call_id: str | None
-
-
 # A call of a chat that waits: for an approval, or for what it came to. `run_id` is the run that its turn answers, or empty.
 class AskedCall(NamedTuple):
     call_id: str
@@ -374,26 +365,24 @@ def asks_below(view: View, run_id: str) -> list[AskRow]:
 
 
 def ask_told(run: Run, ask: AskRecord) -> AskRow:
-    of: _Of = {"run_id": run.run_id, "agent": _asker_of(run), "kind": QUESTION, "tool": None, "call_id": None}
-    return _told(ask_id(run.run_id, ask.number), ask, of)
+    return _told(ask_id(run.run_id, ask.number), ask, run.run_id, _asker_of(run), QUESTION)
 
 
 def call_told(agent: str, key: str, call: AskedCall, now_ms: int) -> AskRow:
-    of: _Of = {
-        "run_id": call.run_id or None,
-        "agent": agent,
-        "kind": call.kind,
-        "tool": call.tool,
-        "call_id": call.call_id,
-    }
-    return _told(key, call.ask.by_now(now_ms), of)
+    return _told(key, call.ask.by_now(now_ms), call.run_id, agent, call.kind, call.tool, call.call_id)
 
 
-def _told(key: str, ask: AskRecord, of: _Of) -> AskRow:
+def _told(
+    key: str, ask: AskRecord, run_id: str, agent: str, kind: str, tool: str | None = None, call_id: str | None = None
+) -> AskRow:
     return {
         "ask_id": key,
-        **of,
-        "agent_type": type_of(of["agent"]),
+        "run_id": run_id or None,
+        "agent": agent,
+        "kind": kind,
+        "tool": tool,
+        "call_id": call_id,
+        "agent_type": type_of(agent),
         "status": str(ask.status),
         "question": ask.question,
         "schema": unpack(ask.schema),

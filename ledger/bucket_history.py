@@ -96,11 +96,6 @@ def dated(root: Root) -> Dated:
     return Dated(root, made_ms, reach, dropped)
 
 
-def floor_of(kept: Sequence[Dated], before_ms: float) -> int:
-    """Which of these roots, from the newest to the oldest, is the last that is needed; -1 if it is not among them."""
-    return next((at for at, each in enumerate(kept) if each.made_ms <= before_ms), -1)
-
-
 # What is kept beside what has come since the floor: these objects, and the slots of these pins.
 class KeptObjects(NamedTuple):
     floor: Root

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from perdure.ledger.bucket_url import checked_url
 from perdure.ledger.errors import BadRequest, LedgerDamaged
 from perdure.ledger.whole_files import keep_whole
+from perdure.policies import is_number
 
 REPLICA: Final = "replica"
 """The folder of a directory that says where it is followed to, and has what that needs. It may be deleted while nothing works with the
@@ -38,8 +39,7 @@ class ReplicaSettings(NamedTuple):
 def checked_replica(url: str, lag_ms: float = LAG_MS, lag_max_ms: float = LAG_MAX_MS) -> ReplicaSettings:
     """Settings that can be used; an empty URL is that of nowhere. Raises `BadRequest` that names the parameter."""
     for name, value in (("lag_ms", lag_ms), ("lag_max_ms", lag_max_ms)):
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not _LAG_MIN_MS <= value <= _LAG_MOST_MS:
+        if not is_number(value) or not _LAG_MIN_MS <= value <= _LAG_MOST_MS:
             raise BadRequest(
                 name, f"{value!r:.100} is no number of milliseconds between {_LAG_MIN_MS} and {_LAG_MOST_MS:,}"
             )

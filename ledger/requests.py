@@ -185,12 +185,10 @@ def _other_fields(run: Run, asked: Request) -> str:
     if run.input is None or len(asked.input) > _COMPARED_BYTES:
         return ""
     old, new = shown(run.input), shown(asked.input)
-    names = [name for name in new if name not in old or old[name] != new[name]] if _are_fields(old, new) else []
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return ""
+    names = [name for name in new if name not in old or old[name] != new[name]]
     return f"; other in {', '.join(f'{name!r:.60}' for name in names[:_NAMED_MAX])}" if names else ""
-
-
-def _are_fields(*values: object) -> bool:
-    return all(isinstance(value, dict) for value in values)
 
 
 def _waits_for(options: dict[str, Any]) -> str:

@@ -69,8 +69,6 @@ class Failure:
     text: str
     is_transient: bool
     api: ApiKind | None = None
-    status: int | None = None
-    code: str | None = None
     retry_after_ms: float | None = None
 
     @property

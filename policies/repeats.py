@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
-from typing import TypedDict
+from typing import TypedDict, cast
 
 
 class LossRow(TypedDict):
@@ -74,10 +74,7 @@ class RepeatGuard:
         return self._keeping(lambda each: None if each.was_stopped else each)  # a message before that is no consent
 
     def as_rows(self) -> list[LossRow]:
-        return [
-            LossRow(call_id=each.call_id, tool=each.tool, key=each.key, was_stopped=each.was_stopped)
-            for each in self.losses
-        ]
+        return [cast("LossRow", asdict(each)) for each in self.losses]
 
     @classmethod
     def of_rows(cls, rows: Iterable[LossRow]) -> RepeatGuard:

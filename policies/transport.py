@@ -258,8 +258,6 @@ def _judge_answer(answer: ProviderResponse) -> Failure:
         f"the provider answered {answer.status}: {text}" if answer.status else f"the provider said: {text}",
         is_transient=False,
         api=ApiKind.INVALID_REQUEST,
-        status=answer.status,
-        code=next((each for each in answer.codes if each != str(answer.status)), None),
         retry_after_ms=hint if hint is not None else answer.raised.retry_after_ms,
     )
     lower = f"{answer.text} {answer.raised.message}".lower()
@@ -379,16 +377,17 @@ def _lost(chain: list[Raised]) -> Failure | None:
     text = one_line(next((each.message for each in reversed(chain) if each.message), chain[0].message))
     if any(each.is_any(LOCAL_PRESSURE) for each in chain):
         return Failure(FailureKind.LOCAL_PRESSURE, f"no connection was free: {text}", is_transient=True)
-    permanent = next((code for code in codes if code in PERMANENT_SOCKET_CODES), None)
-    if permanent or any(each.is_any(BAD_CERTIFICATES) or PERMANENT_TEXTS.match(each.message.lower()) for each in chain):
-        return Failure(FailureKind.TRANSPORT, f"the provider cannot be reached: {text}", False, code=permanent)
-    passing = next((code for code in codes if code in SOCKET_CODES), None)
+    is_permanent = any(code in PERMANENT_SOCKET_CODES for code in codes)
+    if is_permanent or any(
+        each.is_any(BAD_CERTIFICATES) or PERMANENT_TEXTS.match(each.message.lower()) for each in chain
+    ):
+        return Failure(FailureKind.TRANSPORT, f"the provider cannot be reached: {text}", is_transient=False)
     if any(each.is_any(frozenset({"ray.OutOfMemoryError"})) for each in chain):
-        return Failure(FailureKind.TRANSPORT, f"out of memory: {text}", is_transient=True, code="OUT_OF_MEMORY")
+        return Failure(FailureKind.TRANSPORT, f"out of memory: {text}", is_transient=True)
     if any(each.is_any(DECOMPRESSION) for each in chain):
         return Failure(FailureKind.DECOMPRESSION, f"the answer could not be unpacked: {text}", is_transient=True)
-    if passing or any(each.is_any(DROPS) for each in chain):
-        return Failure(FailureKind.TRANSPORT, f"the connection was lost: {text}", is_transient=True, code=passing)
+    if any(code in SOCKET_CODES for code in codes) or any(each.is_any(DROPS) for each in chain):
+        return Failure(FailureKind.TRANSPORT, f"the connection was lost: {text}", is_transient=True)
     return None
 
 

@@ -29,6 +29,7 @@ DOORS = frozenset(
         "perdure.ledger.store.integrity",
         "perdure.ledger.store.memory_store",
         "perdure.ledger.storage.agent_storages",
+        "perdure.ledger.storage.records",
         "perdure.ledger.maintenance.backup",
         "perdure.ledger.maintenance.cold_view",
         "perdure.ledger.maintenance.cut",

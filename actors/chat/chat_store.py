@@ -28,18 +28,8 @@ from perdure.actors.chat.turn import Turn
 from perdure.actors.life.documents import Documents, RememberedDocuments
 from perdure.actors.life.life import Life
 from perdure.ledger import pack, unpack
-from perdure.ledger.storage.agent_storages import (
-    CALL,
-    CHUNKS,
-    FEED,
-    GUARD,
-    KEY,
-    MESSAGE,
-    OPEN,
-    SUMMARY,
-    TURN,
-    Transaction,
-)
+from perdure.ledger.storage.agent_storages import Transaction
+from perdure.ledger.storage.records import CALL, CHUNKS, FEED, GUARD, KEY, MESSAGE, OPEN, SUMMARY, TURN
 from perdure.policies import Event, LossRow, Message
 
 STREAMS_KEPT = 20

@@ -27,7 +27,7 @@ from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.stream import batch
 from perdure.actors.chat.turn import Turn
 from perdure.ledger import BadRequest, check_whole
-from perdure.ledger.storage.agent_storages import CHUNKS, MESSAGE, TURN
+from perdure.ledger.storage.records import CHUNKS, MESSAGE, TURN
 from perdure.policies import Event, Json, Message, TurnStatus
 
 PER_ROW: Final = 1 << 20

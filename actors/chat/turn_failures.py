@@ -51,7 +51,7 @@ class ModelFailed(PerdureError):
 
 def too_long(bytes_max: int) -> ModelFailed:
     words = f"the answer has more than {bytes_max} bytes, so it was broken off"
-    return ModelFailed(Failure(FailureKind.UNKNOWN, words, is_transient=False, code="answer_too_long"))
+    return ModelFailed(Failure(FailureKind.UNKNOWN, words, is_transient=False))
 
 
 def failure_of(problem: BaseException, *, is_reading: bool = False) -> Failure:

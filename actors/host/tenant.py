@@ -55,7 +55,8 @@ from perdure.ledger import (
     first_of_copy,
     type_of,
 )
-from perdure.ledger.storage.agent_storages import FIBER, QUEUED, SCHEDULE, State
+from perdure.ledger.storage.agent_storages import State
+from perdure.ledger.storage.records import FIBER, QUEUED, SCHEDULE
 from perdure.policies import JsonObject, Rank, context_of
 
 JOBS = (("fibers", FIBER), ("schedules", SCHEDULE), ("callback_queue", QUEUED))

@@ -20,7 +20,8 @@ from perdure.actors.life.documents import RememberedDocuments, StoredRow
 from perdure.actors.life.life import Life
 from perdure.actors.retries import despite_conflicts
 from perdure.ledger import BadRequest, ConflictingRequest
-from perdure.ledger.storage.agent_storages import SCHEDULE, Transaction
+from perdure.ledger.storage.agent_storages import Transaction
+from perdure.ledger.storage.records import SCHEDULE
 from perdure.policies import (
     CALLBACK_DUE,
     CALLBACK_TRANSITIONS,

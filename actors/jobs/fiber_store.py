@@ -44,7 +44,8 @@ from perdure.ledger import (
     taken_out,
     unpack,
 )
-from perdure.ledger.storage.agent_storages import (
+from perdure.ledger.storage.agent_storages import Transaction
+from perdure.ledger.storage.records import (
     FIBER,
     FIBER_CARE,
     FIBER_EVENT,
@@ -54,7 +55,6 @@ from perdure.ledger.storage.agent_storages import (
     FIBER_OPEN,
     FIBER_STASH,
     FIBER_STEP,
-    Transaction,
 )
 from perdure.policies import (
     FIBER_CLEANED,

@@ -21,7 +21,8 @@ from perdure.actors.jobs.callbacks import Callbacks, called_together, rounds
 from perdure.actors.life.alarm_clock import AlarmClock, StorageRetry
 from perdure.actors.life.life import Life, Ready
 from perdure.actors.life.outbox import Outbox
-from perdure.ledger.storage.agent_storages import QUEUED, Transaction
+from perdure.ledger.storage.agent_storages import Transaction
+from perdure.ledger.storage.records import QUEUED
 from perdure.policies import Firing
 
 PART = "queue"

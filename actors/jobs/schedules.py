@@ -25,7 +25,8 @@ from perdure.actors.life.alarm_clock import AlarmClock, StorageRetry
 from perdure.actors.life.documents import Documents
 from perdure.actors.life.life import Life, Ready
 from perdure.actors.life.outbox import Outbox
-from perdure.ledger.storage.agent_storages import SCHEDULE, SCHEDULE_HISTORY, Transaction
+from perdure.ledger.storage.agent_storages import Transaction
+from perdure.ledger.storage.records import SCHEDULE, SCHEDULE_HISTORY
 from perdure.policies import CallbackEvent, CallbackStatus, Firing, firing, next_tick
 
 HISTORIES_OVER = 100  # slack, so that not every deletion brings another transaction

@@ -19,7 +19,7 @@ from perdure.actors.code.author_call import tried_now
 from perdure.actors.life.host_options import pool_spec
 from perdure.actors.life.life import Life
 from perdure.ledger import Alarm, StorageLost
-from perdure.ledger.storage.agent_storages import FIBER_OPEN, QUEUED, SCHEDULE
+from perdure.ledger.storage.records import FIBER_OPEN, QUEUED, SCHEDULE
 
 COME_BACK_MS = 30_000  # until another life tries what this one could not
 STORAGE_RETRY_MS = 5_000

@@ -48,7 +48,7 @@ from perdure.ledger import (
     type_of,
     unpack,
 )
-from perdure.ledger.storage.agent_storages import SUB_AGENT
+from perdure.ledger.storage.records import SUB_AGENT
 
 DEPTH_MAX = 32  # an address names all ancestors, so it grows with each
 

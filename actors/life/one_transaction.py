@@ -24,7 +24,8 @@ from perdure.actors.life.outbox import Outbox
 from perdure.actors.ports import KillPoint
 from perdure.actors.retries import despite_more_conflicts
 from perdure.ledger import MigrationFailed, StaleIncarnation, StorageConflict, StorageTooNew, pack, unpack
-from perdure.ledger.storage.agent_storages import VERSION, Transaction
+from perdure.ledger.storage.agent_storages import Transaction
+from perdure.ledger.storage.records import VERSION
 
 Step = tuple[Callable[..., object], tuple[object, ...], Activity]
 """A method, its arguments, and for whom it works."""

@@ -18,7 +18,7 @@ from perdure.actors.agent.agent import Agent
 from perdure.actors.agent.exposing import exposed
 from perdure.actors.life.documents import Documents
 from perdure.ledger import BadRequest, check_id, check_number, check_whole, pack_value
-from perdure.ledger.storage.agent_storages import SHELF
+from perdure.ledger.storage.records import SHELF
 from perdure.policies import Json, JsonObject
 
 VALUE_BYTES_MAX: Final = 1_000_000

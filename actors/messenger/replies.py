@@ -32,7 +32,7 @@ from perdure.actors.life.documents import Documents, StoredRow
 from perdure.actors.messenger.messenger_events import MessengerEvent
 from perdure.actors.telemetry.telemetry import TRACE
 from perdure.ledger import digest_of
-from perdure.ledger.storage.agent_storages import HEARD, POST, REPLY
+from perdure.ledger.storage.records import HEARD, POST, REPLY
 from perdure.policies import (
     REPLY_OPEN,
     REPLY_TRANSITIONS,

@@ -21,7 +21,7 @@ from perdure.actors.life.one_transaction import FIRST
 from perdure.actors.ray_world.deployment import bucket_store
 from perdure.ledger import AGENTS, LEDGER, BadRequest, Kept, Tell, bucket_of, pack, pack_value, unpack
 from perdure.ledger.maintenance.looking import BucketSource, DirectorySource, Looked, StorageSource, look, opened_copy
-from perdure.ledger.storage.agent_storages import FIBER, QUEUED, SCHEDULE, STATE, TURN, VERSION
+from perdure.ledger.storage.records import FIBER, QUEUED, SCHEDULE, STATE, TURN, VERSION
 from perdure.policies import CallbackStatus, FiberStatus, TurnStatus
 
 # ---------------------------------------------------------------- background

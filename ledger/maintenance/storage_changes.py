@@ -45,7 +45,6 @@ class _Blocks(NamedTuple):
 
 # A storage as it was when it was read last.
 class _Seen(NamedTuple):
-    agent_id: str
     stamps: object
     number: int
     files: dict[str, _Blocks]
@@ -163,7 +162,7 @@ class StorageChanges:
         if not agent or not (self._known(agent) if seen is None else seen.number):
             return
         self._patches.append(Patch(agent, 0, 0))
-        self._seen[place] = _Seen(agent, None, 0, {})
+        self._seen[place] = _Seen(None, 0, {})
         folder = place.removesuffix(".db")
         for below, each in list(self._agents.items()):
             if below.startswith(f"{folder}/"):
@@ -214,7 +213,7 @@ class StorageChanges:
         if parts:
             number += 1
             self._patches.append(Patch(agent, 0, number, parts))
-        self._seen[place] = _Seen(agent, stamps, number, {name: _blocks_of(each) for name, each in files.items()})
+        self._seen[place] = _Seen(stamps, number, {name: _blocks_of(each) for name, each in files.items()})
 
 
 def _blocks_of(content: bytes) -> _Blocks:

@@ -163,10 +163,6 @@ class Storage:
     def result(self, run_id: str) -> bytes | None:
         return self.bodies(RESULT, [run_id]).get(run_id)
 
-    def save_step(self, run_id: str, name: str, body: bytes) -> None:
-        with self.transaction() as transaction:
-            transaction.save_step(run_id, name, body)
-
     def steps(self, run_id: str) -> dict[str, bytes]:
         prefix = step_key(run_id, "")
         transaction = self.current()

@@ -23,7 +23,7 @@ COMMIT, CLAIM, REST = 0, 1, 2
 _HEAD: Final = Struct(">8sIQQI")  # magic, version of the schema, incarnation, clock, bytes of the agent's id
 _FRAME: Final = Struct(">4sIBQQ16s")  # magic, bytes of the rows, kind, first number, incarnation, what stands before
 _FRAME_MAGIC: Final = b"\xc5log"
-_CHECK: Final = 16
+CHECK: Final = 16
 _FRAME_BYTES_MAX: Final = 32 << 10  # of a log that is written anew: as much is read for one row of it
 
 Numbered = tuple[int, Row]
@@ -115,15 +115,15 @@ def read_log(content: bytes) -> Reading:
 
 def read_frame(content: bytes, at: int) -> LogFrame | None:
     # None if it is not whole.
-    begin = at + _FRAME.size + _CHECK
+    begin = at + _FRAME.size + CHECK
     if begin > len(content):
         return None
     magic, length, kind, number, incarnation, before = _FRAME.unpack_from(content, at)
     end = begin + length
     if magic != _FRAME_MAGIC or end > len(content):
         return None
-    digest = content[begin - _CHECK : begin]
-    told, body = content[at : begin - _CHECK], memoryview(content)[begin:end]
+    digest = content[begin - CHECK : begin]
+    told, body = content[at : begin - CHECK], memoryview(content)[begin:end]
     return (
         LogFrame(kind, number, incarnation, before, digest, at, begin, end) if check_of(told, body) == digest else None
     )
@@ -134,7 +134,7 @@ def life_in(frame: bytes) -> tuple[int, int]:
 
 
 def digest_in(frame: bytes) -> bytes:
-    return frame[_FRAME.size : _FRAME.size + _CHECK]
+    return frame[_FRAME.size : _FRAME.size + CHECK]
 
 
 def _read_head(content: bytes) -> tuple[LogHead | None, bytes, int]:
@@ -142,11 +142,11 @@ def _read_head(content: bytes) -> tuple[LogHead | None, bytes, int]:
         return None, b"", 0
     magic, version, incarnation, clock, length = _HEAD.unpack_from(content)
     end = _HEAD.size + length
-    digest = content[end : end + _CHECK]
+    digest = content[end : end + CHECK]
     if magic != LOG_MAGIC or check_of(content[:end]) != digest:
         return None, b"", 0
     agent_id = content[_HEAD.size : end].decode("utf-8", "surrogatepass")
-    return LogHead(agent_id, version, incarnation, clock), digest, end + _CHECK
+    return LogHead(agent_id, version, incarnation, clock), digest, end + CHECK
 
 
 def _has_frame(content: bytes, at: int) -> bool:
@@ -158,7 +158,7 @@ def _has_frame(content: bytes, at: int) -> bool:
 
 
 def check_of(*parts: bytes | memoryview) -> bytes:
-    state = blake2b(digest_size=_CHECK)
+    state = blake2b(digest_size=CHECK)
     for part in parts:
         state.update(part)
     return state.digest()

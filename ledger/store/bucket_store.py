@@ -27,7 +27,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from perdure.ledger.bucket_history import UPLOADS, Dated, KeptObjects, Pin, dated, floor_of, pins
+from perdure.ledger.bucket_history import UPLOADS, Dated, KeptObjects, Pin, dated, pins
 from perdure.ledger.codec import pack, unpack
 from perdure.ledger.errors import (
     UNREACHABLE_RETRY_MS,
@@ -515,8 +515,9 @@ class BucketStore(DuckDBStore):
             return None, []
         self._swept_s = self._now_s()
         kept = [dated(root) for root in self._asked(self._life.kept_roots())]
-        at = floor_of(kept, self._wall_ms() - 1000 * self.keep_s)
-        return (None, []) if at < 0 else (kept[at].root, kept[:at])
+        before_ms = self._wall_ms() - 1000 * self.keep_s
+        found = ((each.root, kept[:at]) for at, each in enumerate(kept) if each.made_ms <= before_ms)
+        return next(found, (None, []))
 
     def _sweep(self, con: duckdb.DuckDBPyConnection, floor: Root, later: list[Dated]) -> None:
         try:

@@ -296,7 +296,7 @@ def _spelled_out(con: duckdb.DuckDBPyConnection) -> Iterator[list[FactRow]]:
 
 
 def members_between(
-    con: duckdb.DuckDBPyConnection, first_seq: int, last_seq: int, subjects: Collection[str] | None = None
+    con: duckdb.DuckDBPyConnection, first_seq: int, last_seq: int, subjects: Collection[str]
 ) -> list[FactRow]:
     query = "SELECT seq FROM batches WHERE seq <= $2 AND seq + facts > $1"
     begins = [int(seq) for (seq,) in con.execute(query, [first_seq, last_seq]).fetchall()]

@@ -130,10 +130,7 @@ def _mended(directory: Path, *, beyond_mending: bool) -> Iterator[str]:
     if problem:
         yield problem
         yield from _rebuild(directory)
-        with suppress(LedgerDamaged), closing(DuckDBStore(directory)) as store:
-            yield from store.boot().findings
-            return
-    if not beyond_mending:
+    if problem or not beyond_mending:
         with suppress(LedgerDamaged), closing(DuckDBStore(directory)) as store:
             yield from store.boot().findings
             return

@@ -19,13 +19,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from hashlib import blake2b
 from pathlib import Path
 from struct import Struct
 from threading import Lock
 from typing import NamedTuple
 
 from perdure.ledger.in_place import OpenFile, opened, refuse_misplaced
+from perdure.ledger.storage.log_format import CHECK, check_of
 from perdure.ledger.store.seals import Commit, Mark, unseal
 from perdure.ledger.whole_files import synchronise
 
@@ -33,7 +33,6 @@ HEAD = Struct(">8sQ16s")
 HEAD_MAGIC = b"perdureK"
 FRAME = Struct(">8sQQQ16s16s")
 FRAME_MAGIC = b"\xc5commit\n"
-CHECK = 16
 SEGMENT, MIRROR = "ledger.journal.", "ledger.mirror."
 _ROOM, _ROOM_MAX = 1 << 18, 1 << 22  # bytes of a life's first segment, and of its longest
 _PARTS_MAX = 1_000  # of one write; the system takes 1,024
@@ -131,7 +130,7 @@ class Journal:
         self._close()
         self._number += 1
         head = HEAD.pack(HEAD_MAGIC, base.seq, base.digest)
-        head += digest(head)
+        head += check_of(head)
         self._place, self._end = len(head), max(self._room, len(head) + size)
         self._room = min(2 * self._room, _ROOM_MAX)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
@@ -155,7 +154,7 @@ def frame_of(commit: Commit) -> list[bytes]:
     before, after = commit.before, commit.after
     length = sum(map(len, commit.parts))
     head = FRAME.pack(FRAME_MAGIC, length, before.seq, after.seq, before.digest, after.digest)
-    return [head, digest(head, *commit.parts), *commit.parts]
+    return [head, check_of(head, *commit.parts), *commit.parts]
 
 
 def commits_in(frames: bytes) -> Iterator[Commit]:
@@ -169,16 +168,9 @@ def commits_in(frames: bytes) -> Iterator[Commit]:
         _, length, before_seq, after_seq, before, after = FRAME.unpack(head)
         place = body + length
         packed = frames[body:place]
-        if check != digest(head, packed):
+        if check != check_of(head, packed):
             raise ValueError("a frame does not fit its digest")
         yield unseal(Mark(before_seq, before), Mark(after_seq, after), packed)
-
-
-def digest(*parts: bytes | memoryview) -> bytes:
-    state = blake2b(digest_size=CHECK)
-    for part in parts:
-        state.update(part)
-    return state.digest()
 
 
 def _write(file: int, parts: Sequence[bytes], place: int) -> None:

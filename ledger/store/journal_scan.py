@@ -18,11 +18,11 @@ from typing import NamedTuple
 
 import duckdb
 
+from perdure.ledger.storage.log_format import CHECK, check_of
 from perdure.ledger.store.batches import count_of
 from perdure.ledger.store.duckdb_file import get_mark
 from perdure.ledger.store.duckdb_tables import rows_after
 from perdure.ledger.store.journal import (
-    CHECK,
     FRAME,
     FRAME_MAGIC,
     HEAD,
@@ -30,7 +30,6 @@ from perdure.ledger.store.journal import (
     MIRROR,
     SEGMENT,
     JournalEntry,
-    digest,
 )
 from perdure.ledger.store.seals import GENESIS, Commit, Mark, unseal
 from perdure.ledger.store.store import Row
@@ -207,7 +206,7 @@ def _held(path: Path, stack: ExitStack) -> _Bytes:
 
 def _head(held: _Bytes) -> Mark | None:
     head = held[: HEAD.size]
-    if len(head) < HEAD.size or held[HEAD.size : HEAD.size + CHECK] != digest(head):
+    if len(head) < HEAD.size or held[HEAD.size : HEAD.size + CHECK] != check_of(head):
         return None
     magic, *base = HEAD.unpack(head)
     return Mark(*base) if magic == HEAD_MAGIC else None
@@ -222,7 +221,7 @@ def _frame(path: Path, held: _Bytes, place: int) -> JournalEntry | None:
     if magic != FRAME_MAGIC or body + length > len(held):
         return None
     with memoryview(held) as view, view[body : body + length] as packed:
-        whole = held[place + FRAME.size : body] == digest(head, packed)
+        whole = held[place + FRAME.size : body] == check_of(head, packed)
     return JournalEntry(Mark(before_seq, before), Mark(after_seq, after), path, body, length) if whole else None
 
 

@@ -123,6 +123,7 @@ class MemoryStore:
         return [key for key in keys if key in self._records["runs"] or key in self._records["agents"]]
 
     def wanted_runs(self, wanted: Wanted, limit: int, first: First = "newest") -> list[Record]:
+        """The snapshot's runs that are wanted and not live, by their requests."""
         self._check()
 
         def first_seq(record: Record) -> int:

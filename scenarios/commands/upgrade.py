@@ -11,7 +11,7 @@ import typer
 from perdure import BadRequest, actors
 from perdure.ledger import type_of
 from perdure.ledger.maintenance.looking import StorageSource, look
-from perdure.ledger.storage.agent_storages import VERSION
+from perdure.ledger.storage.records import VERSION
 from perdure.scenarios.commands.background import SMALL_BYTES, of_storages
 from perdure.scenarios.commands.opening import opened
 from perdure.scenarios.commands.options import HERE, AsJson, Data

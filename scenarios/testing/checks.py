@@ -63,7 +63,8 @@ from perdure.ledger import (
     source_of,
     unpack,
 )
-from perdure.ledger.storage.agent_storages import QUEUED, SCHEDULE, AgentStorages, Disk, MemoryDisk, Storage
+from perdure.ledger.storage.agent_storages import AgentStorages, Disk, MemoryDisk, Storage
+from perdure.ledger.storage.records import QUEUED, SCHEDULE
 from perdure.ledger.store.memory_store import MemoryStore
 from perdure.policies import CallbackStatus, JoinStanding, judge_condition
 

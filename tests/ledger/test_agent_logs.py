@@ -305,7 +305,8 @@ def test_a_log_that_is_mostly_garbage_is_written_anew(files: FileDisk) -> None:
     path = files.path_of(AGENT)
     agent_storages = AgentStorages(files)
     storage = agent_storages.open(AGENT, 1)
-    storage.save_step("r", "kept", b"kept")
+    with storage.brief() as transaction:
+        transaction.save_step("r", "kept", b"kept")
     for n in range(800):
         storage.state["large"] = f"{n}".rjust(1_000)
         assert path.stat().st_size < 270_000
@@ -336,7 +337,8 @@ def test_a_log_without_garbage_is_not_looked_through(files: FileDisk, monkeypatc
     looked = written_anew(monkeypatch)
     storage = AgentStorages(files).open(AGENT, 1)
     for n in range(300):
-        storage.save_step("r", f"s{n}", b"x" * 1_000)
+        with storage.brief() as transaction:
+            transaction.save_step("r", f"s{n}", b"x" * 1_000)
     assert looked == []
     for n in range(900):
         storage.state["large"] = f"{n}".rjust(1_000)
@@ -374,7 +376,8 @@ def test_a_long_commit_is_not_read_again_whenever_some_of_its_rows_are_gone(
     numbers = [number for number, _ in storage.outbox()]
     for n in range(10):
         storage.forget_outbox(numbers[100 * n : 100 * n + 100])
-        storage.save_step("r", f"s{n}", b"x" * 50_000)
+        with storage.brief() as transaction:
+            transaction.save_step("r", f"s{n}", b"x" * 50_000)
     assert written == []
 
 
@@ -383,7 +386,8 @@ def test_a_log_that_only_grows_becomes_a_database_in_time(files: FileDisk, monke
     agent_storages = AgentStorages(files)
     storage = agent_storages.open(AGENT, 1)
     for n in range(1, 400):
-        storage.save_step("r", f"s{n}", b"x" * 1_000)
+        with storage.brief() as transaction:
+            transaction.save_step("r", f"s{n}", b"x" * 1_000)
     assert not is_log_at(files.path_of(AGENT))
     assert storage.steps("r") == {f"s{n}": b"x" * 1_000 for n in range(1, 400)}
     agent_storages.close()

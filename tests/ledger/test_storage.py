@@ -114,9 +114,9 @@ def test_what_was_written_is_there_in_the_next_life(
     storage.sql("CREATE TABLE t (i INTEGER PRIMARY KEY, s VARCHAR)")
     storage.sql("INSERT INTO t VALUES ($1, $2)", [1, "één"])
     storage.state["a"] = {"deep": [1, 2.5, b"x", None, True]}
-    storage.save_result("r", b"result")
-    storage.save_step("r", "fetch", b"step")
     with storage.transaction() as transaction:
+        transaction.save_result("r", b"result")
+        transaction.save_step("r", "fetch", b"step")
         transaction.record_inbox(["m1", "m2"])
         transaction.add_outbox(b"out")
     again = reopened(disk, agent_storages, 2)
@@ -314,7 +314,7 @@ def test_a_transaction_that_raises_leaves_nothing(storage: Storage) -> None:
             storage.sql("INSERT INTO t VALUES (1)")
             storage.state["kept"] = 5
             del storage.state["gone"]
-            storage.save_result("r", b"x")
+            transaction.save_result("r", b"x")
             transaction.record_inbox(["m"])
             transaction.add_outbox(b"x")
             assert (storage.sql("SELECT i FROM t"), dict(storage.state)) == ([(1,)], {"kept": 5})
@@ -620,14 +620,15 @@ def test_a_mail_that_was_forgotten_is_unknown_and_stays_so(
 
 
 def test_steps_and_results_are_kept_by_run_and_the_last_one_counts(storage: Storage) -> None:
-    storage.save_step("r", "a", b"1")
-    storage.save_step("r", "b", b"2")
-    storage.save_step("r1", "a", b"other")
-    storage.save_result("r", b"first")
-    with storage.transaction():
-        storage.save_step("r", "a", b"3")
-        storage.save_step("r", "c", b"4")
-        storage.save_result("r", b"second")
+    with storage.transaction() as transaction:
+        transaction.save_step("r", "a", b"1")
+        transaction.save_step("r", "b", b"2")
+        transaction.save_step("r1", "a", b"other")
+        transaction.save_result("r", b"first")
+    with storage.transaction() as transaction:
+        transaction.save_step("r", "a", b"3")
+        transaction.save_step("r", "c", b"4")
+        transaction.save_result("r", b"second")
         assert storage.steps("r") == {"a": b"3", "b": b"2", "c": b"4"}
         assert storage.result("r") == b"second"
     assert storage.steps("r") == {"a": b"3", "b": b"2", "c": b"4"}

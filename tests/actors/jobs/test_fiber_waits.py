@@ -21,7 +21,7 @@ from perdure.ledger import (
     StepFailed,
     WaitTimedOut,
 )
-from perdure.ledger.storage.agent_storages import FIBER, FIBER_EVENT, FIBER_HEARD
+from perdure.ledger.storage.records import FIBER, FIBER_EVENT, FIBER_HEARD
 from perdure.scenarios.swarm.explorer import explore
 from perdure.scenarios.swarm.runner import swarm
 from tests.actors.jobs.test_fiber_deaths import Strike, storage_write

@@ -12,15 +12,8 @@ import pytest
 from perdure.actors.life.documents import Documents, RememberedDocuments, StoredRow
 from perdure.actors.life.life import Life
 from perdure.ledger import StorageConflict, unpack
-from perdure.ledger.storage.agent_storages import (
-    QUEUED,
-    SHELF,
-    AgentStorages,
-    MemoryDisk,
-    Storage,
-    Transaction,
-    bound_to,
-)
+from perdure.ledger.storage.agent_storages import AgentStorages, MemoryDisk, Storage, Transaction, bound_to
+from perdure.ledger.storage.records import QUEUED, SHELF
 
 
 class Word(StrEnum):
