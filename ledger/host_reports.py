@@ -36,7 +36,7 @@ from perdure.ledger.facts import (
 )
 from perdure.ledger.mail import MailEvent
 from perdure.ledger.mail import permits as mail_permits
-from perdure.ledger.notes import AgentSeen, HostGone, HostSeen, Note, TenantSeen
+from perdure.ledger.notes import Note, agent_seen, host_gone, host_seen, tenant_seen
 from perdure.ledger.requests import abort_awaited, begin_undo, clear
 from perdure.ledger.run import Run, run_of
 from perdure.ledger.status import InterruptedReason, Undo
@@ -312,7 +312,7 @@ def handled(view: View, said: Handled, at_ms: int, limits: Limits) -> Iterator[F
 def awake(view: View, said: Awake) -> Iterator[Note]:
     activation = view.agents.get(said.agent_id)
     if activation is not None and activation.incarnation == said.incarnation:
-        yield AgentSeen(said.agent_id)
+        yield agent_seen(said.agent_id)
 
 
 def host_up(view: View, said: HostUp, at_ms: int, limits: Limits) -> Iterator[Fact | Note]:
@@ -320,13 +320,13 @@ def host_up(view: View, said: HostUp, at_ms: int, limits: Limits) -> Iterator[Fa
     host = view.hosts.get(said.host_id)
     if host is None:
         return
-    yield HostSeen(said.host_id)
+    yield host_seen(said.host_id)
     lives = dict(said.tenants)
     for agent in list(host.tenants):
         activation = view.agents[agent]
         run = view.runs.get(activation.run_id)
         here = lives.get(agent) == activation.incarnation or activation.incarnation in said.farewells
-        yield TenantSeen(agent)
+        yield tenant_seen(agent)
         if not here and (run.confirmed if run is not None else activation.confirmed):
             yield from lose(view, activation, "its host does not know it", at_ms, limits)
 
@@ -338,7 +338,7 @@ def host_lost(view: View, said: HostLost, at_ms: int, limits: Limits) -> Iterato
     cause = f"its host {'was stopped' if said.excused else 'died'} ({said.cause})"
     for agent in list(host.tenants):
         yield from lose(view, view.agents[agent], cause, at_ms, limits, excused=said.excused)
-    yield HostGone(said.host_id, at_ms)
+    yield host_gone(said.host_id, at_ms)
 
 
 def lose(

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from perdure.ledger.facts import Fact, JoinMet, RunErrored, RunSucceeded
-from perdure.ledger.notes import JoinLooked, Note
+from perdure.ledger.notes import Note, join_looked
 from perdure.ledger.requests import abort, abort_awaited
 from perdure.ledger.run import Run
 from perdure.ledger.status import Status
@@ -41,7 +41,7 @@ _SHOWN_CHARS = 200
 def decide_joins(view: View, limits: Limits) -> Iterator[Fact | Note]:
     while view.due_joins:
         run_id = next(iter(view.due_joins))
-        yield JoinLooked(run_id)
+        yield join_looked(run_id)
         run = view.runs.get(run_id)
         if run is None or not run.is_live or run.is_placed:
             continue

@@ -32,7 +32,7 @@ from perdure.ledger.batch_decisions import seat_together
 from perdure.ledger.facts import AgentActivated, AttemptStarted, Fact, RunErrored
 from perdure.ledger.indexes import LOOK_MAX, LineKey, line_for
 from perdure.ledger.join_decisions import decide_joins
-from perdure.ledger.notes import AgentDue, HostReserved, Note, RunHeld, WakePutOff
+from perdure.ledger.notes import Note, agent_due, host_reserved, run_held, wake_put_off
 from perdure.ledger.requests import abort_awaited
 from perdure.ledger.run import Run, run_of
 from perdure.ledger.stimulus import Unhosted
@@ -55,14 +55,14 @@ def _wake_agents(view: View, line: LineKey, at_ms: int, limits: Limits, blame: _
     for agent in view.wakes.walk(line):
         activation = view.agents.get(agent)
         if (activation is not None and activation.wake_at_ms > at_ms) or _begins_soon(view, agent):
-            yield WakePutOff(agent)
+            yield wake_put_off(agent)
             continue
         if view.doomed_by(agent):
-            yield WakePutOff(agent)  # its callers wait until its name is free
+            yield wake_put_off(agent)  # its callers wait until its name is free
             continue
         home = view.home_of(agent)
         if line_for(home) != line:  # code has come since
-            yield AgentDue(agent)
+            yield agent_due(agent)
             continue
         alone = blame.isolates(agent, home)
         place = partial(choose, hosts, view.wakes.length(line), limits, alone=alone, urgent=True, is_dry=is_dry)
@@ -75,7 +75,7 @@ def _wake_agents(view: View, line: LineKey, at_ms: int, limits: Limits, blame: _
                 continue
             return
         if alone and not host.exclusive:
-            yield HostReserved(host.host_id)
+            yield host_reserved(host.host_id)
         yield AgentActivated(agent, view.incarnation + 1, host.host_id, home)
 
 
@@ -93,7 +93,7 @@ def _seat_runs(view: View, line: LineKey, at_ms: int, limits: Limits, blame: _Bl
             continue  # a person who mends the code of a run and has it tried again means the mended code
         most = run.options.get("limit")
         if most is not None and view.placed.get(run.parent, 0) >= most:
-            yield RunHeld(run_id)
+            yield run_held(run_id)
             continue
         if activation is not None and is_awake:  # a run that has waited goes on beside the other work
             if activation.confirmed and not activation.stopping:
@@ -108,7 +108,7 @@ def _seat_runs(view: View, line: LineKey, at_ms: int, limits: Limits, blame: _Bl
                 continue
             return
         if alone and not host.exclusive:
-            yield HostReserved(host.host_id)
+            yield host_reserved(host.host_id)
         collect = run.attempts(limits.attempts_max).are_used_up and not run.is_undoing
         yield AttemptStarted(run_id, run.attempt + 1, view.incarnation + 1, host.host_id, collect)
 

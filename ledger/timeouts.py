@@ -16,7 +16,7 @@ from perdure.ledger import asks
 from perdure.ledger.activation import pool_key
 from perdure.ledger.facts import AlarmRang, Fact, RunInterrupted, TeardownBegan
 from perdure.ledger.host_reports import seal
-from perdure.ledger.notes import AgentDue, Note, RunQueued, TimerArmed, TimersFired
+from perdure.ledger.notes import Note, agent_due, run_queued, timer_armed, timers_fired
 from perdure.ledger.placements import is_dry_pool, pool
 from perdure.ledger.run import Run, RunWait
 from perdure.ledger.status import InterruptedReason
@@ -27,7 +27,7 @@ from perdure.policies import Budget, Expiry, Limits, Sighting, carried, expiry
 
 def tick(view: View, said: Tick, at_ms: int, limits: Limits) -> Iterator[Fact | Note]:
     wall_ms = at_ms - said.behind_ms
-    yield TimersFired(at_ms, wall_ms)
+    yield timers_fired(at_ms, wall_ms)
     for agent in view.alarms.fired:
         if agent.startswith(ALARM_OF_RUN):
             yield from _ring(view, agent.removeprefix(ALARM_OF_RUN), wall_ms)
@@ -39,10 +39,10 @@ def tick(view: View, said: Tick, at_ms: int, limits: Limits) -> Iterator[Fact | 
         run = view.runs.get(key)
         if run is not None and run.is_live:
             yield from _look(view, run, at_ms, limits)
-            yield TimerArmed(key, next_look(view, run, limits, at_ms=at_ms))
+            yield timer_armed(key, next_look(view, run, limits, at_ms=at_ms))
         activation = view.agents.get(key)
         if key in view.mailbox or key in view.wanted or (activation is not None and activation.unclean):
-            yield AgentDue(key)
+            yield agent_due(key)
 
 
 def arm(view: View, keys: Iterable[str], limits: Limits) -> None:
@@ -165,9 +165,8 @@ def sighting_of(view: View, run: Run, awake_at_ms: int, at_ms: int | None = None
     if reattached and not run.signal_at_ms:
         reattached = max(reattached, awake_at_ms)
     requested = run.retried_at_ms or run.requested_at_ms  # an absolute budget counts that time (spec W-52)
-    requested += (
-        0 if "max_budget_ms" in run.options else run.waited_ms
-    )  # the general one counts no time without a process
+    if "max_budget_ms" not in run.options:
+        requested += run.waited_ms  # the general one counts no time without a process
     times = [carried(instant, view.leaps) if instant else 0 for instant in (requested, signal, reattached)]
     return Sighting(not run.is_awaited, *times)
 
@@ -177,7 +176,7 @@ def _ring(view: View, run_id: str, wall_ms: float) -> Iterator[Note]:
     if run is None or run_id not in view.waiting or run.wait is None or run.paused:
         return
     if run.wait.until_ms <= wall_ms:
-        yield RunQueued(run_id)
+        yield run_queued(run_id)
 
 
 def _look(view: View, run: Run, at_ms: int, limits: Limits) -> Iterator[Fact | Note]:
@@ -188,7 +187,7 @@ def _look(view: View, run: Run, at_ms: int, limits: Limits) -> Iterator[Fact | N
         if at_ms >= end.at_ms:
             yield from _lose_patience(view, run, end.reason, teardown=end.teardown)
         elif run.run_id in view.waiting and at_ms >= wait_due_ms(view, run):
-            yield RunQueued(run.run_id)
+            yield run_queued(run.run_id)
         return
     if run.is_undoing:  # its end is owed, however long that takes
         yield from _queue(view, run, at_ms)
@@ -212,9 +211,9 @@ def _look(view: View, run: Run, at_ms: int, limits: Limits) -> Iterator[Fact | N
 
 def _queue(view: View, run: Run, at_ms: int) -> Iterator[Note]:
     if not run.is_placed and at_ms < retry_due_ms(view, run):
-        yield TimerArmed(run.run_id, retry_due_ms(view, run))
+        yield timer_armed(run.run_id, retry_due_ms(view, run))
     elif not run.is_placed and run.run_id not in view.held.get(run.parent, ()):
-        yield RunQueued(run.run_id)
+        yield run_queued(run.run_id)
 
 
 def _lose_patience(view: View, run: Run, reason: str, *, teardown: bool) -> Iterator[Fact]:

@@ -318,9 +318,8 @@ def _has_hash(key: object) -> bool:
 
 
 _SCALARS, _INT_MAX = frozenset({type(None), bool, float}), (1 << 63) - 1
-_scalar: Callable[[object], bytes] = msgpack.Packer(
-    buf_size=_ROOM_BYTES
-).pack  # one call that runs no Python, so threads may share it
+# One call that runs no Python, so threads may share it.
+_scalar: Callable[[object], bytes] = msgpack.Packer(buf_size=_ROOM_BYTES).pack
 
 
 # It encodes one value at a time: the parts of a value are encoded by another one.

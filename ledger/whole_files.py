@@ -40,9 +40,8 @@ def add_line(path: Path, line: str) -> None:
         file.seek(max(0, end - 1))
         is_torn = file.read(1) not in (b"", b"\n")
         body = b"\n" * is_torn + f"{line}\n".encode()
-        if file.write(body) < len(
-            body
-        ):  # one write, at whatever is the end by now: the rest would go behind what others add
+        # One write, at whatever is the end by now: the rest would go behind what others add.
+        if file.write(body) < len(body):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         os.fsync(file.fileno())
     _settle(path)

@@ -82,10 +82,8 @@ def question_starts(messages: Sequence[Message], first: int) -> list[int]:
 
 
 def steps_of(parts: Sequence[Part]) -> list[list[Part]]:
-    begins = [at for at, part in enumerate(parts) if part["type"] == "step-start"][
-        1:
-    ]  # what stands before the first is part of it
-    bounds = [0, *begins, len(parts)]
+    _, *begins = [at for at, part in enumerate(parts) if part["type"] == "step-start"] or [0]
+    bounds = [0, *begins, len(parts)]  # what stands before the first is part of it
     return [list(parts[start:end]) for start, end in pairwise(bounds)] if parts else []
 
 

@@ -73,9 +73,7 @@ class Limits:
     detached_max_budget_ms: float = 86_400_000  # seed 003; 0 gives up at once, infinity never
     detached_no_progress_budget_ms: float = 3_600_000  # seed 003; 0 and infinity are off
 
-    stream_kept_ms: float = (
-        300_000  # how long after its end the stream of a chat's answer is told to clients that come back
-    )
+    stream_kept_ms: float = 300_000  # how long after its end a chat's answer is streamed to clients that come back
 
     fibers_at_once_max: int = 1_000  # running fibers of one agent; one that waits for another does not count
     fiber_recoveries_at_once_max: int = 32  # running recovery hooks of one agent
@@ -88,9 +86,7 @@ class Limits:
     stash_bytes_max: int = 1024 * 1024  # of a stashed value
     metadata_bytes_max: int = 64 * 1024  # of the metadata of a fiber
 
-    wait_in_memory_ms: int = (
-        5_000  # a run that waits longer than this gives up its place; one that waits for an event, after it
-    )
+    wait_in_memory_ms: int = 5_000  # a run that waits longer gives up its place; one that waits for an event, after it
     wait_ahead_ms_max: int = 1_576_800_000_000  # fifty years; the longest wait
     events_max: int = 10_000  # events that a run has not taken; above this, more are refused
     asks_max: int = 100  # questions to people of one run that are open at once; above this, more are refused
@@ -102,12 +98,8 @@ class Limits:
     checkpoint_facts: int = 200_000  # facts after which a checkpoint is taken even under load
     checkpoint_idle_ms: int = 3_000  # idle time after which a checkpoint is taken
     retained_in_memory: int = 20_000  # ended runs kept in memory for quick answers
-    ended_kept_ms: float = (
-        INFINITY  # an ended run that is not needed any more is cleared after this time; infinity never
-    )
-    ended_kept_max: float = (
-        INFINITY  # when more have ended, the oldest that are not needed are cleared, within some seconds; infinity off
-    )
+    ended_kept_ms: float = INFINITY  # an ended run that nobody needs is cleared after this time; infinity never
+    ended_kept_max: float = INFINITY  # when more have ended, the oldest that nobody needs go in seconds; infinity off
 
     id_max: int = 256  # characters of an id
     input_bytes_max: int = 4 * 1024 * 1024

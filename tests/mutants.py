@@ -133,7 +133,7 @@ MUTANTS = (
            "test_a_fan_out_is_started_by_one_command_for_each_host"),
     Mutant("ledger.timeouts:turn_at_ms", "never", "waits_its_turn",
            "test_who_waits_in_line_for_hosts_that_are_up_has_all_its_patience_from_when_the_last_of_them_goes"),
-    Mutant("ledger.notes:HostGone.apply", "never", "up",
+    Mutant("ledger.notes:host_gone", "never", "up",
            "test_who_waits_in_line_for_hosts_that_are_up_has_all_its_patience_from_when_the_last_of_them_goes"),
     Mutant("policies.chat_recovery:evaluate", "never", "is_sealed",
            "test_w_25_a_sealed_incident_is_final_whatever_progress_is_made"),

@@ -26,9 +26,7 @@ from perdure.ledger.storage.log_format import check_of, read_log
 from perdure.ledger.storage.patches import MAIN, FilePatch, Patch, whole
 
 _BLOCK: Final = 4 << 10
-_FRESH_NS: Final = (
-    50_000_000  # the clock of a file system may stand still for as long, so another change may have the same stamp
-)
+_FRESH_NS: Final = 50_000_000  # so long may the clock of a file system stand still: two changes may have the same stamp
 _PART: Final = 32 << 20  # bytes of patches
 _SEEN_MAX: Final = 20_000  # storages that are remembered as they were
 _UNREADABLE: Final = (errno.EACCES, errno.EIO, errno.EPERM)

@@ -88,9 +88,8 @@ class CarriedDisk(FileDisk):
         super().__init__(directory, SharedLog(Path(directory), boot=""))
         self.on_patch: Callable[[], None] = lambda: None
         self._places = count(1)
-        self._told: dict[
-            str, StorageImage | FetchedStorage | None
-        ] = {}  # of lives that have not opened their storages yet
+        # Of lives that have not opened their storages yet.
+        self._told: dict[str, StorageImage | FetchedStorage | None] = {}
         self._lost: dict[str, str] = {}
         self._numbers: dict[str, int] = {}  # the last patch of each storage that is open
         self._closed: set[str] = set()  # by lives that go on: the files are gone

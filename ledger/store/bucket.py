@@ -154,9 +154,8 @@ class Bucket:
         self._pause, self._now_s = pause, now_s
         self._waits: dict[int, dict[type[Request], _Wait]] = {}  # by thread
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="perdure-bucket")
-        self._readers = ThreadPoolExecutor(
-            READS, thread_name_prefix="perdure-reads"
-        )  # each waits for one of the threads
+        # Each of them waits for one of the threads.
+        self._readers = ThreadPoolExecutor(READS, thread_name_prefix="perdure-reads")
         self._took_s: dict[type[Request], deque[float]] = {Create: deque(maxlen=_USUAL), Get: deque(maxlen=_USUAL)}
 
     def run(self, procedure: Generator[Request, Answer, T], *, tries_max: float = math.inf) -> T:

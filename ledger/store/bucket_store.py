@@ -192,9 +192,8 @@ class BucketStore(DuckDBStore):
         self._in_backlog = Chain()  # up to the last slot of which the backlog has the commit
         self._patches: Sequence[Patch] = ()  # of the commit that is under way
         self._storages = BucketStorages(bucket.url, self._fetched_pack)
-        self._committed = (
-            0  # bytes; counted by the thread that commits, as what follows is by the one that takes checkpoints
-        )
+        # Bytes, counted by the thread that commits; what follows is by the one that takes checkpoints.
+        self._committed = 0
         self._rooted, self._rooted_s = 0, 0.0  # how many of them the last root covers, and when it was announced
         self._is_behind = False  # the last root is
         self._snapshots = 0  # of this life
