@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         checked,
     )
     from perdure.ledger.asks import (
-        ALARM_OF_ASKS,
         APPROVAL,
         BEGAN_BY,
         CLIENT_TOOL,
@@ -47,10 +46,8 @@ if TYPE_CHECKING:
     from perdure.ledger.bucket_url import check_slashes, checked_url, is_url
     from perdure.ledger.chosen_runs import (
         GROUP_MAX,
-        REACH,
         Deed,
         Steer,
-        SteeredGroup,
         Verb,
         checked_wanted,
         chosen_of,
@@ -197,7 +194,7 @@ if TYPE_CHECKING:
         parked,
         receipt,
     )
-    from perdure.ledger.join_decisions import decide_joins, source_of
+    from perdure.ledger.join_decisions import source_of
     from perdure.ledger.kept_back import all_waiting, hold_ups, live_run, unheeded
     from perdure.ledger.known_agent import KnownAgent, KnownAgents, standing_of
     from perdure.ledger.mail import ANSWER, EVENT, MILESTONE, Mail, MailState, Slot

@@ -5,17 +5,7 @@ has no state, no clock and no die, and it changes nothing: time comes in, and wh
 crash at any line leaves nothing behind, because facts count only once they are appended, and notes are made again after a boot. A stimulus
 that is doubled, late or from an earlier life yields no facts.
 
-| stimulus | decided in |
-|---|---|
-| `Request`, `Cancel`, `Clear`, `Tell`, `Send`, `Pause`, `Forget`, `StopLives`, `Retry`, `Adopt` | `requests` |
-| `Up`, `Progress`, `Milestone`, `Chunk`, `Ended`, `PromiseUndo`, `Undoing`, `Unstarted`, `Waiting`, `Took` | `host_reports` |
-| `Released`, `Awake`, `Alarm`, `AskCalls`, `Handled` | `host_reports` |
-| `HostUp`, `HostLost` | `host_reports` |
-| `OpenAsk`, `WithdrawAsk`, `AnswerAsk` | `asks` |
-| `ExpireRuns` | here |
-| `Unhosted` | `placements` |
-| `Tick` | `timeouts` |
-| (after each group of stimuli) | `placements` |
+`_DECISIONS` says where each stimulus is decided. After each group of them, `placements` gives places to what waits.
 
 An ended run that is old, or one too many (`policies.retention`), is cleared by itself if it is not needed any more. It goes only together
 with its family: its child, the child's sub-agents, and the runs that they requested, whose storages are deleted with it. It stays if

@@ -218,7 +218,6 @@ if TYPE_CHECKING:
     from perdure.policies.ranked_queue import Rank, RankedQueue
     from perdure.policies.recovery import Attempts, Evidence, Fail, RetryAfter, Seal, judge
     from perdure.policies.repair import (
-        awaits_client,
         default_repair,
         deferred_ids,
         is_settled,

@@ -39,16 +39,6 @@ FIBER, FIBER_OPEN, FIBER_KEY, FIBER_INPUT, FIBER_STASH, FIBER_STEP, FIBER_CARE, 
 SCHEDULE, SCHEDULE_HISTORY, QUEUED = "schedule", "schedule_history", "queued"
 HEARD, REPLY, POST, SHELF = "heard", "reply", "post", "shelf"
 SUB_AGENT, VERSION = "sub-agent", "version"
-DOCUMENTS = frozenset(  # a row without a body deletes its key
-    {
-        *(MESSAGE, TURN, OPEN, KEY, CHUNKS, CALL, GUARD, FEED, SUMMARY),  # of chat agents
-        SUB_AGENT,
-        VERSION,
-        *(FIBER, FIBER_OPEN, FIBER_KEY, FIBER_INPUT, FIBER_STASH, FIBER_STEP, FIBER_CARE, FIBER_EVENT, FIBER_HEARD),
-        *(SCHEDULE, SCHEDULE_HISTORY, QUEUED),
-        *(HEARD, REPLY, POST, SHELF),  # of messengers
-    }
-)
 
 Key = tuple[str, str]
 KEYS: Key = ("keys", "")  # stands for the set of all state keys: who iterated depends on it
@@ -172,7 +162,7 @@ class Records:
             numbers[row.key] = number
             if row.kind == STATE:
                 self._fold_state(number, row)
-            elif row.kind in DOCUMENTS and row.body is None:
+            elif row.body is None:  # a document is deleted
                 self.garbage.append(number)
                 del numbers[row.key]
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from perdure.ledger import (
-    ALARM_OF_ASKS,
     BATCH_MIN,
     AlreadyAnswered,
     AnswerAsk,
@@ -39,6 +38,7 @@ from perdure.ledger import (
     restore,
     unpack,
 )
+from perdure.ledger.asks import ALARM_OF_ASKS
 from perdure.ledger.facts import (
     AgentActivated,
     AskAnswered,

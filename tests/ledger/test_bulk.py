@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 
 from perdure.ledger import (
-    REACH,
     BadRequest,
     Deed,
     Forget,
     Row,
     Run,
     Steer,
-    SteeredGroup,
     Verb,
     Wanted,
     apply_fact,
@@ -33,6 +31,7 @@ from perdure.ledger import (
     rows_for,
     steer,
 )
+from perdure.ledger.chosen_runs import REACH, SteeredGroup
 from perdure.ledger.facts import (
     AttemptLost,
     RunAborted,

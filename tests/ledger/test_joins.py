@@ -25,7 +25,6 @@ from perdure.ledger import (
     UnknownRun,
     arm,
     assign_hosts,
-    decide_joins,
     dirty_records,
     explain,
     outstanding,
@@ -48,6 +47,7 @@ from perdure.ledger.facts import (
     RunSucceeded,
 )
 from perdure.ledger.inspection import line
+from perdure.ledger.join_decisions import decide_joins
 from perdure.ledger.store.store import Boot
 from perdure.policies import Condition, EndOf, MilestoneOf, Of, plain_condition
 from perdure.scenarios.testing.checks import out_of_step

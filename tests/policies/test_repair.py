@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.policies import awaits_client, default_repair, repair_transcript
-from perdure.policies.repair import INTERRUPTED_TEXT, Part, is_settled, is_tool_part, object_input
+from perdure.policies import default_repair, repair_transcript
+from perdure.policies.repair import INTERRUPTED_TEXT, Part, awaits_client, is_settled, is_tool_part, object_input
 
 SETTLED = ["output-available", "output-error", "output-denied"]
 OPEN = ["input-streaming", "input-available", "approval-requested", "never-heard-of"]
