@@ -16,11 +16,11 @@ from typing import Final
 import duckdb
 
 from perdure.ledger.duckdb_format import is_damage
-from perdure.ledger.errors import WAY_OUT, StorageConflict, StorageError, StorageLost
+from perdure.ledger.errors import WAY_OUT, StorageError, StorageLost
 from perdure.ledger.in_place import Misplaced, misplaced
 from perdure.ledger.storage.agent_database import AgentDatabase, insertion, signing
 from perdure.ledger.storage.agent_log import AgentLog
-from perdure.ledger.storage.disk import Disk
+from perdure.ledger.storage.disk import Disk, overtaken
 from perdure.ledger.storage.log_file import LogFile
 from perdure.ledger.storage.log_format import LogHead, log_of_rows
 from perdure.ledger.storage.records import SCHEMA_VERSION, Records, Row
@@ -195,7 +195,7 @@ class AgentFile:
     def _refuse_overtaken(self) -> None:
         if self.disk.has(self.agent_id):
             self.wake()
-            raise StorageConflict(self.agent_id, "another process created the storage meanwhile")
+            raise overtaken(self.agent_id)
 
     def _log(self, file: LogFile) -> AgentLog:
         file.lost = self.broken

@@ -245,6 +245,10 @@ class Disk(ABC):
             return database
 
 
+def overtaken(agent_id: str) -> StorageConflict:
+    return StorageConflict(agent_id, "another process created the storage meanwhile")
+
+
 def _unattachable(agent_id: str, source: str, problem: duckdb.Error, *, is_ours: bool) -> StorageError:
     text = str(problem)
     if isinstance(problem, duckdb.FatalException):
@@ -295,7 +299,7 @@ class MemoryDisk(Disk):
         with self._lock:
             self._hold(agent_id, holder)
             if agent_id in self._storages:
-                raise StorageConflict(agent_id, "another process created the storage meanwhile")
+                raise overtaken(agent_id)
             body = self._storages[agent_id] = bytearray(content)
             return MemoryLog(agent_id, body)
 

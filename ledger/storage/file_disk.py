@@ -30,10 +30,10 @@ import duckdb
 
 from perdure.ledger.block_guard import BlockGuard
 from perdure.ledger.duckdb_format import survey
-from perdure.ledger.errors import WAY_OUT, StorageConflict, StorageError, StorageLost
+from perdure.ledger.errors import WAY_OUT, StorageError, StorageLost
 from perdure.ledger.ids import parent_of, type_of
 from perdure.ledger.in_place import Misplaced, OpenFile, misplaced, opened, refuse_misplaced
-from perdure.ledger.storage.disk import SCHEMA, Disk, StorageLocked
+from perdure.ledger.storage.disk import SCHEMA, Disk, StorageLocked, overtaken
 from perdure.ledger.storage.log_file import FileLog, LogFile, kept_beside, staged_at
 from perdure.ledger.storage.log_format import LOG_MAGIC, is_log
 from perdure.ledger.storage.shared_log import CommitPart, SharedLog
@@ -258,7 +258,7 @@ class FileDisk(Disk):
                     staged.unlink()
                 synchronise(path.parent)
             except FileExistsError:
-                raise _overtaken(agent_id) from None
+                raise overtaken(agent_id) from None
             except OSError as problem:
                 raise StorageError(agent_id, f"its copy could not be published: {problem}") from problem
 
@@ -322,7 +322,7 @@ class FileDisk(Disk):
         # A log of DuckDB's without a database would be replayed into this file, so it is moved aside.
         self._make_folder(agent_id, path.parent)
         if path.exists():
-            raise _overtaken(agent_id)
+            raise overtaken(agent_id)
         for left in [each for each in os.listdir(path.parent) if each.startswith(f"{path.name}.wal")]:  # noqa: PTH208 - costs less
             path.with_name(left).replace(path.with_name(LEFT + left))
 
@@ -337,7 +337,7 @@ class FileDisk(Disk):
                 part.unlink(missing_ok=True)
             synchronise(path.parent)
         except FileExistsError:
-            raise _overtaken(agent_id) from None
+            raise overtaken(agent_id) from None
         except OSError as problem:
             raise StorageError(agent_id, f"{path} cannot be made: {problem}") from problem
 
@@ -389,10 +389,6 @@ def place_of(agent_id: str) -> str:
     parent = parent_of(agent_id)
     folder = place_of(parent).removesuffix(".db") if parent else digest[:2]
     return f"{folder}/{kind}-{digest}.db"
-
-
-def _overtaken(agent_id: str) -> StorageConflict:
-    return StorageConflict(agent_id, "another process created the storage meanwhile")
 
 
 def _opened_log(path: Path) -> int | None:
