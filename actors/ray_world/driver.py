@@ -225,7 +225,7 @@ class Driver:
             else:
                 job()
 
-    def _enter(self, member: OpenDirectory, address: str | None, start_with: Callable[[], bool] | None) -> RayLife:
+    def _enter(self, member: OpenDirectory, address: str | None, start_with: Callable[[], None] | None) -> RayLife:
         if self._life is not None and connection() is None:
             self._end(SHUT_DOWN)
         with _locked(member):

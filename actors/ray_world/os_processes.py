@@ -172,11 +172,6 @@ def cpu_s(pids: Iterable[int]) -> float:
     return total_s
 
 
-def resident_mb() -> int:
-    size: int = psutil.Process().memory_info().rss
-    return size // (1024 * 1024)
-
-
 def _id_of(process: psutil.Process) -> ProcessId:
     return ProcessId(process.pid, round((process.create_time() - psutil.boot_time()) * 1000))
 

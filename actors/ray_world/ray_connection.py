@@ -68,9 +68,9 @@ def connection() -> RayConnection | None:
     return RayConnection(context.gcs_address, context.get_session_name(), context.get_node_id())
 
 
-# Start a Ray of our own, for a second time if Ray gives its own processes up as too slow. Returns True: it is our own.
+# Start a Ray of our own, for a second time if Ray gives its own processes up as too slow.
 # Without docstrings Ray's processes fail as they begin, and that they do is found out only after a minute.
-def start(num_cpus: int | None) -> bool:
+def start(num_cpus: int | None) -> None:
     if sys.flags.optimize > 1:
         raise BadRequest("python", _NEEDS_DOCSTRINGS)
     options = {"address": "local", "num_cpus": num_cpus, "object_store_memory": STORE_BYTES, "include_dashboard": False}
@@ -80,26 +80,10 @@ def start(num_cpus: int | None) -> bool:
         if not any(text in str(problem.__cause__) for text in STARTUP_TIMEOUTS):
             raise
         _init(**options)
-    return True
 
 
-# Returns whether there was one.
-def join(data: Path, address: str | None) -> bool:
-    if address not in (None, "local"):
-        _join_named(str(address))
-        return True
-    if address == "local":
-        return False
-    with contextlib.suppress(ValueError, SupervisorUnreachable):
-        return join_recorded(data)
-    return False
-
-
-def join_recorded(data: Path) -> bool:
-    """Join the Ray that serves the directory. Returns True: it was joined.
-
-    Raises `SupervisorUnreachable` if it cannot be joined, and `ValueError` if nothing serves the directory.
-    """
+# Join the Ray that serves the directory. Raises `SupervisorUnreachable` if it cannot be joined, and `ValueError` if nothing does.
+def _join_recorded(data: Path) -> None:
     name = Deployment(data, Limits(), bucket=bucket_of(data)).supervisor
     refused: SupervisorUnreachable | None = None
     for known in rays_of(data):
@@ -113,23 +97,27 @@ def join_recorded(data: Path) -> bool:
         except ValueError:
             shut_down()
         else:
-            return True
+            return
     raise refused or ValueError(f"there is no Ray for {given_as(data)}")
 
 
-def begin(address: str | None, start_with: Callable[[], bool] | None, data: Path) -> bool:
+def begin(address: str | None, start_with: Callable[[], None] | None, data: Path) -> bool:
     """Join the Ray at this address, or else the one that serves the directory, or start one. Returns whether it is our own.
 
     Raises `SupervisorUnreachable` if it cannot be joined or started, and `ValueError` if nothing serves the directory and nothing may be
     started.
     """
-    if address is None and start_with is None:
-        return not join_recorded(data)
-    if join(data, address):
+    if address not in (None, "local"):
+        _join_named(str(address))
         return False
+    if address is None:
+        with contextlib.suppress(*(() if start_with is None else (ValueError, SupervisorUnreachable))):
+            _join_recorded(data)
+            return False
     if start_with is None:
         raise ValueError(f"there is no Ray for {given_as(data)}")
-    return start_with()
+    start_with()
+    return True
 
 
 def _join_named(address: str) -> None:

@@ -17,9 +17,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
+import psutil
+
 from perdure.actors.events.observability import Metrics, NoMetrics
 from perdure.actors.ports import BUCKET_POINTS, Faults, KillPoint, World
-from perdure.actors.ray_world.os_processes import resident_mb
 from perdure.actors.tasks import Pending
 from perdure.actors.telemetry.telemetry import OFF, Telemetry
 from perdure.actors.threads import Crew
@@ -189,7 +190,7 @@ class SystemVitals:
         return platform.node()
 
     def rss_mb(self) -> int:
-        return resident_mb()
+        return int(psutil.Process().memory_info().rss) // 2**20
 
 
 def system_world(metrics: Metrics | None = None, *, threads_max: int = 4, telemetry: Telemetry | None = None) -> World:
