@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import ray
 from ray.exceptions import RayError
@@ -58,25 +59,21 @@ BOUNDARIES_MS: Final[list[float]] = [1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_00
 # Each is created when it is first used, with the tags that it has then.
 class RayMetrics:
     def __init__(self) -> None:
-        self._counters: dict[str, Counter] = {}
-        self._gauges: dict[str, Gauge] = {}
-        self._histograms: dict[str, Histogram] = {}
+        self._made: dict[str, Any] = {}
 
     def count(self, name: str, value: float = 1, tags: Tags | None = None) -> None:
-        if name not in self._counters:
-            self._counters[name] = Counter(f"perdure_{name}", tag_keys=tuple(tags or ()))
-        self._counters[name].inc(value, dict(tags or {}))
+        self._of(Counter, name, tags).inc(value, dict(tags or {}))
 
     def gauge(self, name: str, value: float, tags: Tags | None = None) -> None:
-        if name not in self._gauges:
-            self._gauges[name] = Gauge(f"perdure_{name}", tag_keys=tuple(tags or ()))
-        self._gauges[name].set(value, dict(tags or {}))
+        self._of(Gauge, name, tags).set(value, dict(tags or {}))
 
     def observe(self, name: str, value: float, tags: Tags | None = None) -> None:
-        if name not in self._histograms:
-            keys = tuple(tags or ())
-            self._histograms[name] = Histogram(f"perdure_{name}", boundaries=BOUNDARIES_MS, tag_keys=keys)
-        self._histograms[name].observe(value, dict(tags or {}))
+        self._of(Histogram, name, tags, boundaries=BOUNDARIES_MS).observe(value, dict(tags or {}))
+
+    def _of(self, kind: Callable[..., object], name: str, tags: Tags | None, **options: object) -> Any:
+        if name not in self._made:
+            self._made[name] = kind(f"perdure_{name}", tag_keys=tuple(tags or ()), **options)
+        return self._made[name]
 
 
 class RaySupervisor(SupervisorProcess):
