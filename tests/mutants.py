@@ -901,7 +901,7 @@ MUTANTS = (
            "test_a_story_ends_by_what_ends_a_test_or_by_ctrl_c_as_a_test_does"),
     Mutant("actors.sim_world.virtual_loop:VirtualLoop.between_steps", "never", "stopped_by",
            "test_what_a_signal_raises_in_an_agent_s_code_comes_out_of_the_laboratory_whatever_the_code_makes_of_it"),
-    Mutant("actors.sim_world.signals:stopped_by_signals", "never", "raised",
+    Mutant("actors.sim_world.simulation:stopped_by_signals", "never", "raised",
            "test_a_test_s_time_that_is_over_in_a_swarm_or_the_explorer_is_no_finding"),
     Mutant("actors.sim_world.process:_StrandThread._rest", "never", "are_over",
            "test_what_a_signal_raises_in_an_agent_s_code_comes_out_of_the_laboratory_whatever_the_code_makes_of_it"),

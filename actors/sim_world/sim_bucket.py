@@ -15,11 +15,10 @@ effect after the sender's death, and after the fence of the next life. Objects t
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final, NamedTuple, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from perdure.actors.ports import KillPoint, World
 from perdure.actors.sim_world.process import Wake, current_process, current_strand
@@ -79,13 +78,8 @@ class SimObjects:
 
 # A way to the objects without any weather, for those who look from outside of the simulated world.
 class CalmBucket(Bucket):
-    def __init__(
-        self,
-        objects: SimObjects,
-        pause: Callable[[float], None] = time.sleep,
-        now_s: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__(URL, pause=pause, now_s=now_s)
+    def __init__(self, objects: SimObjects, **clock: Any) -> None:
+        super().__init__(URL, **clock)
         self.objects = objects
 
     def at_once(self, jobs: Sequence[Callable[[], T]]) -> list[T]:
@@ -107,7 +101,7 @@ class SimBucket(CalmBucket):
         process.nature.has_files = True
         self._begin = process.begin
         world.threads.wait_in_strands()
-        super().__init__(objects, self._sleep, process.nature.loop.time)
+        super().__init__(objects, pause=self._sleep, now_s=process.nature.loop.time)
 
     def _sleep(self, _seconds: float) -> None:
         # how long is drawn here: the last digits of what is asked for are by another die

@@ -45,10 +45,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+import signal
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
-from types import TracebackType
-from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
+from threading import current_thread, main_thread
+from types import FrameType, TracebackType
+from typing import Any, Final, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 from perdure.actors.ports import MOVED, Fleet, PoolSpec, Pulse, Transport, World
 from perdure.actors.sim_world.exchanges import HOST, SUPERVISOR, ExchangeWire, SimTransport
@@ -64,7 +67,6 @@ from perdure.actors.sim_world.process import (
     on_death,
     owner_of,
 )
-from perdure.actors.sim_world.signals import stopped_by_signals
 from perdure.actors.sim_world.sim_ports import EPOCH_MS, KillPlan, KillRule, make_world
 from perdure.actors.sim_world.virtual_loop import STEPS_MAX, Deadlock, Overdue, Runaway, Stuck, VirtualLoop
 from perdure.actors.sim_world.weather import DiskFault, Span, Weather
@@ -125,8 +127,10 @@ class Cluster:
         self.nature = nature
         self.wire = ExchangeWire(nature, plan, self.stand_still)
         self.machines: dict[str, Machine] = {}
-        self.broken: Callable[[PoolSpec], str] = lambda _spec: ""  # why hosts of this pool fail as they start
-        self.lack: Callable[[PoolSpec], str] = lambda _spec: ""  # what no node has of what they ask for
+        # What a story may set: of the hosts of a pool, why they fail as they start, what no node has of what they ask for, and what they
+        # wait for; empty where all is well.
+        self.broken: Callable[[PoolSpec], str] = lambda _spec: ""
+        self.lack: Callable[[PoolSpec], str] = lambda _spec: ""
         self.growth: Callable[[PoolSpec], NodeGrowth] = lambda _spec: NOTHING_LACKS
         self.elsewhere: dict[str, str] = {}  # nodes that do not see the directory, and what each has instead
         self.draining: dict[str, NodeDrain] = {}
@@ -160,6 +164,7 @@ class Cluster:
             process.stop(ms)
 
     def power_off(self) -> None:
+        """Supervisor and hosts die, and nothing starts until the power is on again. The client lives."""
         self._powered = False
         for process in self.processes():
             self._plan.strike(process, "the cluster lost power")
@@ -315,6 +320,47 @@ SHUTDOWN_TURNS_MAX: Final = 200
 ERRORS_SHOWN_MAX: Final = 5
 
 
+# ---------------------------------------------------------------- signals
+# Ctrl-C, and whatever else the handler of a signal raises: it ends what a person or a test waits for, in whatever code it hit.
+#
+# Python calls a handler in the middle of the code that is at work, so what it raises is raised there. In a simulation that is mostly the
+# code of an agent, whose errors are the run's, or code of ours that a simulated process may crash by.
+
+
+Handler: TypeAlias = Callable[[int, FrameType | None], Any]
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[list[BaseException]]:
+    """What handlers of signals have raised meanwhile, and are to be asked for often. The first of it is raised at the end, instead of what
+    has become of it. Handlers that are set within do as they like, and only the main thread has any."""
+    raised: list[BaseException] = []
+    found = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    before = {number: each for number, each in found.items() if callable(each) and current_thread() is main_thread()}
+    noting = {number: _noting(handler, raised) for number, handler in before.items()}
+    try:
+        for number, handler in noting.items():
+            signal.signal(number, handler)
+        yield raised
+    finally:
+        for number in [each for each in noting if signal.getsignal(each) is noting[each]]:
+            signal.signal(number, before[number])
+        if raised:
+            raise raised[0]
+
+
+def _noting(handler: Handler, raised: list[BaseException]) -> Handler:
+
+    def note(number: int, frame: FrameType | None) -> None:
+        try:
+            handler(number, frame)
+        except BaseException as error:
+            raised.append(error)
+            raise
+
+    return note
+
+
 # ---------------------------------------------------------------- world
 
 
@@ -367,16 +413,12 @@ class Simulation:
         self._nature.harmless += harmless
         self._nature.clocks_off_ms = begins_ms - EPOCH_MS
         self._plan = KillPlan(kill_at, kill_when)
-        self._cluster = Cluster(self._nature, self._plan, make_supervisor, make_host)
+        self.cluster = Cluster(self._nature, self._plan, make_supervisor, make_host)
         self._client: SimProcess | None = None
         # Unexpected exceptions: of processes, and of tasks for which nobody waited. Complete after `close`.
         self.errors = self._nature.errors
-        self.crashes = self._cluster.crashes  # every death, in order, except that of a process whose `serve` returned
+        self.crashes = self.cluster.crashes  # every death, in order, except that of a process whose `serve` returned
         self.kills, self.visits = self._plan.kills, self._plan.visits  # by kind of process
-
-    @property
-    def restarts(self) -> int:
-        return self._cluster.restarts
 
     # How many visits there were: `kill_at` from 1 to here are the places to die.
     @property
@@ -391,7 +433,7 @@ class Simulation:
     def is_calm(self) -> bool:
         # Nothing goes wrong now, so that nobody has to notice it.
         all_well = all(process.running and not process.is_cut() for process in self._processes())
-        return all_well and self._nature.weather == CALM and not self._cluster.draining
+        return all_well and self._nature.weather == CALM and not self.cluster.draining
 
     @property
     def trace(self) -> list[ChronicleEntry]:
@@ -407,7 +449,7 @@ class Simulation:
         self._nature.note("story", what)
 
     def live_hosts(self) -> list[str]:
-        return [process.name for process in self._cluster.processes() if process.kind == "host"]
+        return [process.name for process in self.cluster.processes() if process.kind == "host"]
 
     def raise_errors(self) -> None:
         if self.errors:
@@ -427,7 +469,7 @@ class Simulation:
         answer: asyncio.Future[T] = self.loop.create_future()
         client.on_death(partial(_refuse, answer, client))
         client.start(self._live_client(client, main, answer))
-        self._cluster.start()
+        self.cluster.start()
         self.loop.deadline_s = self.loop.busy_until_s = math.inf
         if timeout_ms is None:
             self.loop.busy_until_s = self.loop.time() - self.loop.leapt_s + BUSY_MAX_S
@@ -455,7 +497,7 @@ class Simulation:
     async def _live_client(
         self, process: SimProcess, main: Callable[[World, Transport], Awaitable[T]], answer: asyncio.Future[T]
     ) -> None:
-        transport = SimTransport(process, self._cluster.wire)
+        transport = SimTransport(process, self.cluster.wire)
         try:
             answer.set_result(await main(make_world(process, self._plan), transport))
         except (KeyboardInterrupt, SystemExit):  # they end the loop by themselves
@@ -474,34 +516,17 @@ class Simulation:
         self._nature.note("world", "the weather changes")
         self._nature.weather = weather
 
-    def fail_hosts(self, why: Callable[[PoolSpec], str]) -> None:
-        """From now on hosts fail as they start, for this reason; those of pools for which it is empty do not."""
-        self._cluster.broken = why
-
-    def take_nodes(self, lack: Callable[[PoolSpec], str]) -> None:
-        """From now on no node has this of what hosts of a pool ask for; nothing is missing where it is empty."""
-        self._cluster.lack = lack
-
-    def grow_nodes(self, growth: Callable[[PoolSpec], NodeGrowth]) -> None:
-        """From now on hosts of a pool wait for nodes that come."""
-        self._cluster.growth = growth
-
-    def blind_nodes(self, elsewhere: Mapping[str, str]) -> None:
-        """From now on these nodes have something else at the directory's path."""
-        self._cluster.elsewhere.clear()
-        self._cluster.elsewhere.update(elsewhere)
-
     def drain_node(self, node: str, after_ms: int, hosts: Iterable[str], *, is_here: bool = False) -> None:
         """Announce that a node ends then, or at no time (0), with these hosts, and with the supervisor if it is there: they are killed."""
         wall_ms = EPOCH_MS + self._nature.clocks_off_ms + round(self.now_ms())
         until_ms = wall_ms + after_ms if after_ms else 0
         self._nature.note("world", f"node {node} drains")
-        self._cluster.draining[node] = NodeDrain(until_ms, tuple(hosts), is_here)
+        self.cluster.draining[node] = NodeDrain(until_ms, tuple(hosts), is_here)
         if after_ms:
             self._nature.later(after_ms, self._end_node, node)
 
     def _end_node(self, node: str) -> None:
-        drain = self._cluster.draining.pop(node)
+        drain = self.cluster.draining.pop(node)
         for name in (*drain.hosts, *([SUPERVISOR] if drain.is_here else [])):
             self.kill(name)
 
@@ -521,7 +546,7 @@ class Simulation:
     def stand_still(self, ms: float) -> None:
         """Stop supervisor and hosts, and let them go on. The client goes on meanwhile."""
         self._nature.note("world", f"stands still for {ms:.0f} ms")
-        self._cluster.stand_still(ms)
+        self.cluster.stand_still(ms)
 
     def set_clocks(self, by_ms: int) -> None:
         """Set the wall clocks of all processes forward, or back: as a machine does that slept, or that asks for the time."""
@@ -532,13 +557,6 @@ class Simulation:
     def partition(self, name: str, ms: float) -> None:
         for process in self._named(name):
             process.partition(ms)
-
-    def kill_everything(self) -> None:
-        """The cluster loses power: supervisor and hosts die, nothing starts until `restart_cluster`. The client lives."""
-        self._cluster.power_off()
-
-    def restart_cluster(self) -> None:
-        self._cluster.power_on()
 
     def close(self) -> None:
         """End everything, leaving no task and no noise behind. What happens from here on is not in the trace."""
@@ -565,7 +583,7 @@ class Simulation:
 
     def _processes(self) -> list[SimProcess]:
         client = [self._client] if self._client is not None and self._client.alive else []
-        return [*self._cluster.processes(), *client]
+        return [*self.cluster.processes(), *client]
 
     def _named(self, name: str) -> list[SimProcess]:
         return [process for process in self._processes() if process.name == name]

@@ -142,6 +142,6 @@ class SimStage(Stage):
         return "in the simulation"
 
     async def cold_restart(self) -> None:
-        self._simulation.kill_everything()
+        self._simulation.cluster.power_off()
         await asyncio.sleep(POWER_CUT_S)
-        self._simulation.restart_cluster()
+        self._simulation.cluster.power_on()

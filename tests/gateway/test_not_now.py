@@ -158,7 +158,7 @@ async def test_event_streams_and_sockets_that_are_under_way_are_cut_and_never_ha
 async def test_hosts_that_cannot_start_are_a_503_with_the_cause_and_not_ready(
     door: Door, laboratory: Laboratory, /
 ) -> None:
-    laboratory.simulation.fail_hosts(lambda _spec: "ImportError: libfoo")
+    laboratory.simulation.cluster.broken = lambda _spec: "ImportError: libfoo"
     for host in laboratory.simulation.live_hosts():
         laboratory.simulation.kill(host)
     async with asyncio.timeout(30):
@@ -168,7 +168,7 @@ async def test_hosts_that_cannot_start_are_a_503_with_the_cause_and_not_ready(
     assert "ImportError: libfoo" in answer.json()["error"]["message"]
     assert "ImportError: libfoo" in (await door.get("/readyz")).json()["why"]
     assert (await door.get("/api/overview")).json()["unstartable"][0]["cause"] == "ImportError: libfoo"
-    laboratory.simulation.fail_hosts(lambda _spec: "")
+    laboratory.simulation.cluster.broken = lambda _spec: ""
 
 
 @pytest.mark.parametrize("raises", [True, False])

@@ -75,7 +75,7 @@ def test_with_a_kill_of_every_kind_the_sum_is_that_of_a_plain_loop(seed: int, aw
     assert told["kills_left_out"] == {}
     assert told["runs"] == {"requested": 15, "completed": 15, "error": 0, "aborted": 0, "interrupted": 0}
     assert told["deliveries"]["delivered"] == (0 if awaited else 15)
-    assert laboratory.simulation.restarts >= 2
+    assert laboratory.simulation.cluster.restarts >= 2
 
 
 @pytest.mark.thorough

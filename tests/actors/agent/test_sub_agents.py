@@ -295,8 +295,8 @@ def test_a_deletion_is_seen_through_whoever_dies(victim: str, point: KillPoint) 
             return False
         left -= 1
         if victim == "cluster":
-            stage.simulation.kill_everything()
-            stage.simulation.loop.call_later(3, stage.simulation.restart_cluster)
+            stage.simulation.cluster.power_off()
+            stage.simulation.loop.call_later(3, stage.simulation.cluster.power_on)
             return True
         for name in ["supervisor"] if victim == "supervisor" else list(stage.view.hosts):
             stage.simulation.kill(name)

@@ -160,8 +160,8 @@ def test_it_takes_effect_once_whoever_dies(point: KillPoint, victim: str) -> Non
             return False
         left -= 1
         if victim == "cluster":
-            stage.simulation.kill_everything()
-            stage.simulation.loop.call_later(3, stage.simulation.restart_cluster)
+            stage.simulation.cluster.power_off()
+            stage.simulation.loop.call_later(3, stage.simulation.cluster.power_on)
             return True
         if victim == "supervisor":
             return stage.simulation.kill("supervisor") and process == "supervisor"

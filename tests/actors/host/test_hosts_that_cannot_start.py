@@ -51,12 +51,12 @@ class Wanting(Agent):
 
 def breaking(stage: Stage, words: str = BROKEN, *, resource: str = "") -> None:
     """Hosts fail as they start: all of them, or those of a pool."""
-    stage.simulation.fail_hosts(lambda spec: words if not resource or _has(spec, resource) else "")
+    stage.simulation.cluster.broken = lambda spec: words if not resource or _has(spec, resource) else ""
 
 
 def mending(stage: Stage) -> None:
-    stage.simulation.fail_hosts(lambda _spec: "")
-    stage.simulation.take_nodes(lambda _spec: "")
+    stage.simulation.cluster.broken = lambda _spec: ""
+    stage.simulation.cluster.lack = lambda _spec: ""
 
 
 def _has(spec: PoolSpec, resource: str) -> bool:
@@ -64,7 +64,7 @@ def _has(spec: PoolSpec, resource: str) -> bool:
 
 
 def lacking(stage: Stage, resource: str) -> None:
-    stage.simulation.take_nodes(lambda spec: LACK if _has(spec, resource) else "")
+    stage.simulation.cluster.lack = lambda spec: LACK if _has(spec, resource) else ""
 
 
 async def overview(stage: Stage) -> list[str]:

@@ -77,8 +77,8 @@ async def test_it_rings_whoever_was_killed_meanwhile(stage: Stage, victim: str, 
     elif victim == "supervisor":
         stage.simulation.kill("supervisor")
     else:
-        stage.simulation.kill_everything()
-        stage.simulation.loop.call_later(3, stage.simulation.restart_cluster)
+        stage.simulation.cluster.power_off()
+        stage.simulation.loop.call_later(3, stage.simulation.cluster.power_on)
     await until_rung(stage, due_ms, 60_000, 5_000)
 
 

@@ -117,7 +117,7 @@ def test_what_no_node_has_is_refused_with_what_there_is_and_the_run_goes_on_when
         return node_lack(nodes, dict(spec.resources), spec.labels)
 
     async def story(stage: Stage) -> None:
-        stage.simulation.take_nodes(lack)
+        stage.simulation.cluster.lack = lack
         with pytest.raises(NoSuchNode) as refused:
             await stage.client.run(Trainer, 1, run_id="r")
         told = str(refused.value)
@@ -134,7 +134,7 @@ def test_what_no_node_has_is_refused_with_what_there_is_and_the_run_goes_on_when
 async def test_hosts_that_wait_for_nodes_are_asked_for_all_at_once_visibly_and_nothing_is_refused(stage: Stage) -> None:
     """An autoscaler sees what waits. Were it two hosts at a time, as many as may be starting, ten nodes would take five times as long."""
     coming = NodeGrowth("no node has 1 GPU (the most that one has: 0 GPU); the autoscaler is asked for one", 200_000)
-    stage.simulation.grow_nodes(lambda spec: coming if spec.resources else NOTHING_LACKS)
+    stage.simulation.cluster.growth = lambda spec: coming if spec.resources else NOTHING_LACKS
     asked = [asyncio.ensure_future(stage.client.run(Rendering, number, run_id=f"r{number}")) for number in range(6)]
     await asyncio.sleep(20)
     waiting = [host for host in stage.view.hosts.values() if pool_key(host.spec) and not host.up]
@@ -154,7 +154,7 @@ async def test_hosts_that_wait_end_when_nothing_waits_for_them_any_more_so_that_
     stage: Stage,
 ) -> None:
     coming = NodeGrowth("no node has 1 GPU (the most that one has: 0 GPU); the autoscaler is asked for one", 200_000)
-    stage.simulation.grow_nodes(lambda spec: coming if spec.resources else NOTHING_LACKS)
+    stage.simulation.cluster.growth = lambda spec: coming if spec.resources else NOTHING_LACKS
     handles = [await stage.client.start(Rendering, number, run_id=f"r{number}") for number in range(4)]
     await asyncio.sleep(10)
 
@@ -178,8 +178,8 @@ async def test_hosts_that_wait_end_when_nothing_waits_for_them_any_more_so_that_
 async def test_a_queue_on_few_gpus_goes_on_on_the_hosts_that_are_there_while_others_wait(stage: Stage) -> None:
     first = await stage.client.start(Rendering, 0)
     await asyncio.sleep(10)
-    stage.simulation.grow_nodes(
-        lambda spec: NodeGrowth("no node has 1 GPU left", 3_000_000) if spec.resources else NOTHING_LACKS
+    stage.simulation.cluster.growth = lambda spec: (
+        NodeGrowth("no node has 1 GPU left", 3_000_000) if spec.resources else NOTHING_LACKS
     )
     asked = [asyncio.ensure_future(stage.client.run(Rendering, number)) for number in range(1, 4)]
     assert (await first.result()).output == 0

@@ -283,7 +283,7 @@ def test_a_node_is_asked_again_when_a_host_has_found_no_directory_there_or_when_
 
 def test_the_overview_names_the_nodes_that_do_not_see_the_directory() -> None:
     async def story(stage: Stage) -> Any:
-        stage.simulation.blind_nodes({"far (Ray's node 12)": "no such directory"})
+        stage.simulation.cluster.elsewhere.update({"far (Ray's node 12)": "no such directory"})
         await asyncio.sleep(1)
         told = (await stage.client.ask("ps", 0))["elsewhere"]
         stage.simulation.kill("supervisor")

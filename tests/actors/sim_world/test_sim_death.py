@@ -130,7 +130,7 @@ def test_a_killed_supervisor_restarts_and_those_who_waited_for_it_hear_that_noth
 
         assert simulation.run(story) < 0.06
         assert simulation.run(questions) == ANSWERS
-    assert simulation.restarts == 1
+    assert simulation.cluster.restarts == 1
     assert book.lives == 2
     simulation.raise_errors()
 
@@ -153,21 +153,21 @@ def test_after_a_power_cut_nothing_lives_until_power_is_back() -> None:
     book = Book()
     with echo(1, CALM, book) as simulation:
         simulation.run(questions)
-        simulation.kill_everything()
+        simulation.cluster.power_off()
         simulation.run(after(60_000))
         assert simulation.live_hosts() == []
-        assert simulation.restarts == 0
-        simulation.restart_cluster()
+        assert simulation.cluster.restarts == 0
+        simulation.cluster.power_on()
         book.rows = dict.fromkeys(book.rows)
         assert simulation.run(questions) == ANSWERS
-    assert simulation.restarts == 1
+    assert simulation.cluster.restarts == 1
     simulation.raise_errors()
 
 
 def test_a_supervisor_that_returns_is_not_restarted() -> None:
     with supervised(lambda _world, _fleet: asyncio.sleep(0.1)) as simulation:
         simulation.run(after(10_000))
-    assert (simulation.restarts, simulation.crashes) == (0, [])
+    assert (simulation.cluster.restarts, simulation.crashes) == (0, [])
 
 
 def test_a_hung_host_can_be_killed_and_never_goes_on() -> None:

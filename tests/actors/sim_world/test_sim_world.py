@@ -205,7 +205,7 @@ def test_a_failing_commit_kills_the_supervisor_with_or_without_its_effect_and_is
             assert isinstance(simulation.crashes[0].error, DiskFault)
             simulation.heal()
             simulation.run(after(5_000))
-        assert simulation.restarts == 1
+        assert simulation.cluster.restarts == 1
         assert written == [*effect, "x"]
         simulation.raise_errors()
 

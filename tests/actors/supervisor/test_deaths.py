@@ -61,8 +61,8 @@ class Strike:
         self.left -= 1
         self.struck += 1
         if self.victim == "cluster":
-            stage.simulation.kill_everything()
-            stage.simulation.loop.call_later(3, stage.simulation.restart_cluster)
+            stage.simulation.cluster.power_off()
+            stage.simulation.loop.call_later(3, stage.simulation.cluster.power_on)
             return True
         name = "supervisor"
         if self.victim != "supervisor":
@@ -172,9 +172,9 @@ async def test_a_cold_restart_in_the_middle_of_a_fan_out_loses_and_repeats_nothi
         await stage.call(Boss, "detach", "Worker", {"steps": 2, "pause_ms": 100 * number}, f"c{number}")
     for _ in range(3):
         await asyncio.sleep(0.7)
-        stage.simulation.kill_everything()
+        stage.simulation.cluster.power_off()
         await asyncio.sleep(1)
-        stage.simulation.restart_cluster()
+        stage.simulation.cluster.power_on()
     told = await until_told(stage, *["completed"] * 12)
     assert sorted(row[1] for row in told) == sorted(f"c{number}" for number in range(12))
 
@@ -194,8 +194,8 @@ async def come_to_work(stage: Stage, run_id: str, attempt: int) -> None:
 async def stop_and_begin_again(stage: Stage) -> None:
     await stage.laboratory.supervisors[-1].stop()
     await stage.until(lambda: not stage.laboratory.supervisors)
-    stage.simulation.kill_everything()
-    stage.simulation.restart_cluster()
+    stage.simulation.cluster.power_off()
+    stage.simulation.cluster.power_on()
 
 
 async def test_a_system_that_is_stopped_on_purpose_costs_what_is_at_work_no_attempt(stage: Stage) -> None:
@@ -272,9 +272,9 @@ def test_hosts_that_ended_with_everything_else_are_no_warning(
         await stage.until(lambda: stage.status("r") == "running")
         caplog.clear()
         if everything_ended:
-            stage.simulation.kill_everything()
+            stage.simulation.cluster.power_off()
             await asyncio.sleep(3)
-            stage.simulation.restart_cluster()
+            stage.simulation.cluster.power_on()
         else:
             stage.kill_host_of(address(Sleeper, "r"))
         await asyncio.sleep(10)

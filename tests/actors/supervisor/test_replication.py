@@ -271,7 +271,7 @@ def test_a_bucket_that_takes_nothing_more_ends_nothing_is_told_and_new_work_is_r
         async def story(client: Client) -> None:
             await client.run(Quick, run_id="first")
             await asyncio.sleep(2)
-            lives = laboratory.simulation.restarts
+            lives = laboratory.simulation.cluster.restarts
             store.refusal = LedgerError("s3://b/p", "another program follows into it")
             assert (await client.run(Quick, run_id="soon")).ok
             await asyncio.sleep(3)
@@ -281,7 +281,7 @@ def test_a_bucket_that_takes_nothing_more_ends_nothing_is_told_and_new_work_is_r
                 await client.run(Quick, run_id="new")
             told = (await client.ask("ps", 0))["supervisor"]["replica"]
             assert "another program follows into it" in told["trouble"]
-            assert laboratory.simulation.restarts == lives
+            assert laboratory.simulation.cluster.restarts == lives
             store.refusal = None
             assert (await under_way).ok
             await asyncio.sleep(3)

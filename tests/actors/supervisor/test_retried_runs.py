@@ -145,8 +145,8 @@ def test_whoever_dies_while_it_is_tried_again_the_new_end_is_told_once(
             return False
         done["killed"] += 1
         if victim == "everything":
-            stage.simulation.kill_everything()
-            stage.simulation.loop.call_later(3, stage.simulation.restart_cluster)
+            stage.simulation.cluster.power_off()
+            stage.simulation.loop.call_later(3, stage.simulation.cluster.power_on)
         elif victim == "supervisor":
             stage.simulation.kill("supervisor")
         return victim == "host"

@@ -87,8 +87,8 @@ async def test_w16_detached_ends_do_not_wait_for_the_recovery_of_awaited_runs(st
     asyncio.create_task(stage.client.run(Boss, {"wait": ["Sleeper", HOUR_MS, "slow"]}, run_id="p"))  # noqa: RUF006
     await stage.call(Boss, "detach", "Sleeper", 5_000, "quick", name="q")
     await stage.until(lambda: stage.status("slow") == "running")
-    stage.simulation.kill_everything()
-    stage.simulation.restart_cluster()
+    stage.simulation.cluster.power_off()
+    stage.simulation.cluster.power_on()
     at_ms = stage.simulation.now_ms()
     await stage.until(lambda: stage.status("quick") == "completed" and stage.deliveries()["delivered"] == 1)
     assert stage.simulation.now_ms() - at_ms < 15_000
