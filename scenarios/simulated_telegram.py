@@ -11,8 +11,8 @@
 
 In the simulated world, behind the same client library and in virtual time:
 
-    telegram = SimTelegram()
-    bot = Telegram("1:token", secret_token="…", wire=telegram.wire)
+    telegram = BotApi()
+    bot = Telegram("1:token", secret_token="…", wire=partial(SimWire, telegram))
 
 That one lives outside of every simulated process, so messages outlive the process that posted them.
 """
@@ -74,7 +74,6 @@ class Posted(Plain):
     message_id: int
     said: list[tuple[int, str]]
     buttons: list[tuple[str, str]] = Field(default_factory=list)  # labels, and the data that a press brings
-    is_told: bool = True
     is_deleted: bool = False
 
     @property
@@ -163,7 +162,7 @@ class BotApi:
         if kind == "lost":
             return BotAnswer(None)
         try:
-            result = self._done(method, given, at_ms, is_told=kind != "silent")
+            result = self._done(method, given, at_ms)
         except BotRefusal as refused:
             return BotAnswer(refused.args[0], _no(*refused.args))
         if kind == "silent":
@@ -171,7 +170,7 @@ class BotApi:
         after_s = fault.seconds if fault is not None and kind == "hold" else 0.0
         return BotAnswer(200, {"ok": True, "result": result}, after_s)
 
-    def _done(self, method: str, given: Mapping[str, Any], at_ms: int, *, is_told: bool) -> Any:
+    def _done(self, method: str, given: Mapping[str, Any], at_ms: int) -> Any:
         match method:
             case "getMe":
                 return {"id": 1, "is_bot": True, "first_name": "Perdure", "username": BOT_NAME}
@@ -181,7 +180,7 @@ class BotApi:
             case "sendChatAction":
                 return True
             case "sendMessage":
-                return self._sent(given, at_ms, is_told=is_told)
+                return self._sent(given, at_ms)
             case "editMessageText":
                 return self._edited(given, at_ms)
             case "answerCallbackQuery":
@@ -192,7 +191,7 @@ class BotApi:
                 return True
         raise BotRefusal(404, "Not Found")
 
-    def _sent(self, given: Mapping[str, Any], at_ms: int, *, is_told: bool) -> dict[str, Any]:
+    def _sent(self, given: Mapping[str, Any], at_ms: int) -> dict[str, Any]:
         chat_id, text = _number(given.get("chat_id")), _checked(given)
         if chat_id is None:
             raise BotRefusal(400, "Bad Request: chat not found")
@@ -201,7 +200,6 @@ class BotApi:
             message_id=FIRST_MESSAGE + len(self.messages),
             said=[(at_ms, text)],
             buttons=_buttons(given),
-            is_told=is_told,
         )
         self._keep(message)
         return _shown(message)
@@ -239,7 +237,6 @@ class BotApi:
         return {
             "messages": [each.model_dump() for each in [*self.messages.values()]],
             "asked": [each.model_dump() for each in self.asked],
-            "webhook": self.webhook,
             "methods": dict(Counter(each.method for each in self.asked)),
         }
 
@@ -319,13 +316,8 @@ class SocketTelegram(BotApi):
 WAY_S: Final = 0.02  # there, and the same back
 
 
-class SimTelegram(BotApi):
-    def wire(self) -> BaseRequest:
-        return SimWire(self)
-
-
 class SimWire(BaseRequest):
-    """The network of the client library."""
+    """The network of the client library, in the simulated world."""
 
     def __init__(self, api: BotApi) -> None:
         self._api = api

@@ -17,7 +17,7 @@ from perdure.actors import Messenger, MessengerAgent, Telegram, conversation_nam
 from perdure.policies import Delivery
 from perdure.scenarios.cast.environment import MODEL, SIMULATED, model_here, outside
 from perdure.scenarios.provider.script import Script, ScriptedQuestion, conclusion
-from perdure.scenarios.simulated_telegram import BOT_NAME
+from perdure.scenarios.simulated_telegram import BOT_NAME, SimWire
 
 API: Final = "PERDURE_SCENARIO_BOT_API"
 TOKEN: Final = "PERDURE_SCENARIO_BOT_TOKEN"  # noqa: S105 - the name of the variable
@@ -63,8 +63,7 @@ class Clerk(MessengerAgent):
 
 def _wire_of_now() -> BaseRequest:
     # Resolved late, because one process may play many simulations.
-    wire: BaseRequest = outside().telegram.wire()
-    return wire
+    return SimWire(outside().telegram)
 
 
 # For the swarm, where processes die so often that a reply may need many attempts.

@@ -10,14 +10,14 @@ from perdure.scenarios.cast.environment import MODEL, OUTSIDES, SIMULATED, with_
 from perdure.scenarios.provider.faults import Pace
 from perdure.scenarios.provider.script import Script
 from perdure.scenarios.provider.sim import SimProvider
-from perdure.scenarios.simulated_telegram import SimTelegram
+from perdure.scenarios.simulated_telegram import BotApi
 
 
 class Outside:
     """The outside of one play in the simulated world. Tools count their `effects` here."""
 
     def __init__(self, script: Script, pace: Pace | None = None) -> None:
-        self.provider, self.telegram = SimProvider(script, pace=pace), SimTelegram()
+        self.provider, self.telegram = SimProvider(script, pace=pace), BotApi()
         self.model = self.provider.model(SIMULATED)
         self.effects: Counter[str] = Counter()
 

@@ -27,9 +27,9 @@ from perdure.scenarios.cast.outside import simulated
 from perdure.scenarios.commands.options import AsJson, Data, World, WorldName
 from perdure.scenarios.commands.shown import in_words
 from perdure.scenarios.provider.faults import Pace
+from perdure.scenarios.provider.scripted import ScriptedProvider
 from perdure.scenarios.provider.server import SocketProvider
-from perdure.scenarios.provider.sim import SimProvider
-from perdure.scenarios.simulated_telegram import SimTelegram, SocketTelegram
+from perdure.scenarios.simulated_telegram import BotApi, SocketTelegram
 from perdure.scenarios.stories.engine import Scenario, perform
 from perdure.scenarios.stories.messenger_checks import Seen, figures_of
 from perdure.scenarios.stories.messenger_play import Exchanges, Way, chosen, messages_of
@@ -56,9 +56,6 @@ Port = Annotated[int, typer.Option(min=0, max=65535, help="With --token: the por
 Model = Annotated[
     str | None, typer.Option(help="With --token: the model, by its name in pydantic-ai, such as openai:gpt-5.")
 ]
-BotApi = Annotated[
-    str, typer.Option(help="With --token: another server of the Bot API, such as https://example.org/bot.")
-]
 
 PACE: Final = Pace(first_ms=50, between_ms=25)
 HOST: Final = "127.0.0.1"
@@ -82,13 +79,13 @@ class MessengerScenario(Scenario):
         with contextlib.ExitStack() as stack:
             if data is None:
                 outside = stack.enter_context(simulated(script, PACE))
-                self._telegram: SimTelegram | SocketTelegram = outside.telegram
-                self._provider: SimProvider | SocketProvider = outside.provider
+                self._telegram: BotApi = outside.telegram
+                self._provider: ScriptedProvider = outside.provider
                 values = clerk_environment(SIMULATED, SIMULATED)
             else:
-                self._telegram = stack.enter_context(SocketTelegram())
-                self._provider = stack.enter_context(SocketProvider(script, pace=PACE))
-                values = {**self._provider.environment, **clerk_environment(self._telegram.base_url, SCRIPTED)}
+                self._telegram = telegram = stack.enter_context(SocketTelegram())
+                self._provider = provider = stack.enter_context(SocketProvider(script, pace=PACE))
+                values = {**provider.environment, **clerk_environment(telegram.base_url, SCRIPTED)}
             stack.enter_context(with_environment(values))
             yield
 
@@ -121,8 +118,8 @@ class MessengerScenario(Scenario):
 async def correspond(
     scenario: Scenario,
     stage: Stage,
-    telegram: SimTelegram | SocketTelegram,
-    provider: SimProvider | SocketProvider,
+    telegram: BotApi,
+    provider: ScriptedProvider,
     ways: list[Way],
     chats: int,
     before: int = 0,
@@ -211,7 +208,9 @@ def run_messenger(
     public_url: PublicUrl = None,
     port: Port = 8080,
     model: Model = None,
-    bot_api: BotApi = "",
+    bot_api: Annotated[
+        str, typer.Option(help="With --token: another server of the Bot API, such as https://example.org/bot.")
+    ] = "",
     data: Data = Path("perdure-data"),
     as_json: AsJson = False,
 ) -> None:

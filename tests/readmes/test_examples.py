@@ -11,6 +11,7 @@ import re
 import runpy
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -26,7 +27,7 @@ from perdure.actors.sim_world.sim_ports import EPOCH_MS
 from perdure.gateway import Gateway
 from perdure.ledger import Secret, taken_out
 from perdure.policies import Answerer
-from perdure.scenarios.simulated_telegram import SimTelegram
+from perdure.scenarios.simulated_telegram import BotApi, SimWire
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.gateway.real import real_gateway
 from tests.kit import played
@@ -279,8 +280,8 @@ def test_the_bot_can_be_served(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_desk_asks_in_its_thread_and_a_press_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk, telegram = example("copy_desk"), SimTelegram()
-    bot = Telegram("1:token-of-a-bot", secret_token="only-for-tests", wire=telegram.wire)  # noqa: S106 - of no bot
+    desk, telegram = example("copy_desk"), BotApi()
+    bot = Telegram("1:token-of-a-bot", secret_token="only-for-tests", wire=partial(SimWire, telegram))  # noqa: S106 - of no bot
     monkeypatch.setattr(desk.CopyDesk, "messengers", lambda: [Messenger(id="telegram", adapter=bot)])
 
     async def story(client: Client) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import pytest
@@ -14,7 +15,7 @@ from perdure.actors.messenger.adapter import ButtonAdapter
 from perdure.actors.messenger.messenger_events import Person, conversation_name
 from perdure.ledger import AlreadyAnswered, BadRequest
 from perdure.policies import Answerer
-from perdure.scenarios.simulated_telegram import SimTelegram
+from perdure.scenarios.simulated_telegram import BotApi, SimWire
 from tests.actors.messenger.paper import Board, Bot, Chat, PaperWithButtons, pressed, visit
 from tests.actors.messenger.test_approvals import BEN, keys
 from tests.kit import Death
@@ -437,5 +438,5 @@ def test_an_adapter_is_known_to_have_buttons_by_its_methods() -> None:
     from perdure.actors import Telegram  # noqa: PLC0415 - it brings a library
     from tests.actors.messenger.paper import Paper  # noqa: PLC0415
 
-    bot = Telegram("1:x", wire=SimTelegram().wire)
+    bot = Telegram("1:x", wire=partial(SimWire, BotApi()))
     assert [isinstance(each, ButtonAdapter) for each in (PaperWithButtons(), bot, Paper())] == [True, True, False]

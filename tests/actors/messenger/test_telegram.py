@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -29,7 +30,7 @@ from perdure.actors.messenger.adapter import Button
 from perdure.actors.messenger.telegram import SECRET_HEADER, TEXT_MAX, rendered
 from perdure.ledger import BadRequest
 from perdure.policies import Counting, length_of
-from perdure.scenarios.simulated_telegram import BotFault, SimTelegram, SimWire
+from perdure.scenarios.simulated_telegram import BotApi, BotFault, SimWire
 
 ADA = {"id": 7, "is_bot": False, "first_name": "Ada", "last_name": "L.", "username": "ada"}
 PRIVATE, GROUP = {"id": 7, "type": "private"}, {"id": -100, "type": "supergroup", "title": "Many"}
@@ -244,16 +245,16 @@ def test_hostile_markup_never_makes_an_entity_that_is_not_there(text: str) -> No
 
 
 def asked(
-    job: Callable[[Telegram], Awaitable[Any]], *faults: BotFault, to: list[SimTelegram] | None = None
-) -> tuple[Any, SimTelegram]:
+    job: Callable[[Telegram], Awaitable[Any]], *faults: BotFault, to: list[BotApi] | None = None
+) -> tuple[Any, BotApi]:
     """What a request comes to: its answer, or its trouble. `to` is given the Telegram first."""
-    telegram = SimTelegram()
+    telegram = BotApi()
     if to is not None:
         to.append(telegram)
     telegram.plan(list(faults))
 
     async def main() -> Any:
-        bot = Telegram("12:abc", secret_token=OURS, wire=telegram.wire)
+        bot = Telegram("12:abc", secret_token=OURS, wire=partial(SimWire, telegram))
         try:
             return await job(bot)
         except ProviderTrouble as trouble:
@@ -294,7 +295,7 @@ def test_buttons_stand_below_a_message_until_an_edit_that_names_none() -> None:
         await bot.edit_with_buttons("telegram:7", message_id, "Print it?", KEYBOARD[:1])
         await bot.edit("telegram:7", message_id, "Printed.")
 
-    telegrams = list[SimTelegram]()
+    telegrams = list[BotApi]()
     _, telegram = asked(job, to=telegrams)
     (message,) = telegram.log()["messages"]
     assert seen == [[(each.label, each.key) for each in KEYBOARD]]
@@ -317,7 +318,7 @@ def test_a_press_comes_back_with_its_key_and_its_presser_is_told() -> None:
         with pytest.raises(ProviderRefused):
             await bot.answer_press("99", "too late")
 
-    telegrams = list[SimTelegram]()
+    telegrams = list[BotApi]()
     _, telegram = asked(job, to=telegrams)
     assert [each.told for each in telegram.presses.values()] == [["y" * 200]]
 
@@ -377,7 +378,7 @@ def test_closing_a_bot_closes_the_connections_that_it_opened() -> None:
 
     class Wire(SimWire):
         def __init__(self) -> None:
-            super().__init__(SimTelegram())
+            super().__init__(BotApi())
             opened.append(self)
 
         async def shutdown(self) -> None:
