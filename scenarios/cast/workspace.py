@@ -16,12 +16,9 @@ import os
 import re
 import signal
 import subprocess
-import time
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any, Final, Self
-from uuid import uuid4
 
 from perdure import tool
 from perdure.scenarios.provider.script import Round, ScriptedCall, ScriptedQuestion, key_of
@@ -41,22 +38,13 @@ class WorkspaceError(Exception):
     """A tool's failure, as a text for the model."""
 
 
-# `key` is the tool with its arguments, and `number` is unique.
-@dataclass(frozen=True)
-class Effect:
-    number: str
-    key: str
-    at_ms: float
-    pid: int
-
-
 class Workspace:
     """One workspace. Tools see `files`. The log of effects and the pace of the tools lie beside it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
         self.files = self.root / "files"
-        self._effects = self.root / "effects.jsonl"
+        self._effects = self.root / "effects.txt"
         self._pace = self.root / "pace.json"
 
     @classmethod
@@ -128,14 +116,12 @@ class Workspace:
 
     def note(self, name: str, arguments: dict[str, Any]) -> None:
         # One write, so no death can tear the line.
-        key = key_of(name, arguments)
-        line = {"number": uuid4().hex, "key": key, "at_ms": time.time() * 1000, "pid": os.getpid()}
         with self._effects.open("ab", buffering=0) as log:
-            log.write(json.dumps(line).encode() + b"\n")
+            log.write(f"{key_of(name, arguments)}\n".encode())
 
-    def effects(self) -> list[Effect]:
-        lines = self._effects.read_bytes().splitlines() if self._effects.exists() else []
-        return [Effect(**json.loads(line)) for line in lines]
+    def effects(self) -> list[str]:
+        """The keys of all calls that have begun: each is the tool with its arguments."""
+        return self._effects.read_text("utf-8").split("\n")[:-1] if self._effects.exists() else []
 
     def set_pace(self, **pauses_ms: float) -> None:
         """Set how long each tool takes after its begin: `set_pace(read_file=200)`."""

@@ -204,7 +204,7 @@ def seen_results(script: Script, records: Sequence[SeenRequest], asks: str) -> d
 
 def count_effects(quiz: Quiz, told: AskedQuestion, effects: Counter[str], *, is_scripted: bool) -> Iterator[str]:
     # Each must have begun once. One may be missing if its outcome is unknown, or if the turn ended before it.
-    begun = Counter(effect.key for effect in quiz.workspace.effects())
+    begun = Counter(quiz.workspace.effects())
     results = results_of(told)
     asked = Counter(key_of(part["toolName"], part["input"]) for part in parts_of(told) if "toolCallId" in part)
     is_whole = told.result is not None and told.result.ok

@@ -277,7 +277,7 @@ class ChatScenario(Scenario):
         if tool not in EFFECTS:
             return _host_of(tool, "tool", rows) != ""
         keys = {call.key for call in self.quiz.question(number).calls if call.name == tool}
-        return any(effect.key in keys for effect in self.quiz.workspace.effects())
+        return not keys.isdisjoint(self.quiz.workspace.effects())
 
     # the end
 

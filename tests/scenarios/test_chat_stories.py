@@ -112,13 +112,13 @@ def test_an_effect_that_was_doubled_or_lost_or_undone_is_found_out(peace: Peace)
     assert list(count_effects(peace.quiz, told, effects, is_scripted=True)) == []
     assert effects == {"expected": 1, "seen": 1, "unknown": 0}
     (effect,) = workspace.effects()
-    (report,) = (call for call in peace.quiz.question(0).calls if call.key == effect.key)
+    (report,) = (call for call in peace.quiz.question(0).calls if call.key == effect)
     workspace.note(report.name, report.arguments)
     workspace.write(report.arguments["path"], "something else")
     wrong = list(count_effects(peace.quiz, told, effects, is_scripted=True))
-    assert wrong == [f"{effect.key} began 2 times", f"{report.arguments['path']} does not hold what was written to it"]
-    (workspace.root / "effects.jsonl").unlink()
-    assert list(count_effects(peace.quiz, told, effects, is_scripted=True)) == [f"{effect.key} never began"]
+    assert wrong == [f"{effect} began 2 times", f"{report.arguments['path']} does not hold what was written to it"]
+    (workspace.root / "effects.txt").unlink()
+    assert list(count_effects(peace.quiz, told, effects, is_scripted=True)) == [f"{effect} never began"]
     assert (effects["doubled"], effects["lost"]) == (1, 1)
 
 

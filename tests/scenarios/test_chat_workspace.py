@@ -48,7 +48,7 @@ def test_a_file_that_is_written_can_be_read_and_its_effect_is_noted_once(workspa
     assert told == "wrote 4 characters to reports/a.txt"
     assert asyncio.run(read_file("reports/a.txt")) == "élan"
     (effect,) = workspace.effects()
-    assert effect.key == 'write_file {"path":"reports/a.txt","text":"élan"}'
+    assert effect == 'write_file {"path":"reports/a.txt","text":"élan"}'
 
 
 def test_a_search_names_every_line_that_matches(workspace: Workspace) -> None:
@@ -65,7 +65,7 @@ def test_a_search_names_every_line_that_matches(workspace: Workspace) -> None:
 
 def test_a_command_says_how_it_ended_and_what_it_printed(workspace: Workspace) -> None:
     assert asyncio.run(shell("echo one; echo two >&2; exit 3")) == "exit 3\none\ntwo\n"
-    assert [effect.key for effect in workspace.effects()] == ['shell {"command":"echo one; echo two >&2; exit 3"}']
+    assert workspace.effects() == ['shell {"command":"echo one; echo two >&2; exit 3"}']
 
 
 def test_a_command_that_is_stopped_is_gone_with_all_that_it_started(workspace: Workspace) -> None:
@@ -203,7 +203,7 @@ def test_wherever_a_request_breaks_a_careful_client_gets_the_whole_answer_and_ev
         answers[number] = ask_simulated(provider, questions[number].asks)
     assert answers == {number: expected(workspace, number) for number in answers}
     writes = [call for question in questions for call in question.calls if call.name == "write_file"]
-    assert Counter(effect.key for effect in workspace.effects()) == Counter(call.key for call in writes)
+    assert Counter(workspace.effects()) == Counter(call.key for call in writes)
     assert all(workspace.has_written(**call.arguments) for call in writes)
     assert provider.counters().illegal == 0
 
