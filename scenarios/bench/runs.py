@@ -213,7 +213,7 @@ def _boots_s(bench: Bench, many: int) -> list[float]:
 
 
 def _resting_kb(runtime: Runtime) -> float:
-    wait_for(lambda: not any(host["tenants"] for host in runtime.ps()["hosts"]), PATIENCE_S * 10)
+    until_asleep(runtime, PATIENCE_S * 10)
     return _held_kb(runtime)[1]
 
 

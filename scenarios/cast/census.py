@@ -72,10 +72,9 @@ def standard_library() -> list[Path]:
     return sorted(found)
 
 
-def files_for(children: int | None) -> list[SourceFile]:
+def files_for(count: int) -> list[SourceFile]:
     # Files repeat when there are more children.
     paths = standard_library()
-    count = len(paths) if children is None else children
     return [SourceFile(path=str(paths[index % len(paths)]), copy_number=index // len(paths)) for index in range(count)]
 
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 
@@ -88,7 +88,7 @@ def backup(
             advice = f"to copy it elsewhere, use `perdure restore {url} {target}`"
             raise BadRequest("target", f"a backup of {url} is kept in that bucket, so name no target; {advice}")
         with actors.bucket_needed("data", url):
-            _of_bucket(url, _Wish(name, keep, listed, unwanted), as_json=as_json)
+            _of_bucket(url, name, keep, unwanted, listed=listed, as_json=as_json)
         return
     if not target or name or listed or unwanted:
         words = "say where backups lie; --name, --list and --delete are for a bucket, and a directory's backups have numbers"
@@ -127,15 +127,8 @@ def backup(
         raise typer.Exit(1)
 
 
-class _Wish(NamedTuple):
-    name: str
-    keep: int
-    listed: bool
-    unwanted: str
-
-
-def _of_bucket(url: str, wish: _Wish, *, as_json: bool) -> None:
-    if wish.listed:
+def _of_bucket(url: str, name: str, keep: int, unwanted: str, *, listed: bool, as_json: bool) -> None:
+    if listed:
         pins = ledger.pins_of(url)
         if as_json:
             print(json_of([{"name": pin.name, "slot": pin.slot, "made_at_ms": pin.at_ms} for pin in pins]))
@@ -143,18 +136,18 @@ def _of_bucket(url: str, wish: _Wish, *, as_json: bool) -> None:
             lines = [f"{pin.name:24} slot {pin.slot:<12} {instant(pin.at_ms)}" for pin in pins]
             print("\n".join(lines) or f"{url} has no backups.")
         return
-    if wish.unwanted:
-        ledger.unpin_bucket(url, [wish.unwanted])
-        print(json_of({"deleted": [wish.unwanted]}) if as_json else f"Backup {wish.unwanted} was deleted.")
+    if unwanted:
+        ledger.unpin_bucket(url, [unwanted])
+        print(json_of({"deleted": [unwanted]}) if as_json else f"Backup {unwanted} was deleted.")
         return
-    made = ledger.pin_bucket(url, wish.name, time.time_ns() // 1_000_000)
-    gone = [pin.name for pin in ledger.pins_of(url)[: -wish.keep or None]] if wish.keep else []
+    made = ledger.pin_bucket(url, name, time.time_ns() // 1_000_000)
+    gone = [pin.name for pin in ledger.pins_of(url)[: -keep or None]] if keep else []
     ledger.unpin_bucket(url, gone)
     if as_json:
         print(json_of({**made._asdict(), "pruned": len(gone)}))
         return
     print(f"Backup {made.name}: {made.storages} storages and the ledger up to fact {made.seq}, at slot {made.slot}.")
-    print(f"{len(gone)} older backups were deleted.\n" * bool(wish.keep), end="")
+    print(f"{len(gone)} older backups were deleted.\n" * bool(keep), end="")
 
 
 def restore(

@@ -18,6 +18,7 @@ from typing import Any, Final
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
 
+from perdure import Agent
 from perdure.policies import in_turns
 from perdure.scenarios.faults.strikes import Overview, Strike, Victim, hosts_in, supervisor_in
 from perdure.scenarios.live_view import RunTable, grid, hosts_line
@@ -109,6 +110,7 @@ class StruckScenario(Scenario):
 
     scene: Scene
     due: Due
+    waking: asyncio.Task[Any] | None = None
 
     @abstractmethod
     async def look(self) -> None:
@@ -124,6 +126,11 @@ class StruckScenario(Scenario):
 
     def wake(self, kinds: set[str]) -> None:
         """No process of these kinds can be killed: they may sleep."""
+
+    def wake_by(self, stage: Stage, agent_class: type[Agent], name: str, method: str) -> None:
+        if self.waking is None or self.waking.done():
+            self.waking = asyncio.get_running_loop().create_task(stage.call(agent_class, name, method))
+            self.waking.add_done_callback(lambda done: done.cancelled() or done.exception())  # it was only to wake it
 
     async def strike(self, stage: Stage, kind: str, victim: Victim, aside: str) -> None:
         await self.kill(stage, kind, victim, aside)

@@ -185,7 +185,6 @@ class FanOut(StruckScenario):
         order.pace_s = pace_s if pace_s is not None else pace_for(order)
         self._book = Logbook(order=order)
         self._work: asyncio.Task[Any] | None = None
-        self._call: asyncio.Task[Any] | None = None
 
     @property
     def _order(self) -> Order:
@@ -256,7 +255,7 @@ class FanOut(StruckScenario):
         self._work = asyncio.get_running_loop().create_task(work)
 
     def _end_work(self) -> None:
-        for task in (self._work, self._call):
+        for task in (self._work, self.waking):
             if task is not None:
                 task.cancel()
 
@@ -309,10 +308,8 @@ class FanOut(StruckScenario):
 
     def wake(self, kinds: set[str]) -> None:
         # While the parent sleeps it has no process.
-        if "parent" in kinds and not self._order.awaited and (self._call is None or self._call.done()):
-            call = self._stage.call(Census, self._parent, "report")
-            self._call = asyncio.get_running_loop().create_task(call)
-            self._call.add_done_callback(lambda done: done.cancelled() or done.exception())  # it was only to wake it
+        if "parent" in kinds and not self._order.awaited:
+            self.wake_by(self._stage, Census, self._parent, "report")
 
     async def strike(self, stage: Stage, kind: str, victim: Victim, aside: str) -> None:
         if kind == "cluster":

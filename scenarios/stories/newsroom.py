@@ -98,7 +98,6 @@ class NewsroomScenario(StruckScenario):
         self._asked_before: set[str] = set()
         self._presses: dict[str, list[SeenPress]] = defaultdict(list)
         self._people: list[asyncio.Task[None]] = []
-        self._call: asyncio.Task[Any] | None = None
         self._seen: list[SeenEdition] = []
         self._audit: dict[str, Any] = {}
 
@@ -237,10 +236,8 @@ class NewsroomScenario(StruckScenario):
 
     def wake(self, kinds: set[str]) -> None:
         # A desk at which nobody asks anything has no process.
-        if "desk" in kinds and (self._call is None or self._call.done()):
-            call = self._stage.call(EditorsDesk, EDITORS, "list_deliveries")
-            self._call = asyncio.get_running_loop().create_task(call)
-            self._call.add_done_callback(lambda done: done.cancelled() or done.exception())  # it was only to wake it
+        if "desk" in kinds:
+            self.wake_by(self._stage, EditorsDesk, EDITORS, "list_deliveries")
 
     def is_over(self) -> bool:
         mail = self.scene.overview["audit"]["pending"]
