@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -155,37 +156,29 @@ def test_a_fact_that_may_never_become_durable_is_found(laboratory: Laboratory, c
         laboratory.look()
 
 
-def test_a_handler_that_took_effect_twice_is_found(laboratory: Laboratory, view: View) -> None:
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [("INSERT INTO told SELECT * FROM told", "took effect 2 times"), ("DELETE FROM told", "left no trace")],
+)
+def test_a_handler_that_took_effect_twice_or_not_at_all_is_found(
+    laboratory: Laboratory, view: View, change: str, complaint: str
+) -> None:
     laboratory.simulation.close()
     agent_storages = AgentStorages(laboratory.disk)
-    agent_storages.open(BOSS, LAST_LIFE).sql("INSERT INTO told SELECT * FROM told")
+    agent_storages.open(BOSS, LAST_LIFE).sql(change)
     agent_storages.close()
-    assert any(
-        "took effect 2 times" in each for each in unlike_the_inboxes(laboratory.disk, view, [BOSS], diaries=True)
-    )
+    assert any(complaint in each for each in unlike_the_inboxes(laboratory.disk, view, [BOSS], diaries=True))
 
 
-def test_a_delivery_without_an_effect_is_found(laboratory: Laboratory, view: View) -> None:
+@pytest.mark.parametrize(
+    ("slots", "complaint"), [({"finish": "pending"}, "counts as pending"), ({}, "was never told to its parent")]
+)
+def test_an_end_that_does_not_count_as_told_is_found(
+    laboratory: Laboratory, view: View, slots: dict[str, Any], complaint: str
+) -> None:
     laboratory.simulation.close()
-    agent_storages = AgentStorages(laboratory.disk)
-    agent_storages.open(BOSS, LAST_LIFE).sql("DELETE FROM told")
-    agent_storages.close()
-    assert any("left no trace" in each for each in unlike_the_inboxes(laboratory.disk, view, [BOSS], diaries=True))
-
-
-def test_an_effect_that_does_not_count_as_delivered_is_found(laboratory: Laboratory, view: View) -> None:
-    laboratory.simulation.close()
-    view.runs["one"].slots["finish"] = "pending"
-    assert any("counts as pending" in each for each in unlike_the_inboxes(laboratory.disk, view, [BOSS], diaries=True))
-
-
-def test_an_end_of_which_nobody_was_told_is_found(laboratory: Laboratory, view: View) -> None:
-    laboratory.simulation.close()
-    view.runs["one"].slots.clear()
-    assert any(
-        "was never told to its parent" in each
-        for each in unlike_the_inboxes(laboratory.disk, view, [BOSS], diaries=True)
-    )
+    view.runs["one"].slots = slots
+    assert any(complaint in each for each in unlike_the_inboxes(laboratory.disk, view, [BOSS], diaries=True))
 
 
 def test_work_that_is_left_is_found(view: View) -> None:

@@ -72,7 +72,8 @@ from perdure.ledger.storage.agent_storages import AgentStorages, FileDisk
 from perdure.ledger.storage.file_disk import log_of, place_of
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.policies import Limits
-from perdure.scenarios.cli import app, main
+from perdure.scenarios.cli import Commands, app, main
+from perdure.scenarios.commands.catalog import CATALOG
 from perdure.scenarios.commands.opening import ColdLedger
 from perdure.scenarios.commands.shown import print_runs, print_table
 from perdure.scenarios.exits import Terminated
@@ -147,54 +148,17 @@ def test_kills_that_could_not_be_made_are_named() -> None:
     assert "Not killed, although asked for: " + ", ".join(f"{n} × {kind}" for kind, n in left_out.items()) in said
 
 
-COMMANDS = [
-    "run",
-    "list",
-    "ps",
-    "show",
-    "explain",
-    "logs",
-    "inspect",
-    "fibers",
-    "schedules",
-    "turns",
-    "unschedule",
-    "cancel",
-    "retry",
-    "upgrade",
-    "kill",
-    "clear",
-    "forget",
-    "stop",
-    "audit",
-    "doctor",
-    "backup",
-    "restore",
-    "chaos",
-    "swarm",
-    "replay",
-    "explore",
-    "bench",
-]
+COMMANDS = ["run", *Commands.entries]
 
 
 def test_the_help_names_every_command_the_units_and_the_exit_codes() -> None:
     help_ = perdure("--help").stdout
-    for word in (
-        *COMMANDS,
-        "perdure run fan-out",
-        "./perdure-data",
-        "30s, 90m, 12h or 7d",
-        "_ms",
-        "UTC",
-        "Exit codes: 0",
-    ):
+    units = ("30s, 90m, 12h or 7d", "_ms", "UTC", "Exit codes: 0")
+    for word in (*COMMANDS, "perdure run fan-out", "./perdure-data", *units):
         assert word in help_
 
 
-@pytest.mark.parametrize(
-    "command", [*COMMANDS[1:], "run fan-out", "run chat-recovery", "run tool-disconnect", "run jobs", "run newsroom"]
-)
+@pytest.mark.parametrize("command", [*Commands.entries, *(f"run {each.name}" for each in CATALOG)])
 def test_the_help_of_each_command_has_an_example_of_it(command: str) -> None:
     help_ = perdure(*command.split(), "--help").stdout
     assert help_.count(f"perdure {command}") >= 1
@@ -234,24 +198,10 @@ LOOKS = {
     "audit": ["audit"],
     "doctor": ["doctor"],
 }
-OTHERS = {
-    "unschedule",
-    "run",
-    "list",
-    "cancel",
-    "retry",
-    "clear",
-    "forget",
-    "stop",
-    "swarm",
-    "replay",
-    "explore",
-    "bench",
-    "backup",
-    "restore",
-    "kill",
-    "chaos",
-}
+OTHERS = (
+    "run list serve mcp unschedule asks answer cancel send pause resume retry kill clear forget stop backup restore replica chaos swarm"
+    " replay explore soak bench"
+).split()
 
 
 def test_each_command_is_known_to_look_or_not() -> None:
@@ -823,18 +773,22 @@ def test_an_agent_is_forgotten_with_what_belongs_to_it_only_when_that_is_meant(d
         perdure_at(["forget", "other@m:P"], data)
 
 
-@pytest.mark.parametrize("answer", ["n", "y"])
-def test_on_a_terminal_it_is_asked_before_more_is_deleted_than_was_named(data: Path, answer: str) -> None:
-    agent = _family(data)
+def answered(answer: str, *words: str) -> str:
+    """What the command says on a terminal, where this is answered."""
     ours, theirs = os.openpty()
-    command = [sys.executable, "-c", "from perdure.cli import main; main()", "forget", agent, "--data", str(data)]
+    command = [sys.executable, "-c", "from perdure.cli import main; main()", *words]
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=subprocess.DEVNULL) as process:
         os.write(ours, f"{answer}\n".encode())
         assert process.wait(60) == (0 if answer == "y" else 1)
     said = os.read(ours, 100_000).decode()
     os.close(ours)
     os.close(theirs)
-    assert "and with it 3 runs, 1 of them live" in " ".join(said.split())
+    return " ".join(said.split())
+
+
+@pytest.mark.parametrize("answer", ["n", "y"])
+def test_on_a_terminal_it_is_asked_before_more_is_deleted_than_was_named(data: Path, answer: str) -> None:
+    assert "and with it 3 runs, 1 of them live" in answered(answer, "forget", _family(data), "--data", str(data))
     assert isinstance(perdure("show", "live", "--data", data).exception, UnknownRun) == (answer == "y")
 
 
@@ -932,15 +886,7 @@ def test_what_is_cut_off_says_how_far_it_came_and_how_to_go_on(archive: Path, mo
 
 @pytest.mark.parametrize("answer", ["n", "y"])
 def test_on_a_terminal_it_is_asked_with_the_count_and_some_ids(archive: Path, answer: str) -> None:
-    ours, theirs = os.openpty()
-    words = ["clear", "--status", "error", "--status", "aborted", "--data", str(archive)]
-    command = [sys.executable, "-c", "from perdure.cli import main; main()", *words]
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=subprocess.DEVNULL) as process:
-        os.write(ours, f"{answer}\n".encode())
-        assert process.wait(60) == (0 if answer == "y" else 1)
-    said = " ".join(os.read(ours, 100_000).decode().split())
-    os.close(ours)
-    os.close(theirs)
+    said = answered(answer, "clear", "--status", "error", "--status", "aborted", "--data", str(archive))
     assert "7 runs would be cleared (6 aborted, 1 error), with what their children requested: e7, e6, e5" in said
     assert len(listed("--all", "--data", archive)) == (1 if answer == "y" else 8)
 
@@ -1011,22 +957,18 @@ def test_a_ledger_that_cannot_go_on_ends_the_command_and_says_how_to_go_on(
     assert "--resume" in result.stderr
 
 
-def test_a_disk_without_space_is_named_with_what_helps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_file: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+@pytest.mark.parametrize("refuses", ["os.fsync", "os.pwrite"])
+def test_a_disk_without_space_is_named_with_what_helps(
+    refuses: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a scenario writes down what it does, and where it says that it plays."""
 
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(LedgerUnwritable, match="free some space"):
-        fan_out.begin_book(tmp_path, Order(children=7), None)
-
-
-def test_a_scenario_that_cannot_say_that_it_plays_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("os.pwrite", full)
+    monkeypatch.setattr(refuses, full)
     with pytest.raises(LedgerUnwritable, match="free some space"), playing(tmp_path):
-        pass
+        fan_out.begin_book(tmp_path, Order(children=7), None)
 
 
 def test_a_directory_that_may_not_be_looked_at_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:

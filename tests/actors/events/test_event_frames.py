@@ -9,20 +9,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.actors.events.reducer import AgentToolEvents
+from perdure.actors.events.reducer import AgentToolEvents, RunState
 
 
-def frame(sequence: int, kind: str, run: str = "r", **fields: Any) -> dict[str, Any]:
-    event = {"kind": kind, **fields}
-    return {"type": "agent-tool-event", "run_id": run, "sequence": sequence, "event": event}
+def frame(sequence: int, kind: str, run: str = "r", call: str | None = "tool-1", **fields: Any) -> dict[str, Any]:
+    envelope: dict[str, Any] = {"type": "agent-tool-event", "run_id": run, "sequence": sequence}
+    if call is not None:
+        envelope["parent_tool_call_id"] = call
+    return {**envelope, "event": {"kind": kind, **fields}}
 
 
-def started() -> dict[str, Any]:
-    return frame(0, "started", agent_type="Researcher", order=0)
+def started(sequence: int = 0, run: str = "r", call: str | None = "tool-1", **fields: Any) -> dict[str, Any]:
+    return frame(sequence, "started", run, call, **{"agent_type": "Researcher", "order": 0, **fields})
 
 
 def text(sequence: int, delta: str) -> dict[str, Any]:
     return frame(sequence, "chunk", body={"type": "text-delta", "delta": delta})
+
+
+def replayed(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**each, "replay": True} for each in frames]
 
 
 def shown(*frames: Any) -> AgentToolEvents:
@@ -32,8 +38,8 @@ def shown(*frames: Any) -> AgentToolEvents:
     return events
 
 
-def prose(events: AgentToolEvents) -> str:
-    return "".join(part["text"] for part in events.runs_by_id["r"].parts)
+def prose(run: RunState) -> str:
+    return "".join(part["text"] for part in run.parts)
 
 
 @pytest.mark.shows(agent_tools="28 156", chat_recovery="C-0928")
@@ -73,11 +79,11 @@ def test_what_is_no_frame_of_ours_is_ignored_without_raising_and_does_not_use_up
     assert events.apply(junk) is False
     assert events.runs_by_id == before
     assert events.apply(text(1, "good"))
-    assert prose(events) == "good"
+    assert prose(events.runs_by_id["r"]) == "good"
 
 
 def test_a_frame_may_come_as_the_text_from_the_wire() -> None:
-    assert prose(shown(json.dumps(started()), json.dumps(text(1, "a")).encode())) == "a"
+    assert prose(shown(json.dumps(started()), json.dumps(text(1, "a")).encode()).runs_by_id["r"]) == "a"
 
 
 def test_only_the_well_typed_fields_of_a_signal_are_shown() -> None:

@@ -7,36 +7,11 @@ from typing import Any
 import pytest
 
 from perdure.actors.events.reducer import RunState
-from tests.actors.events.test_event_frames import shown
-
-Frames = list[dict[str, Any]]
-
-
-def frame(sequence: int, kind: str, run: str = "r", call: str | None = "tool-1", **fields: Any) -> dict[str, Any]:
-    envelope: dict[str, Any] = {"type": "agent-tool-event", "run_id": run, "sequence": sequence}
-    if call is not None:
-        envelope["parent_tool_call_id"] = call
-    return {**envelope, "event": {"kind": kind, **fields}}
-
-
-def started(sequence: int = 0, run: str = "r", call: str | None = "tool-1", **fields: Any) -> dict[str, Any]:
-    return frame(sequence, "started", run, call, **{"agent_type": "Researcher", "order": 0, **fields})
-
-
-def text(sequence: int, delta: str, run: str = "r") -> dict[str, Any]:
-    return frame(sequence, "chunk", run, body={"type": "text-delta", "delta": delta})
+from tests.actors.events.test_event_frames import frame, prose, replayed, shown, started, text
 
 
 def the_run(*frames: Any) -> RunState:
     return shown(*frames).runs_by_id["r"]
-
-
-def prose(run: RunState) -> str:
-    return "".join(part["text"] for part in run.parts)
-
-
-def replayed(frames: Frames) -> Frames:
-    return [{**each, "replay": True} for each in frames]
 
 
 # --- what was seen, and in which order
@@ -111,7 +86,7 @@ def test_runs_are_grouped_by_their_tool_call_and_the_others_are_unbound() -> Non
     assert [run.run_id for run in events.unbound_runs] == ["free"]
 
 
-@pytest.mark.shows(agent_tools="27")
+@pytest.mark.shows(agent_tools="21 27 35 36 37", chat_recovery="C-0474 C-0475")
 @pytest.mark.parametrize(
     ("end", "expected"),
     [
@@ -126,10 +101,18 @@ def test_runs_are_grouped_by_their_tool_call_and_the_others_are_unbound() -> Non
             frame(1, "interrupted", error="silent", reason="no-progress", child_still_running=True),
             {"status": "interrupted", "error": "silent", "reason": "no-progress", "child_still_running": True},
         ),
+        (
+            frame(1, "interrupted", error="ceiling", reason="window-exceeded", child_still_running=False),
+            {"status": "interrupted", "reason": "window-exceeded", "child_still_running": False},
+        ),
+        (
+            frame(1, "interrupted", error="parent restarted"),
+            {"status": "interrupted", "error": "parent restarted", "reason": None, "child_still_running": None},
+        ),
     ],
 )
 def test_each_end_shows_its_fields(end: dict[str, Any], expected: dict[str, Any]) -> None:
-    """Case 27."""
+    """Cases 27 and 35 to 37: False is not None."""
     run = the_run(started(), end)
     assert {name: getattr(run, name) for name in expected} == expected
 
@@ -214,34 +197,6 @@ def test_a_run_without_a_tool_call_is_unbound_only(call: str | None) -> None:
     events = shown(started(call=call, agent_type="Planner"))
     assert [run.agent_type for run in events.unbound_runs] == ["Planner"]
     assert events.runs_by_tool_call_id == {}
-
-
-@pytest.mark.shows(agent_tools="35")
-def test_an_interruption_is_a_state_of_its_own_with_its_text() -> None:
-    """Case 35."""
-    run = the_run(started(), frame(1, "interrupted", error="parent restarted"))
-    assert (run.status, run.error, run.reason, run.child_still_running) == (
-        "interrupted",
-        "parent restarted",
-        None,
-        None,
-    )
-
-
-@pytest.mark.shows(agent_tools="21 36", chat_recovery="C-0474")
-def test_a_soft_interruption_tells_its_typed_reason_and_that_the_child_runs_on() -> None:
-    """Case 36."""
-    end = frame(1, "interrupted", error="gave up", reason="no-progress", child_still_running=True)
-    run = the_run(started(), end)
-    assert (run.reason, run.child_still_running) == ("no-progress", True)
-
-
-@pytest.mark.shows(agent_tools="37", chat_recovery="C-0475")
-def test_a_torn_down_interruption_tells_that_the_child_is_gone() -> None:
-    """Case 37: False is not None."""
-    end = frame(1, "interrupted", error="ceiling", reason="window-exceeded", child_still_running=False)
-    run = the_run(started(), end)
-    assert (run.reason, run.child_still_running) == ("window-exceeded", False)
 
 
 # --- the weaknesses of the original that are absent

@@ -10,13 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.actors.events.reducer import AgentToolEvents
-from tests.actors.events.test_event_frames import frame, prose, shown, started, text
+from tests.actors.events.test_event_frames import frame, prose, replayed, shown, started, text
 
 Frames = list[dict[str, Any]]
-
-
-def replayed(frames: Frames) -> Frames:
-    return [{**each, "replay": True} for each in frames]
 
 
 @pytest.mark.shows(agent_tools="W-32")
@@ -26,7 +22,7 @@ def test_a_chunk_that_overtakes_started_waits_for_it() -> None:
     assert events.runs_by_id == {}
     assert events.missing("r") == range(1)
     assert events.apply(started())
-    assert prose(events) == "ab"
+    assert prose(events.runs_by_id["r"]) == "ab"
     assert not events.missing("r")
 
 
@@ -47,7 +43,7 @@ def test_beyond_the_bound_the_farthest_frames_are_given_up_and_a_replay_brings_t
     assert (events.last_sequence("r"), events.missing("r")) == (2, range(3, 5))
     for each in frames[events.last_sequence("r") + 1 :]:
         events.apply(each)
-    assert prose(events) == "1234567"
+    assert prose(events.runs_by_id["r"]) == "1234567"
 
 
 def test_the_expected_frame_gets_in_even_when_nothing_may_wait() -> None:

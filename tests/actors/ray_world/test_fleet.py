@@ -142,13 +142,6 @@ def test_the_nodes_are_looked_at_again_and_again_whatever_goes_wrong(monkeypatch
     asyncio.run(story())
 
 
-async def test_a_host_s_own_reason_is_the_cause_of_its_end() -> None:
-    actors = FakeActors()
-    fleet = await fleet_with(actors, "a")
-    actors.watches["a"].put_nowait("retired")
-    assert [await fleet.death("a"), await fleet.death("a")] == ["retired", "retired"]
-
-
 async def test_a_host_that_dies_says_why() -> None:
     actors = FakeActors()
     fleet = await fleet_with(actors, "a")
@@ -157,12 +150,12 @@ async def test_a_host_that_dies_says_why() -> None:
     assert await fleet.death("never heard of") == "it is unknown"
 
 
-async def test_a_broken_connection_is_no_death() -> None:
+async def test_a_broken_connection_is_no_death_and_a_host_s_own_reason_is_the_cause_of_its_end() -> None:
     actors = FakeActors()
     fleet = await fleet_with(actors, "a")
     for said in (HostSilent("reset"), HostSilent("reset"), "retired"):
         actors.watches["a"].put_nowait(said)
-    assert await fleet.death("a") == "retired"
+    assert [await fleet.death("a"), await fleet.death("a")] == ["retired", "retired"]
 
 
 @pytest.mark.parametrize("said", ["retired", HostActorDead("a timeout, they say")])
