@@ -221,6 +221,13 @@ def after(ms: float) -> Callable[[World, Transport], Awaitable[None]]:
     return wait
 
 
+async def beat(beats: list[float], *_ports: object) -> None:
+    """Note the time again and again."""
+    while True:
+        beats.append(asyncio.get_running_loop().time())
+        await asyncio.sleep(0.1)
+
+
 async def forever(*_ports: object) -> None:
     await asyncio.Event().wait()
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pydantic_ai.models.test import TestModel
-from typer.testing import CliRunner
 
 from perdure.actors import Agent, ChatAgent, Client, FiberContext, Occurrence, exposed
 from perdure.actors.jobs.fiber import Fiber
@@ -33,11 +30,11 @@ from perdure.ledger.storage.agent_storages import FileDisk
 from perdure.ledger.storage.patches import MAIN, WAL, Patch, whole
 from perdure.ledger.store.bucket_store import open_bucket
 from perdure.policies import FiberStatus, Limits
-from perdure.scenarios.cli import app
 from perdure.scenarios.commands.background import COLUMNS
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.kit import address
 from tests.ledger.directories import file_of, lived, recorded, written
+from tests.scenarios.command import perdure, perdure_json
 
 
 class Office(Agent):
@@ -144,20 +141,14 @@ def carried(data: Path, agent: str) -> Patch:
     return Patch(agent, 1, 1, [whole(ending, path.read_bytes()) for ending, path in files.items() if path.exists()])
 
 
-def perdure(*words: object) -> Any:
-    done = CliRunner().invoke(app, [*map(str, words), "--json"])
-    assert done.exit_code == 0, done.output
-    return json.loads(done.stdout)
-
-
 def test_ps_counts_what_is_open_and_what_has_failed_and_changes_nothing(given: str, data: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in (data / "agents").rglob("*")}
-    told = perdure("ps", "--data", given)["background"]
+    told = perdure_json("ps", "--data", given)["background"]
     assert told["fibers"] == {"open": 1, "failed": 1, "all": 3}
     assert told["schedules"] == {"open": 3, "failed": 2, "all": 3}
     assert told["turns"] == {"open": 0, "failed": 1, "all": 2}
     assert (told["storages"], told["looked_at"], told["unreadable"]) == (3, 3, [])
-    said = CliRunner().invoke(app, ["ps", "--data", given]).stdout
+    said = perdure("ps", "--data", given).stdout
     assert (
         "work   fibers 1 open, 1 failed; schedules 3 open, 2 keep failing; turns 0 open, 1 failed (in 3 storages)"
         in said
@@ -177,36 +168,36 @@ def test_a_fiber_that_waits_says_for_what_and_until_when() -> None:
 
 
 def test_work_is_listed_across_agents_with_its_last_error(given: str) -> None:
-    fibers = {it["fiber_id"]: it for it in perdure("fibers", "--data", given)["fibers"]}
+    fibers = {it["fiber_id"]: it for it in perdure_json("fibers", "--data", given)["fibers"]}
     assert (fibers["bad"]["agent"], fibers["bad"]["error"]) == (ADA, "ValueError: a bad fiber")
     assert (fibers["long"]["status"], fibers["long"]["is_recovering"]) == ("interrupted", True), "nobody serves it"
-    assert [it["fiber_id"] for it in perdure("fibers", "--failed", "--data", given)["fibers"]] == ["bad"]
-    failing = perdure("schedules", "--failed", "--data", given)["schedules"]
+    assert [it["fiber_id"] for it in perdure_json("fibers", "--failed", "--data", given)["fibers"]] == ["bad"]
+    failing = perdure_json("schedules", "--failed", "--data", given)["schedules"]
     assert {(it["kind"], it["status"], it["error"]) for it in failing} == {
         ("delayed", "parked", "LookupError: no such thing"),
         ("queued", "parked", "LookupError: no such thing"),
     }
-    turns = perdure("turns", "--data", given)["turns"]
+    turns = perdure_json("turns", "--data", given)["turns"]
     assert sorted((it["agent"].partition("@")[0], it["status"]) for it in turns) == [("s", "completed"), ("x", "error")]
-    (failed,) = perdure("turns", "--failed", "--data", given)["turns"]
+    (failed,) = perdure_json("turns", "--failed", "--data", given)["turns"]
     assert failed["error"]
-    assert perdure("turns", "--agent", ADA, "--data", given)["turns"] == []
-    assert perdure("schedules", "--limit", 1, "--data", given)["all"] == 3
-    table = CliRunner().invoke(app, ["schedules", "--failed", "--data", given]).stdout
+    assert perdure_json("turns", "--agent", ADA, "--data", given)["turns"] == []
+    assert perdure_json("schedules", "--limit", 1, "--data", given)["all"] == 3
+    table = perdure("schedules", "--failed", "--data", given).stdout
     assert table.count("LookupError: no such thing") == 2
 
 
 def test_inspect_shows_an_agent_with_its_state_tables_and_work(given: str) -> None:
-    told = perdure("inspect", ADA, "--data", given)
+    told = perdure_json("inspect", ADA, "--data", given)
     assert told["state"] == {"name": "Ada"}
     assert told["tables"] == [{"name": "pages", "columns": "title VARCHAR, number INTEGER", "rows": 2}]
     assert (told["host"], told["was_cut_off"]) == (None, True)
     assert [len(told[kind]) for kind in KINDS_OF_WORK] == [3, 3, 0]
-    said = CliRunner().invoke(app, ["inspect", ADA, "--data", given]).stdout
+    said = perdure("inspect", ADA, "--data", given).stdout
     for words in ("cut off at work", '{"name": "Ada"}', "pages(title VARCHAR, number INTEGER): 2 rows", "a bad fiber"):
         assert words in said
-    assert "state" not in perdure("ps", ADA, "--data", given)
-    asked = perdure("inspect", ADA, "--sql", "SELECT title FROM pages WHERE number > 1", "--data", given)
+    assert "state" not in perdure_json("ps", ADA, "--data", given)
+    asked = perdure_json("inspect", ADA, "--sql", "SELECT title FROM pages WHERE number > 1", "--data", given)
     assert asked == [{"title": "two"}]
 
 
@@ -225,7 +216,7 @@ def test_inspect_shows_an_agent_with_its_state_tables_and_work(given: str) -> No
     ],
 )
 def test_what_cannot_be_shown_is_refused_in_words(given: str, words: list[str], said: str) -> None:
-    done = CliRunner().invoke(app, [*words, "--data", given])
+    done = perdure(*words, "--data", given)
     assert done.exit_code != 0
     assert said in str(done.exception)
 
@@ -238,20 +229,20 @@ def test_an_agent_that_wrote_nothing_is_known_by_what_the_ledger_has_of_it(tmp_p
         facts += [RunRequested(run_id, "desk:Clerk", parent, "", "d", b"\x01", {}, 0), RunAborted(run_id, "enough")]
     recorded(tmp_path, *facts, *lived(lost, 2, 7), RunCleared("three"), snapshot=snapshot)
     for agent in (asks, below, "head@desk:Clerk", lost, "one@desk:Clerk"):
-        assert perdure("inspect", agent, "--data", tmp_path)["agent"] == agent
+        assert perdure_json("inspect", agent, "--data", tmp_path)["agent"] == agent
     for agent in (gone, "three@desk:Clerk"):
-        assert CliRunner().invoke(app, ["inspect", agent, "--data", str(tmp_path)]).exit_code != 0
-    told = perdure("inspect", "one@desk:Clerk", "--data", tmp_path)
+        assert perdure("inspect", agent, "--data", tmp_path).exit_code != 0
+    told = perdure_json("inspect", "one@desk:Clerk", "--data", tmp_path)
     assert (told["run"], told["run_status"]) == ("one", "aborted")
 
 
 def test_an_agent_that_was_deleted_is_unknown_before_the_snapshot_has_that(tmp_path: Path) -> None:
     agent = "lost@desk:Clerk"
     recorded(tmp_path, SupervisorStarted(1, asdict(Limits())), *lived(agent, 2, 7), snapshot=True)
-    assert perdure("inspect", agent, "--data", tmp_path)["host"] is None
+    assert perdure_json("inspect", agent, "--data", tmp_path)["host"] is None
     recorded(tmp_path, AgentDoomed(agent), AgentForgotten(agent))
     for command in ("inspect", "forget"):
-        done = CliRunner().invoke(app, [command, agent, "--data", str(tmp_path)])
+        done = perdure(command, agent, "--data", tmp_path)
         assert "is asleep or unknown" in str(done.exception)
 
 
@@ -263,9 +254,9 @@ def test_deleted_values_are_not_told_and_a_damaged_storage_is_named_and_stops_no
         assert len(storage.look(["state"]).records["state"]) == 1
     written(tmp_path, ADA, 1, "value")
     file_of(tmp_path, ADA).write_bytes(b"no database")
-    told = perdure("ps", "--data", tmp_path)["background"]
+    told = perdure_json("ps", "--data", tmp_path)["background"]
     assert (told["storages"], len(told["unreadable"])) == (2, 1)
-    done = CliRunner().invoke(app, ["fibers", "--data", str(tmp_path)])
+    done = perdure("fibers", "--data", tmp_path)
     assert "a storage cannot be read" in done.stderr
     assert "There are no fibers in 2 storages." in done.stdout
 

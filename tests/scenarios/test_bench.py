@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from perdure import ledger
 from perdure.actors import Client
@@ -31,8 +30,8 @@ from perdure.scenarios.bench.ledger import boot_once, build
 from perdure.scenarios.bench.measuring import Bench, percentile
 from perdure.scenarios.bench.runs import build_armed
 from perdure.scenarios.cast.measured import Parent, Sleepyhead
-from perdure.scenarios.cli import app
 from perdure.scenarios.testing.laboratory import Laboratory
+from tests.scenarios.command import perdure
 from tests.tidy import ROOT
 
 
@@ -255,6 +254,6 @@ def test_the_process_of_a_group_is_told_the_bucket(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_measured_so_is_refused(words: list[str], said: str) -> None:
-    refused = CliRunner().invoke(app, ["bench", *words]).exception
+    refused = perdure("bench", *words).exception
     assert isinstance(refused, BadRequest)
     assert said in str(refused)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from contextlib import closing
 from dataclasses import asdict
@@ -10,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from perdure.actors import Runtime, data_directory, everywhere, served_findings, storages_in
 from perdure.ledger import FORMAT, BadRequest, Claim, SupervisorStarted, View, bucket_of, record_fact
@@ -20,9 +18,9 @@ from perdure.ledger.storage.patches import Patch, whole
 from perdure.ledger.store.bucket import Bucket, BucketRefused
 from perdure.ledger.store.bucket_store import open_bucket
 from perdure.policies import Limits
-from perdure.scenarios.cli import app
 from tests.ledger.directories import file_of, lived, written
 from tests.s3_server import in_thread
+from tests.scenarios.command import perdure, perdure_json
 
 NOTE = "n@m:Note"
 
@@ -48,29 +46,24 @@ def filled(url: str, tmp_path: Path) -> str:
     return url
 
 
-def said(*arguments: str) -> Result:
-    return CliRunner().invoke(app, list(arguments))
-
-
 def test_it_is_looked_at_without_beginning_anything(filled: str, tmp_path: Path) -> None:
     before = sorted((tmp_path / "bucket").rglob("*"))
-    assert filled in said("ps", "--data", filled).output, "as it was given, and not where its cache is"
-    for command in ("audit", "ps", "show"):
-        told = said(command, "--json", "--data", filled)
-        assert told.exit_code == 0, told.output
-    assert json.loads(said("audit", "--json", "--data", filled).stdout)["balanced"]
+    assert filled in perdure("ps", "--data", filled).output, "as it was given, and not where its cache is"
+    for command in ("ps", "show"):
+        perdure_json(command, "--data", filled)
+    assert perdure_json("audit", "--data", filled)["balanced"]
     assert sorted((tmp_path / "bucket").rglob("*")) == before
 
 
 @pytest.mark.parametrize("deep", [True, False])
 def test_doctor_verifies_it_and_names_what_is_damaged(filled: str, tmp_path: Path, *, deep: bool) -> None:
     options = ["doctor", "--data", filled, *(["--deep"] if deep else [])]
-    whole_one = said(*options)
+    whole_one = perdure(*options)
     assert whole_one.exit_code == 0, whole_one.output
     assert "1 storages" in whole_one.stdout
     (pack,) = [each for each in (tmp_path / "bucket" / "storage").rglob("*") if each.is_file()]
     pack.write_bytes(b"c0ntent")
-    harmed = said(*options)
+    harmed = perdure(*options)
     assert (harmed.exit_code, "do not fit their digest" in harmed.stdout) == ((1, True) if deep else (0, False))
 
 
@@ -94,7 +87,7 @@ def test_what_a_bucket_does_not_do_is_said(filled: str, tmp_path: Path) -> None:
         (["restore", filled, f"{filled}2", "--replace"], "no prefix is moved aside"),
         (["restore", f"{filled}3", copies], "has no whole backup"),
     ):
-        told = said(*arguments)
+        told = perdure(*arguments)
         assert told.exit_code != 0
         assert words in told.output + str(told.exception), arguments
     assert not (tmp_path / "copies" / "ledger").exists()
@@ -107,55 +100,54 @@ def test_it_is_brought_into_a_directory_and_from_there_into_another_prefix(fille
         (filled, other, f"{filled} up to slot 2, with 1 storages, is in {other}"),
         (other, third, f"{other} up to slot 0, with 1 storages, is in {third}"),
     ):
-        told = said("restore", source, target)
+        told = perdure("restore", source, target)
         assert told.exit_code == 0, told.output
         assert words in told.stdout
     assert file_of(Path(copy), NOTE).read_bytes() == file_of(tmp_path / "agent", NOTE).read_bytes()
     assert (Path(copy) / "format").read_text() == f"{FORMAT}\n"
     assert not list(Path(copy).parent.glob("copy.restoring*"))
     for data in (copy, other, third):
-        told = said("audit", "--json", "--data", data)
-        assert json.loads(told.stdout)["balanced"], told.output
-    assert "not empty" in str(said("restore", filled, copy).exception)
-    assert said("backup", copy, backups).exit_code == 0
-    told = said("restore", backups, f"{filled}-4")
+        assert perdure_json("audit", "--data", data)["balanced"]
+    assert "not empty" in str(perdure("restore", filled, copy).exception)
+    assert perdure("backup", copy, backups).exit_code == 0
+    told = perdure("restore", backups, f"{filled}-4")
     assert told.exit_code == 0, told.output
     assert f"is in {filled}-4" in told.stdout
 
 
 def test_a_backup_of_it_is_kept_in_it_until_it_is_deleted(filled: str, tmp_path: Path) -> None:
     for name in ("", "monday", ""):
-        told = said("backup", filled, *(["--name", name] if name else []))
+        told = perdure("backup", filled, *(["--name", name] if name else []))
         assert told.exit_code == 0, told.output
         assert "1 storages and the ledger up to fact 3, at slot 2" in told.stdout
-    assert [line.split()[0] for line in said("backup", filled, "--list").stdout.splitlines()] == [
+    assert [line.split()[0] for line in perdure("backup", filled, "--list").stdout.splitlines()] == [
         "00000001",
         "monday",
         "00000002",
     ]
-    assert "has a backup 'monday' already" in str(said("backup", filled, "--name", "monday").exception)
-    assert "there are 3 backups" in said("doctor", "--data", filled).stdout
+    assert "has a backup 'monday' already" in str(perdure("backup", filled, "--name", "monday").exception)
+    assert "there are 3 backups" in perdure("doctor", "--data", filled).stdout
     copy = str(tmp_path / "copy")
-    assert said("restore", filled, copy, "--backup", "monday").exit_code == 0
-    assert said("backup", filled, "--delete", "monday").exit_code == 0
-    made = json.loads(said("backup", filled, "--keep", "1", "--json").stdout)
+    assert perdure("restore", filled, copy, "--backup", "monday").exit_code == 0
+    assert perdure("backup", filled, "--delete", "monday").exit_code == 0
+    made = perdure_json("backup", filled, "--keep", "1")
     assert (made["name"], made["pruned"]) == ("00000003", 2)
-    assert json.loads(said("backup", filled, "--list", "--json").stdout)[0]["slot"] == 2
+    assert perdure_json("backup", filled, "--list")[0]["slot"] == 2
 
 
 def test_doctor_names_what_is_strange_and_what_a_backup_lacks(filled: str, tmp_path: Path) -> None:
-    assert said("backup", filled).exit_code == 0
+    assert perdure("backup", filled).exit_code == 0
     (tmp_path / "bucket" / "cat.jpg").write_bytes(b"cat")
-    told = said("doctor", "--data", filled)
+    told = perdure("doctor", "--data", filled)
     assert (told.exit_code, "1 objects (cat.jpg) are not of this ledger" in told.stdout) == (0, True)
     (pack,) = [each for each in (tmp_path / "bucket" / "storage").rglob("*") if each.is_file()]
     pack.unlink()
-    told = said("doctor", "--data", filled)
+    told = perdure("doctor", "--data", filled)
     assert (told.exit_code, "the backup 00000001 lacks 1 objects (storage/" in told.stdout) == (1, True)
 
 
 def test_what_changes_it_goes_through_its_supervisor(filled: str) -> None:
-    changes = said("forget", "n@m:Note", "--yes", "--data", filled)
+    changes = perdure("forget", "n@m:Note", "--yes", "--data", filled)
     assert "goes through its supervisor" in str(changes.exception)
     assert "served by till-1 (Ray's session_7 at till-1:1) since" in str(changes.exception)
     assert "run this on a machine of that cluster: till-1" in str(changes.exception)
@@ -167,16 +159,16 @@ def test_the_storages_in_it_are_counted_and_one_that_cannot_be_read_is_named(fil
     store.boot()
     store.append([], [], [Patch("bad@m:Note", 1, 1, [whole("", b"content")])])
     store.close()
-    assert json.loads(said("show", "--json", "--data", filled).stdout)["storages"] == 2
+    assert perdure_json("show", "--data", filled)["storages"] == 2
     for command in ("fibers", "schedules", "turns"):
-        told = said(command, "--data", filled)
+        told = perdure(command, "--data", filled)
         assert "in 2 storages" in told.stdout
         assert "a storage cannot be read: bad@m:Note" in told.stderr
     for pack in [each for each in (tmp_path / "bucket" / "storage").rglob("*") if each.is_file()]:
         pack.write_bytes(b"c0ntent")
-    assert "do not fit their digest" in said("fibers", "--data", filled).stderr
-    assert "of which 2 cannot be read" in said("ps", "--data", filled).stdout
-    assert "do not fit their digest" in str(said("inspect", NOTE, "--data", filled).exception)
+    assert "do not fit their digest" in perdure("fibers", "--data", filled).stderr
+    assert "of which 2 cannot be read" in perdure("ps", "--data", filled).stdout
+    assert "do not fit their digest" in str(perdure("inspect", NOTE, "--data", filled).exception)
 
 
 def test_those_that_were_written_last_come_first_and_large_ones_may_be_left_out(url: str, tmp_path: Path) -> None:
@@ -206,9 +198,9 @@ def test_ps_answers_where_the_bucket_cannot_be_read_from_here(filled: str, monke
 
     monkeypatch.setattr("perdure.scenarios.commands.background.ColdLedger", str)  # as if it were served
     monkeypatch.setattr("perdure.actors.storages_in", refused)
-    assert "work   not known, since the storages cannot be read from here: " in said("ps", "--data", filled).stdout
-    assert "the keys have expired" in json.loads(said("show", "--json", "--data", filled).stdout)["storages"]
-    assert "the keys have expired" in said("upgrade", "--data", filled).stderr
+    assert "work   not known, since the storages cannot be read from here: " in perdure("ps", "--data", filled).stdout
+    assert "the keys have expired" in perdure_json("show", "--data", filled)["storages"]
+    assert "the keys have expired" in perdure("upgrade", "--data", filled).stderr
 
 
 def test_rest_reads_the_storages_in_it_and_says_nothing_of_the_cache(filled: str) -> None:
@@ -222,11 +214,11 @@ def test_rest_reads_the_storages_in_it_and_says_nothing_of_the_cache(filled: str
 
 
 def test_it_is_called_by_its_url_and_its_logs_are_those_of_this_machine(filled: str) -> None:
-    stopped = said("stop", "--data", filled).stdout
+    stopped = perdure("stop", "--data", filled).stdout
     assert stopped.startswith(f"Nothing that is known on this machine serves {filled}; ")
-    for told in (stopped, str(said("kill", "supervisor", "--data", filled).exception)):
+    for told in (stopped, str(perdure("kill", "supervisor", "--data", filled).exception)):
         assert "run this on a machine of that cluster: till-1" in told
-    assert said("logs", "--data", filled).stderr.startswith("perdure: these are the logs of this machine alone")
+    assert perdure("logs", "--data", filled).stderr.startswith("perdure: these are the logs of this machine alone")
 
 
 def test_a_prefix_where_nothing_has_run_is_said_to_be_one(url: str) -> None:
@@ -235,7 +227,7 @@ def test_a_prefix_where_nothing_has_run_is_said_to_be_one(url: str) -> None:
         ["audit", "--data", url], ["doctor", "--data", url], ["backup", url], ["backup", url, "--list"],
         ["backup", url, "--delete", "a"], ["restore", url, copy], ["restore", url, copy, "--at", "2"],
     ):  # fmt: skip
-        told = said(*arguments)
+        told = perdure(*arguments)
         assert told.exit_code != 0
         words = told.output + str(told.exception)
         assert f"there is no ledger in {url}: nothing has run there" in words, arguments
@@ -251,33 +243,33 @@ def test_a_mistyped_prefix_of_a_bucket_sends_nobody_to_another_package(monkeypat
         for name, value in s3.environment.items():
             monkeypatch.setenv(name, value)
         url = s3.url("typo")
-        told = str(said("restore", url, "copy").exception)
+        told = str(perdure("restore", url, "copy").exception)
         assert told.startswith(f"target: there is no ledger in {url}: nothing has run there, and no replica")
         assert told.endswith(f"If backups lie there: {url!r} cannot be opened: Install s3fs to access S3")
         Bucket(url).puts_s(1)
         s3.weather(says={"NoSuchBucket": 1_000})
-        assert "there is no such bucket" in str(said("restore", url, "copy").exception)
+        assert "there is no such bucket" in str(perdure("restore", url, "copy").exception)
 
 
 def test_objects_of_somebody_else_in_a_prefix_without_a_ledger_are_named(url: str, tmp_path: Path) -> None:
     (tmp_path / "bucket").mkdir()
     (tmp_path / "bucket" / "cat.jpg").write_bytes(b"cat")
     for command in (["doctor", "--data", url], ["restore", url, "copy"]):
-        assert "other objects are there, such as 'cat.jpg'" in str(said(*command).exception)
+        assert "other objects are there, such as 'cat.jpg'" in str(perdure(*command).exception)
 
 
 def test_the_moment_of_what_is_restored_is_said_and_none_of_the_future_is_taken(filled: str, tmp_path: Path) -> None:
     copy = str(tmp_path / "copy")
-    ahead = str(said("restore", filled, copy, "--at", "2999-01-01T00:00").exception)
+    ahead = str(perdure("restore", filled, copy, "--at", "2999-01-01T00:00").exception)
     assert ahead.startswith("at: 2999-01-01 00:00:00 UTC (")
     assert "on this machine) is in the future" in ahead
     assert "the newest in" in ahead
     assert "slot 2, of " in ahead
-    assert "it has slots 1 to 2 (of 20" in str(said("restore", filled, copy, "--at", "7").exception)
+    assert "it has slots 1 to 2 (of 20" in str(perdure("restore", filled, copy, "--at", "7").exception)
     assert not Path(copy).exists()
     now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}"
     for number, options in enumerate(([], ["--at", "2"], ["--at", now])):
-        told = said("restore", filled, f"{copy}-{number}", *options)
+        told = perdure("restore", filled, f"{copy}-{number}", *options)
         assert told.exit_code == 0, told.output
         assert re.search(r"It is as it was at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\.", told.stdout)
 

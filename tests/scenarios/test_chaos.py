@@ -7,17 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from perdure.actors import Agent, Client, Detached, RunContext, RunInfo, RunResult, exposed
 from perdure.ledger import BadRequest, SupervisorUnreachable
 from perdure.policies import StrikeTarget
-from perdure.scenarios.cli import app
 from perdure.scenarios.faults.chaos import GONE_S, MUTE_S, Account, Chaos, Plan
 from perdure.scenarios.faults.observer import NotServed
 from perdure.scenarios.faults.strikes import Strike, Victim
 from perdure.scenarios.stories.stage import SimStage
 from perdure.scenarios.testing.laboratory import Laboratory
+from tests.scenarios.command import perdure
 
 CHILDREN = 12
 
@@ -275,16 +274,16 @@ REFUSED = {
 
 @pytest.mark.parametrize(("problem", "words"), REFUSED.items(), ids=[" ".join(each) for each in REFUSED.values()])
 def test_what_makes_no_sense_is_refused_by_its_name(problem: str, words: list[str], tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, [*words, "--data", str(tmp_path)])
+    done = perdure(*words, "--data", tmp_path)
     assert isinstance(done.exception, BadRequest)
     assert str(done.exception).startswith(problem)
 
 
 @pytest.mark.parametrize("words", [["chaos"], ["kill", "supervisor"]], ids=" ".join)
 def test_a_directory_that_nobody_serves_is_refused_and_nothing_is_made(words: list[str], tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, [*words, "--data", str(tmp_path)])
+    done = perdure(*words, "--data", tmp_path)
     assert isinstance(done.exception, SupervisorUnreachable)
     assert str(done.exception) == f"nothing serves {tmp_path}"
-    missing = CliRunner().invoke(app, [*words, "--data", str(tmp_path / "none")])
+    missing = perdure(*words, "--data", tmp_path / "none")
     assert str(missing.exception) == f"data: there is no directory {tmp_path / 'none'}"
     assert list(tmp_path.iterdir()) == []

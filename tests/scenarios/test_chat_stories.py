@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
 
 from perdure.ledger import BadRequest
-from perdure.scenarios.cli import app
 from perdure.scenarios.stories.chat_checks import COMPLETED, count_effects, parts_of, wrong_answer, wrong_ends
 from perdure.scenarios.stories.chat_play import PEACE, chosen
 from perdure.scenarios.stories.chat_recovery import ChatRecoveryStory
 from perdure.scenarios.stories.stage import Stage
 from perdure.scenarios.stories.tool_disconnect import ToolDisconnect
+from tests.scenarios.command import perdure, perdure_json
 
 FIELDS = (
     "scenario world seed model turns points attempts interruptions recoveries requests connections illegal side_effects kills seconds "
@@ -26,14 +23,8 @@ FIELDS = (
 ).split()
 
 
-def perdure(*words: str | Path) -> Result:
-    return CliRunner().invoke(app, ["run", *map(str, words)])
-
-
 def played(*words: str) -> dict[str, Any]:
-    done = perdure(*words, "--world", "sim", "--json")
-    assert done.exit_code == 0, done.output
-    told: dict[str, Any] = json.loads(done.stdout)
+    told: dict[str, Any] = perdure_json("run", *words, "--world", "sim")
     assert list(told) == FIELDS
     return told
 
@@ -123,7 +114,7 @@ def test_an_effect_that_was_doubled_or_lost_or_undone_is_found_out(peace: Peace)
 
 
 def test_a_terminal_sees_a_line_for_each_point() -> None:
-    said = perdure("tool-disconnect", "--world", "sim", "--points", "2").stdout
+    said = perdure("run", "tool-disconnect", "--world", "sim", "--points", "2").stdout
     assert said.count("\n   ") == 2
     assert "Verified" in said
 
@@ -132,8 +123,8 @@ def test_a_model_without_a_key_is_refused_in_one_line_that_names_the_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    refused = perdure("chat-recovery", "--model", "openai:gpt-5", "--data", tmp_path).exception
+    refused = perdure("run", "chat-recovery", "--model", "openai:gpt-5", "--data", tmp_path).exception
     assert isinstance(refused, BadRequest)
     assert "OPENAI_API_KEY" in str(refused)
     assert "\n" not in str(refused)
-    assert isinstance(perdure("chat-recovery", "--model", "test", "--world", "sim").exception, BadRequest)
+    assert isinstance(perdure("run", "chat-recovery", "--model", "test", "--world", "sim").exception, BadRequest)

@@ -22,7 +22,6 @@ from typing import Any
 
 import pytest
 from rich.cells import cell_len
-from typer.testing import CliRunner, Result
 
 from perdure.actors import Runtime
 from perdure.actors.link.questions import QUESTIONS
@@ -72,7 +71,7 @@ from perdure.ledger.storage.agent_storages import AgentStorages, FileDisk
 from perdure.ledger.storage.file_disk import log_of, place_of
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.policies import Limits
-from perdure.scenarios.cli import Commands, app, main
+from perdure.scenarios.cli import Commands, main
 from perdure.scenarios.commands.catalog import CATALOG
 from perdure.scenarios.commands.opening import ColdLedger
 from perdure.scenarios.commands.shown import print_runs, print_table
@@ -84,11 +83,8 @@ from perdure.scenarios.stories.stage import RayStage
 from perdure.scenarios.swarm.play_context import PlayContext
 from perdure.scenarios.swarm.stories import STORIES
 from tests.ledger.directories import formatted, lived, recorded
+from tests.scenarios.command import perdure, perdure_json
 from tests.tidy import IMPORT_PATH
-
-
-def perdure(*words: str | Path) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def perdure_at(words: list[str], data: Path) -> None:
@@ -124,9 +120,7 @@ def data(whole: Path, tmp_path: Path) -> Path:
 
 
 def test_a_simulated_fan_out_prints_one_object() -> None:
-    result = perdure("run", "fan-out", "--world", "sim", "--children", 5, "--kills", 1, "--json")
-    assert result.exit_code == 0
-    told = json.loads(result.stdout)
+    told = perdure_json("run", "fan-out", "--world", "sim", "--children", 5, "--kills", 1)
     assert told["verified"]
     assert told["runs"]["completed"] == 5
     assert told["world"] == "sim"
@@ -142,7 +136,7 @@ def test_a_simulated_fan_out_tells_its_story_in_lines() -> None:
 def test_kills_that_could_not_be_made_are_named() -> None:
     """A child that does not rest is done long before nine processes can be killed."""
     words = ["run", "fan-out", "--world", "sim", "--children", 1, "--kills", 9, "--pace", 0, "--seed", 1]
-    left_out = json.loads(perdure(*words, "--json").stdout)["kills_left_out"]
+    left_out = perdure_json(*words)["kills_left_out"]
     assert left_out
     said = perdure(*words).stdout
     assert "Not killed, although asked for: " + ", ".join(f"{n} × {kind}" for kind, n in left_out.items()) in said
@@ -171,15 +165,15 @@ def test_the_help_shows_no_width_that_a_terminal_has_not() -> None:
 
 def test_list_names_the_scenarios() -> None:
     assert "fan-out" in perdure("list").stdout
-    assert json.loads(perdure("list", "--json").stdout)[0]["name"] == "fan-out"
+    assert perdure_json("list")[0]["name"] == "fan-out"
 
 
 def test_a_cold_directory_tells_of_its_runs(data: Path) -> None:
-    told = json.loads(perdure("ps", "--data", data, "--json").stdout)
+    told = perdure_json("ps", "--data", data)
     assert told["supervisor"] is None
     assert [row["run_id"] for row in told["live"]] == ["one"]
     assert "no supervisor serves it" in perdure("ps", "--data", data).stdout
-    assert json.loads(perdure("show", "one", "--data", data, "--json").stdout)["status"] == "starting"
+    assert perdure_json("show", "one", "--data", data)["status"] == "starting"
     assert "waits for a place" in perdure("explain", "one", "--data", data).stdout
     assert perdure("audit", "--data", data).exit_code == 0
     assert perdure("doctor", "--data", data).exit_code == 0
@@ -295,7 +289,7 @@ def test_a_backup_of_another_format_is_not_restored(data: Path, tmp_path: Path, 
 
 
 def test_show_without_a_run_tells_of_the_directory_and_the_limits(data: Path) -> None:
-    told = json.loads(perdure("show", "--data", data, "--json").stdout)
+    told = perdure_json("show", "--data", data)
     assert told["directory"] == str(data)
     assert (told["hosts_max"], told["pack_max"]) == (16, Limits().pack_max), "those of the last supervisor"
     assert told["cluster"] == "none"
@@ -304,7 +298,7 @@ def test_show_without_a_run_tells_of_the_directory_and_the_limits(data: Path) ->
 
 def test_what_is_cancelled_and_cleared_on_a_cold_directory_stays_so(data: Path) -> None:
     assert "aborted" in perdure("cancel", "one", "--data", data).stdout
-    assert json.loads(perdure("show", "one", "--data", data, "--json").stdout)["status"] == "aborted"
+    assert perdure_json("show", "one", "--data", data)["status"] == "aborted"
     assert perdure("clear", "--status", "aborted", "--yes", "--data", data).stdout == "1 run was cleared.\n"
     assert isinstance(perdure("show", "one", "--data", data).exception, PerdureError)
 
@@ -412,7 +406,7 @@ def test_words_of_agents_are_shown_without_what_a_terminal_would_obey(data: Path
         assert "of �latin 👩\u200d🚀" in each
     (row,) = [line for line in told[0].splitlines() if line.startswith("tab")]
     assert row.startswith(r"tab\tbed  Reader")
-    assert "\x1b" in json.loads(perdure("show", "tab\tbed", "--json", "--data", data).stdout)["error"]
+    assert "\x1b" in perdure_json("show", "tab\tbed", "--data", data)["error"]
 
 
 def test_what_runs_ask_is_listed_a_line_each_and_without_what_a_terminal_would_obey(asking: Path) -> None:
@@ -424,7 +418,7 @@ def test_what_runs_ask_is_listed_a_line_each_and_without_what_a_terminal_would_o
     assert f"`perdure answer {shlex.quote(rows[0])} VALUE`" in listed
     assert "There are more" not in listed
     assert "There are more than these 2" in perdure("asks", "--limit", "2", "--data", asking).stdout
-    assert len(json.loads(perdure("asks", "--limit", "2", "--json", "--data", asking).stdout)) == 2
+    assert len(perdure_json("asks", "--limit", "2", "--data", asking)) == 2
     shown = perdure("answer", "it's-0:1", "--data", asking).stdout
     assert "\x1b" not in shown
     assert "Ship?\n�[31mNow?" in shown
@@ -463,7 +457,7 @@ def test_a_narrow_terminal_shows_when_each_run_was_asked_for(
 
 
 def listed(*words: str | Path) -> list[str]:
-    return [row["run_id"] for row in json.loads(perdure("ps", "--json", *words).stdout)["listed"]]
+    return [row["run_id"] for row in perdure_json("ps", *words)["listed"]]
 
 
 def test_runs_that_have_ended_are_listed_newest_first_and_by_pages(archive: Path) -> None:
@@ -715,12 +709,12 @@ def test_cancelling_what_is_undone_first_says_so(data: Path) -> None:
     row = next(line for line in perdure("ps", "--data", data).stdout.splitlines() if line.startswith("two"))
     assert "running" in row
     assert "undoing: cancelled by an operator" in row
-    told = json.loads(perdure("show", "two", "--json", "--data", data).stdout)
+    told = perdure_json("show", "two", "--data", data)
     assert (told["status"], told["undoing"], told["error"]) == ("running", True, "cancelled by an operator")
-    assert not json.loads(perdure("show", "one", "--json", "--data", data).stdout)["undoing"]
+    assert not perdure_json("show", "one", "--data", data)["undoing"]
     assert listed("--undoing", "--data", data) == ["two"]
     assert "undoing: cancelled" in perdure("ps", "--undoing", "--data", data).stdout
-    counted = json.loads(perdure("cancel", "--undoing", "--dry-run", "--json", "--data", data).stdout)
+    counted = perdure_json("cancel", "--undoing", "--dry-run", "--data", data)
     assert (counted["found"], counted["sample"]) == (1, ["two"])
 
 
@@ -762,7 +756,7 @@ def test_an_agent_is_forgotten_with_what_belongs_to_it_only_when_that_is_meant(d
         in refused
     )
     assert "say --yes" in refused
-    assert json.loads(perdure("show", "live", "--json", "--data", data).stdout)["status"] == "starting"
+    assert perdure_json("show", "live", "--data", data)["status"] == "starting"
     assert "is being deleted" in perdure("forget", agent, "--yes", "--data", data).stdout
     for run_id in ("live", "ended", "below"):
         assert isinstance(perdure("show", run_id, "--data", data).exception, UnknownRun)
@@ -814,7 +808,7 @@ def test_a_list_and_the_verbs_have_the_same_filters(archive: Path) -> None:
     }
     for words, ids in chosen.items():
         assert listed(*words, "--data", archive) == ids, words
-        told = json.loads(perdure("clear", *words, "--dry-run", "--json", "--data", archive).stdout)
+        told = perdure_json("clear", *words, "--dry-run", "--data", archive)
         assert (told["found"], told["sample"], told["dry_run"], told["hit"]) == (len(ids), ids, True, 0), words
     assert len(listed("--all", "--data", archive)) == 8, "nothing was done"
 
@@ -834,11 +828,11 @@ def test_runs_are_cleared_by_a_filter_when_that_is_meant_and_the_same_command_fi
 
 
 def test_runs_are_cancelled_and_tried_again_by_a_filter_and_the_report_is_an_object(archive: Path) -> None:
-    told = json.loads(perdure("cancel", "--all", "--yes", "--json", "--data", archive).stdout)
+    told = perdure_json("cancel", "--all", "--yes", "--data", archive)
     assert (told["found"], told["hit"], told["refused"], told["whole"]) == (1, 1, {}, True)
-    assert json.loads(perdure("show", "one", "--data", archive, "--json").stdout)["error"] == "cancelled by an operator"
+    assert perdure_json("show", "one", "--data", archive)["error"] == "cancelled by an operator"
     assert perdure("retry", "--error", "broke", "--yes", "--data", archive).stdout == "1 run was tried again.\n"
-    assert json.loads(perdure("show", "e1", "--data", archive, "--json").stdout)["retries"] == 1
+    assert perdure_json("show", "e1", "--data", archive)["retries"] == 1
     for words in (["cancel", "--yes"], ["ps", "--status", "error"]):
         refused = perdure(*words, "--type", "m:Reader", "--json", "--data", archive)
         assert (refused.stdout, str(refused.exception)) == (
@@ -894,7 +888,7 @@ def test_on_a_terminal_it_is_asked_with_the_count_and_some_ids(archive: Path, an
 def test_what_nothing_serves_need_not_be_stopped(data: Path) -> None:
     told = perdure("stop", "--data", data)
     assert (told.exit_code, told.stdout) == (0, f"Nothing serves {data}.\n")
-    assert json.loads(perdure("stop", "--json", "--data", data).stdout) == {"served": False}
+    assert perdure_json("stop", "--data", data) == {"served": False}
     with closing(DuckDBStore(data / "ledger", fsync=False)) as store:
         store.boot()
         assert isinstance(perdure("stop", "--data", data).exception, LedgerLocked), "somebody out of reach serves it"
@@ -1089,7 +1083,7 @@ def test_a_directory_with_storages_and_no_ledger_is_refused_by_every_command(com
     storage = tmp_path / "agents" / "3f" / "Till-01.db"
     storage.parent.mkdir(parents=True)
     storage.touch()
-    result = perdure(*command.split(), "--data", str(tmp_path))
+    result = perdure(*command.split(), "--data", tmp_path)
     assert result.exit_code != 0
     told = result.output + str(result.exception)
     assert "but its ledger" in told

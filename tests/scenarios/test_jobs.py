@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 
 import pytest
-from typer.testing import CliRunner
 
 from perdure.scenarios.cast.job_desk import KINDS, Job, Report, draw_jobs, total_of, wrong_jobs
-from perdure.scenarios.cli import app
+from tests.scenarios.command import perdure_json
 
 
 def test_the_jobs_are_those_of_the_seed_and_of_every_kind() -> None:
@@ -62,10 +60,8 @@ def test_whatever_differs_is_told(change: dict[str, object], complaint: str) -> 
 
 
 def test_jobs_in_the_simulated_world_are_verified_though_hosts_and_supervisors_die() -> None:
-    asked = ["run", "jobs", "--world", "sim", "--jobs", "80", "--desks", "3", "--kills", "4", "--seed", "3", "--json"]
-    answer = CliRunner().invoke(app, asked)
-    assert answer.exit_code == 0, answer.output
-    told = json.loads(answer.stdout)
+    asked = ["run", "jobs", "--world", "sim", "--jobs", "80", "--desks", "3", "--kills", "4", "--seed", "3"]
+    told = perdure_json(*asked)
     assert told["verified"]
     assert told["kills"] == {"desk": 2, "supervisor": 2}
     assert sum(told["jobs"][status] for status in ("completed", "error", "aborted", "interrupted")) <= 80

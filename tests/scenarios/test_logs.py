@@ -7,18 +7,17 @@ import time
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from perdure.actors import LogFiles, WantedLogs
 from perdure.actors.life.activity import Whose
 from perdure.actors.ray_world.processes import FILES, ProcessLog
-from perdure.scenarios.cli import app
+from tests.scenarios.command import perdure
 
 CHILD = Whose("r1@desk:Clerk", "r1", "r1")
 
 
 def shown(data: Path, *words: str) -> list[str]:
-    done = CliRunner().invoke(app, ["logs", *words, "--data", str(data), "--json"])
+    done = perdure("logs", *words, "--data", data, "--json")
     assert done.exit_code == 0, done.output
     return [json.loads(line)["text"] for line in done.stdout.splitlines()]
 
@@ -73,11 +72,11 @@ def test_what_an_agent_s_tools_do_is_its_own_unless_that_is_left_out(tmp_path: P
 
 
 def test_a_line_says_when_how_grave_where_whose_and_by_which_logger(data: Path) -> None:
-    lines = CliRunner().invoke(app, ["logs", "h2", "--data", str(data)]).stdout.splitlines()
+    lines = perdure("logs", "h2", "--data", data).stdout.splitlines()
     assert lines[0].split()[2:] == ["ERROR", "h2", "r1", "desk:", "second"]
     assert lines[1] == "of two lines"
     assert lines[2].split()[2:5] == ["NOTICE", "h2", "anna@desk:Clerk"]
-    nothing = CliRunner().invoke(app, ["logs", "nobody", "--data", str(data)])
+    nothing = perdure("logs", "nobody", "--data", data)
     assert "There is no such record" in nothing.stderr
 
 
@@ -101,6 +100,6 @@ def test_who_follows_sees_each_record_once_across_new_hosts_full_files_and_half_
 def test_what_an_agent_prints_moves_no_cursor_and_colours_nothing(tmp_path: Path) -> None:
     log = ProcessLog(tmp_path / "logs", "h1", 1e9)
     log.write(log.record(time.time(), "INFO", "stdout", "red \x1b[31m flag\n\tof \x07 two lines", CHILD))
-    told = CliRunner().invoke(app, ["logs", "--data", str(tmp_path)]).stdout
+    told = perdure("logs", "--data", tmp_path).stdout
     assert told.endswith("stdout: red �[31m flag\n\tof � two lines\n")
     assert shown(tmp_path) == ["red \x1b[31m flag\n\tof \x07 two lines"], "a program has it as it is"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from perdure.actors import KillPoint
 from perdure.scenarios.cast.newsroom import (
@@ -36,11 +34,11 @@ from perdure.scenarios.cast.newsroom import (
     researchers_of,
     wrong_editions,
 )
-from perdure.scenarios.cli import app
 from perdure.scenarios.stories.engine import simulate_in_one_world, simulated
 from perdure.scenarios.stories.newsroom import NewsroomScenario
 from perdure.scenarios.stories.stage import Stage
 from tests.kit import some
+from tests.scenarios.command import perdure, perdure_json
 
 DAY_MS = 120_000
 SEEDS, SEEDS_MAX = 2, 10
@@ -258,17 +256,14 @@ def test_played_again_it_finds_all_done_and_does_nothing_twice() -> None:
     assert (told["corrections"], told["printers"]) == (1, {"booked": 1, "cancelled": 1})
 
 
-def perdure(*words: object) -> Any:
-    return CliRunner().invoke(app, ["run", "newsroom", "--world", "sim", *map(str, words)])
+COMMAND = ("run", "newsroom", "--world", "sim")
 
 
 @pytest.mark.thorough
 def test_every_third_edition_waits_a_day_for_nobody_and_the_command_says_so() -> None:
-    answer = perdure("--editions", 3, "--kills", 2, "--seed", 5, "--json")
-    assert answer.exit_code == 0, answer.output
-    told = json.loads(answer.stdout)
+    told = perdure_json(*COMMAND, "--editions", 3, "--kills", 2, "--seed", 5)
     assert (told["verified"], told["approvals"]) == (True, {"taken": 2, "missed": 1})
-    said = perdure("--editions", 1, "--kills", 0)
+    said = perdure(*COMMAND, "--editions", 1, "--kills", 0)
     assert said.exit_code == 0
     assert "Verified: each of these took effect once" in said.stdout
 
@@ -283,5 +278,5 @@ def test_every_third_edition_waits_a_day_for_nobody_and_the_command_says_so() ->
     ],
 )
 def test_a_day_that_cannot_be_is_refused(day: str, complaint: str) -> None:
-    problem = perdure("--day", day).exception
+    problem = perdure(*COMMAND, "--day", day).exception
     assert complaint in str(problem), problem

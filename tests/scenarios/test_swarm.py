@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import logging
 import math
 import os
@@ -15,15 +14,14 @@ from dataclasses import replace
 from itertools import count
 
 import pytest
-from typer.testing import CliRunner
 
 from perdure.actors.chat.live_turn import LiveTurn
 from perdure.ledger import View
 from perdure.ledger.storage.agent_storages import Transaction
-from perdure.scenarios.cli import app
 from perdure.scenarios.swarm.runner import MIXTURE, SWIFT, SeedReport, SwarmReport, play, story_of, swarm, weather_of
 from perdure.scenarios.swarm.stories import STORIES
 from tests.kit import some
+from tests.scenarios.command import perdure_json
 
 KILLS_MIN = 3_000
 PARTS = 3  # so that those who test in several processes share the work
@@ -166,8 +164,7 @@ def test_the_line_names_the_story_when_it_was_not_the_seeds_own() -> None:
 def test_the_line_says_that_the_storages_were_carried_and_the_command_takes_it() -> None:
     report = play(1_000, "trees", carried=True)
     assert report.replay.endswith(" --carried")
-    again = CliRunner().invoke(app, [*report.replay.split()[1:], "--json"])
-    assert json.loads(again.stdout)["digest"] == report.digest
+    assert perdure_json(*report.replay.split()[1:])["digest"] == report.digest
 
 
 def test_a_report_counts_kills_stories_and_failures() -> None:

@@ -7,15 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from perdure.cli import app
 from perdure.scenarios.bench import command
 from perdure.scenarios.bench.command import VERSUS
 from perdure.scenarios.bench.figures import Failed, Found, Group, line
 from perdure.scenarios.bench.measuring import Bench
 from perdure.scenarios.bench.peers import AWAITED, FAN_OUT, PEERS, PeerName, PeerNeeds, PeerProcess, installed
 from perdure.scenarios.bench.runs import beside
+from tests.scenarios.command import perdure
 
 TOY = """
 import asyncio
@@ -70,7 +69,7 @@ def test_a_peer_that_is_not_installed_is_refused_with_how_to_install_it_before_a
     absent = PeerNeeds("Tortoise", "no.matter", ("json", "tortoise_sdk"), ("tortoise-server",), "pip install tortoise")
     monkeypatch.setitem(PEERS, PeerName.DBOS, absent)
     data = tmp_path / "untouched"
-    done = CliRunner().invoke(app, ["bench", "--versus", "dbos", "--data", str(data)])
+    done = perdure("bench", "--versus", "dbos", "--data", data)
     said = (
         "versus: Tortoise is not installed (the module tortoise_sdk, the program tortoise-server): pip install tortoise"
     )
@@ -81,7 +80,7 @@ def test_a_peer_that_is_not_installed_is_refused_with_how_to_install_it_before_a
 
 
 def test_a_peer_is_measured_with_figures_of_its_own_only() -> None:
-    done = CliRunner().invoke(app, ["bench", "--versus", "dbos", "--only", "boot"])
+    done = perdure("bench", "--versus", "dbos", "--only", "boot")
     assert str(done.exception) == "versus: it has figures of its own, so it goes without --only and --load"
 
 

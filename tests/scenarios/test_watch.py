@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
 from perdure.ledger import BadRequest
-from perdure.scenarios.cli import app
 from perdure.scenarios.commands.overview import LINES_AROUND, ROWS_MIN, LiveOverview
 from perdure.scenarios.live_view import PipeScreen, TerminalScreen
+from tests.scenarios.command import perdure
 
 
 def run(run_id: str, *, attempt: int = 1, host: str = "h1", at_ms: int = 0, **changed: Any) -> dict[str, Any]:
@@ -215,11 +214,11 @@ def test_a_pipe_gets_a_line_when_something_has_changed_and_each_event(capsys: py
 
 @pytest.mark.parametrize("words", [["--all"], ["--status", "error"], ["--parent", "p@m:P"], ["--page", "2"], ["p@m:P"]])
 def test_what_is_shown_once_is_not_watched(words: list[str], tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["ps", "--watch", *words, "--data", str(tmp_path)])
+    done = perdure("ps", "--watch", *words, "--data", tmp_path)
     assert isinstance(done.exception, BadRequest)
     assert done.exception.field == "watch"
 
 
 def test_a_directory_that_is_not_there_is_not_waited_for(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["ps", "--watch", "--data", str(tmp_path / "none")])
+    done = perdure("ps", "--watch", "--data", tmp_path / "none")
     assert str(done.exception) == f"data: there is no directory {tmp_path / 'none'}"

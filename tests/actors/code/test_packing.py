@@ -162,27 +162,6 @@ def test_the_same_files_make_the_same_package_and_other_files_another_one(author
     assert inside(packer.package_for(new), code_dir)["code/packed_one.py"].endswith("# mended\n")
 
 
-def test_what_a_class_of_a_notebook_uses_since_then_travels_too(
-    author: Author, code_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    author("packed_rates:Traveller", packed_rates=AGENT)
-    main, cells = ModuleType("__main__"), list[str]()
-    main.get_ipython = lambda: SimpleNamespace(user_ns={"In": cells})  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "__main__", main)
-    packer = Packer(code_dir)
-    packed = []
-    for cell in (
-        "from perdure import Agent\nrates = None\nclass Desk(Agent):\n    async def run(self): return rates",
-        "import packed_rates as rates",
-        "2 + 2",
-    ):
-        cells.append(cell)
-        exec(cell, main.__dict__)  # noqa: S102 - as a notebook does
-        packed.append(packer.package_for(main.Desk))
-    assert packed == ["", packed[1], packed[1]]
-    assert "code/packed_rates.py" in inside(packed[1], code_dir)
-
-
 @pytest.fixture
 def typed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
     """Runs a cell of a notebook."""
@@ -197,6 +176,21 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
         return main
 
     return run
+
+
+def test_what_a_class_of_a_notebook_uses_since_then_travels_too(
+    author: Author, typed: Callable[[str], ModuleType], code_dir: Path
+) -> None:
+    author("packed_rates:Traveller", packed_rates=AGENT)
+    packer = Packer(code_dir)
+    cells = (
+        "rates = None\nclass Desk(Agent):\n    async def run(self): return rates",
+        "import packed_rates as rates",
+        "2 + 2",
+    )
+    packed = [packer.package_for(typed(cell).Desk) for cell in cells]
+    assert packed == ["", packed[1], packed[1]]
+    assert "code/packed_rates.py" in inside(packed[1], code_dir)
 
 
 NAMED = "class {0}(Agent, name='test_typed:{0}'):\n    async def run(self): return {1}"

@@ -169,25 +169,18 @@ async def test_a_host_counts_as_dead_only_when_its_process_is_gone(said: str | E
     assert actors.killed == ["a"]
 
 
-async def test_who_has_the_number_of_a_host_that_is_gone_is_left_alone(process: ProcessId) -> None:
+@pytest.mark.parametrize(("older_ms", "where", "killed"), [(10, machine(), []), (0, "another machine", ["a"])])
+async def test_who_has_the_number_of_a_host_that_is_gone_or_is_elsewhere_is_left_alone(
+    older_ms: int, where: str, killed: list[str], process: ProcessId
+) -> None:
     actors = FakeActors()
-    actors.processes["a"] = process._replace(started_ms=process.started_ms - 10)
+    actors.processes["a"], actors.where = process._replace(started_ms=process.started_ms - older_ms), where
     fleet = await fleet_with(actors, "a")
     actors.watches["a"].put_nowait("retired")
     assert await fleet.death("a") == "retired"
     await fleet.kill("a")
     assert is_alive(process)
-
-
-async def test_a_process_elsewhere_is_left_to_those_who_reach_it(process: ProcessId) -> None:
-    actors = FakeActors()
-    actors.processes["a"], actors.where = process, "another machine"
-    fleet = await fleet_with(actors, "a")
-    actors.watches["a"].put_nowait("retired")
-    await fleet.death("a")
-    await fleet.kill("a")
-    assert is_alive(process)
-    assert actors.killed == ["a"]
+    assert actors.killed == killed
 
 
 async def test_killing_does_not_need_the_host_s_help(process: ProcessId) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 
@@ -14,7 +15,7 @@ from perdure.actors.ports import Fleet, KillPoint, PoolSpec, Transport, World
 from perdure.actors.sim_world.simulation import on_death
 from perdure.actors.tasks import Killed
 from perdure.ledger import SupervisorUnreachable
-from tests.actors.echo import ANSWERS, CALM, Book, after, ask, echo, forever, hosted, questions, supervised, whats
+from tests.actors.echo import ANSWERS, CALM, Book, after, ask, beat, echo, forever, hosted, questions, supervised, whats
 
 
 def test_a_dead_process_cannot_touch_the_world_from_its_finally_block() -> None:
@@ -172,13 +173,7 @@ def test_a_supervisor_that_returns_is_not_restarted() -> None:
 
 def test_a_hung_host_can_be_killed_and_never_goes_on() -> None:
     beats: list[float] = []
-
-    async def beat(_world: World, _transport: Transport) -> None:
-        while True:
-            beats.append(asyncio.get_running_loop().time())
-            await asyncio.sleep(0.1)
-
-    with hosted(beat) as simulation:
+    with hosted(partial(beat, beats)) as simulation:
         simulation.run(after(2_000))
         simulation.hang("h", 5_000)
         simulation.run(after(1_000))

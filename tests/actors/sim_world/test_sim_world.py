@@ -20,6 +20,7 @@ from tests.actors.echo import (
     CALM,
     MINUTE_MS,
     after,
+    beat,
     digest_of_storm,
     echo,
     forever,
@@ -124,13 +125,7 @@ def test_a_partitioned_host_is_not_heard_until_the_partition_ends() -> None:
 
 def test_a_hung_host_does_nothing_and_then_goes_on_where_it_was() -> None:
     beats: list[float] = []
-
-    async def beat(world: World, transport: Transport) -> None:
-        while True:
-            beats.append(asyncio.get_running_loop().time())
-            await asyncio.sleep(0.1)
-
-    with hosted(beat) as simulation:
+    with hosted(partial(beat, beats)) as simulation:
         simulation.run(after(3_000))
         simulation.hang("h", 5_000)
         simulation.run(after(10_000))
