@@ -44,11 +44,10 @@ from perdure.ledger import (
     hosts_wanted,
     outstanding,
     overview,
-    pack,
 )
 from perdure.ledger.store.memory_store import MemoryStore
 from perdure.scenarios.bench.figures import Found
-from perdure.scenarios.bench.ledger import AT_MS, HOST, boot_apart, build
+from perdure.scenarios.bench.ledger import AT_MS, HOST, INPUT, OUTPUT, boot_apart, build
 from perdure.scenarios.bench.measuring import Bench
 
 SIZES: Final = (1_000, 10_000, 100_000)
@@ -58,8 +57,6 @@ MANY: Final = 10_000_000  # retained runs, to which the memory of a boot is exte
 PARENT: Final = agent_id("perdure.census:Census", "stdlib")
 CHILD: Final = "perdure.census:Reader"
 TURN: Final = 1_000  # messages of one turn
-INPUT: Final = pack({"path": "a/file/of/some/length.py", "copy_number": 0})
-OUTPUT: Final = pack({"definitions": 10, "branches": 20, "lines": 300, "digest": "0123456789abcd"})
 ROOMY: Final = Limits(hosts_max=1, hosts_warm=1, pack_max=10_000_000, tenancies_max=10_000_000, waiting_max=10_000_000)
 
 

@@ -20,11 +20,13 @@ from pathlib import Path
 
 from perdure import Limits
 from perdure.ledger import (
+    Alarm,
     Ended,
     FactRow,
     HostView,
     Progress,
     Record,
+    Released,
     Request,
     Stimulus,
     SupervisorStarted,
@@ -97,9 +99,11 @@ def commit(bench: Bench) -> Found:
     return Found(Compared(commits, statistics.median(writes)), beyond)
 
 
-def build(place: Path, retained: int, live: int, say: Callable[[str], None] = print, waiting: int = 0) -> None:
+def build(
+    place: Path, retained: int, live: int, say: Callable[[str], None] = print, waiting: int = 0, armed: int = 0
+) -> None:
     """Fill a ledger like a supervisor, but many runs at once. Live runs also have facts after the snapshot; those that wait for an event
-    without a process have none."""
+    without a process have none, and neither have agents that sleep with an alarm."""
     store, view = DuckDBStore(place, fsync=False), View()
     store.boot()
     store.append([record_fact(view, SupervisorStarted(1, {}), AT_MS)], [])
@@ -116,11 +120,13 @@ def build(place: Path, retained: int, live: int, say: Callable[[str], None] = pr
     for first in range(0, waiting, CHUNK):
         numbers = range(first, min(first + CHUNK, waiting))
         waits = map("waiting-{:07d}".format, numbers)
-        store.append([row for each in waits for row in _lived(view, each, [_request(each), _up, _waiting])], [])
+        store.append([row for each in waits for row in _lived(view, each, [_request(each), Up, _waiting])], [])
+    sleepers = map("sleepyhead-{}@perdure.bench:Sleepyhead".format, range(armed))
+    store.append([row for name in sleepers for row in _asleep(view, name)], [])
     runs = [f"live-{number:07d}" for number in range(live)]
     store.append([row for run_id in runs for row in _lived(view, run_id, [_request(run_id)])], [])
     store.checkpoint(meta_of(view), view.seq, dirty_records(view), [])
-    store.append([row for run_id in runs for row in _lived(view, run_id, [_up, _progress])], [])
+    store.append([row for run_id in runs for row in _lived(view, run_id, [Up, _progress])], [])
     store.close()
 
 
@@ -151,16 +157,13 @@ def boot_apart(place: Path) -> dict[str, float]:
 
 # one run, and copies of it
 
+INPUT = pack({"path": "a/file/of/some/length.py", "copy_number": 0})
+OUTPUT = pack({"definitions": 10, "branches": 20, "lines": 300, "digest": "0123456789abcd"})
 Step = Stimulus | Callable[[str, int], Stimulus]
 
 
 def _request(run_id: str) -> Request:
-    body = pack({"path": "a/file/of/some/length.py", "copy_number": 0})
-    return Request(run_id, "perdure.census:Reader", "", "", digest_of(body), body, {}, 0, wait=False)
-
-
-def _up(run_id: str, incarnation: int) -> Stimulus:
-    return Up(run_id, incarnation)
+    return Request(run_id, "perdure.census:Reader", "", "", digest_of(INPUT), INPUT, {}, 0, wait=False)
 
 
 def _waiting(run_id: str, incarnation: int) -> Stimulus:
@@ -172,8 +175,7 @@ def _progress(run_id: str, incarnation: int) -> Stimulus:
 
 
 def _ended(run_id: str, incarnation: int) -> Stimulus:
-    output = pack({"definitions": 10, "branches": 20, "lines": 300, "digest": "0123456789abcd"})
-    return Ended(run_id, incarnation, output, "", None, released=True)
+    return Ended(run_id, incarnation, OUTPUT, "", None, released=True)
 
 
 def _lived(view: View, run_id: str, steps: list[Step]) -> Iterator[FactRow]:
@@ -184,10 +186,18 @@ def _lived(view: View, run_id: str, steps: list[Step]) -> Iterator[FactRow]:
     view.touched.clear()
 
 
+def _asleep(view: View, name: str) -> Iterator[FactRow]:
+    view.want(name)
+    yield from expand_rows(apply_fact(view, assign_hosts(view, AT_MS, LIMITS), AT_MS))
+    life = view.agents[name].incarnation
+    for said in (Alarm(name, life, AT_MS + 86_400_000, None), Released(name, life)):
+        yield from expand_rows(apply_fact(view, decide(view, said, AT_MS, LIMITS), AT_MS))
+
+
 def _template() -> tuple[list[FactRow], Record]:
     view = View()
     view.hosts[HOST] = HostView(HOST, None, up=True)
-    facts = list(_lived(view, TEMPLATE, [_request(TEMPLATE), _up, _ended]))
+    facts = list(_lived(view, TEMPLATE, [_request(TEMPLATE), Up, _ended]))
     record = next(record for record in dirty_records(view) if record.table == "runs")
     return facts, record
 

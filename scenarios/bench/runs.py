@@ -8,7 +8,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -21,25 +21,9 @@ import psutil
 
 from perdure import Runtime, UnknownAsk, actors, ledger
 from perdure.actors.ray_world.os_processes import ProcessId, kill
-from perdure.ledger import (
-    Alarm,
-    FactRow,
-    HostView,
-    Released,
-    SupervisorStarted,
-    View,
-    apply_fact,
-    assign_hosts,
-    decide,
-    dirty_records,
-    expand_rows,
-    meta_of,
-    pack,
-    record_fact,
-)
-from perdure.ledger.store.duckdb_store import DuckDBStore
+from perdure.ledger import pack
 from perdure.scenarios.bench.figures import Compared, Found
-from perdure.scenarios.bench.ledger import AT_MS, CHUNK, HOST, LIMITS, boot_apart, build
+from perdure.scenarios.bench.ledger import boot_apart, build
 from perdure.scenarios.bench.measuring import (
     Bench,
     busy_share,
@@ -410,32 +394,11 @@ def _late(file: Path) -> list[float]:
 
 def _boots(bench: Bench, count: int) -> list[float]:
     place = bench.data / "ledger-armed"
-    build_armed(place, count)
+    build(place, 0, 0, bench.say, armed=count)
     told = [boot_apart(place) for _ in range(3)]
     if any(each["armed"] != count for each in told):
         raise RuntimeError(f"a boot did not find the {count} alarms: {told}")
     return [each["seconds"] for each in told]
-
-
-def build_armed(place: Path, count: int) -> None:
-    store, view = DuckDBStore(place, fsync=False), View()
-    store.boot()
-    store.append([record_fact(view, SupervisorStarted(1, {}), AT_MS)], [])
-    view.hosts[HOST] = HostView(HOST, None, up=True)
-    for first in range(0, count, CHUNK):
-        names = [f"sleepyhead-{number}@perdure.bench:Sleepyhead" for number in range(first, min(first + CHUNK, count))]
-        store.append([row for name in names for row in _asleep(view, name)], [])
-        store.checkpoint(meta_of(view), view.seq, dirty_records(view), [])
-        view.touched.clear()
-    store.close()
-
-
-def _asleep(view: View, name: str) -> Iterator[FactRow]:
-    view.want(name)
-    yield from expand_rows(apply_fact(view, assign_hosts(view, AT_MS, LIMITS), AT_MS))
-    life = view.agents[name].incarnation
-    for said in (Alarm(name, life, AT_MS + 86_400_000, None), Released(name, life)):
-        yield from expand_rows(apply_fact(view, decide(view, said, AT_MS, LIMITS), AT_MS))
 
 
 # ---------------- a bucket beside a directory in the same run

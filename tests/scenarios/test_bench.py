@@ -28,7 +28,6 @@ from perdure.scenarios.bench.figures import (
 from perdure.scenarios.bench.growth import MEMBERS, fan_out
 from perdure.scenarios.bench.ledger import boot_once, build
 from perdure.scenarios.bench.measuring import Bench, percentile
-from perdure.scenarios.bench.runs import build_armed
 from perdure.scenarios.cast.measured import Parent, Sleepyhead
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.scenarios.command import perdure
@@ -182,7 +181,7 @@ def test_the_ledger_that_is_booted_holds_what_it_is_said_to_hold(tmp_path: Path)
 
 
 def test_the_agents_that_are_booted_asleep_have_their_alarms(tmp_path: Path) -> None:
-    build_armed(tmp_path, 30)
+    build(tmp_path, 0, 0, armed=30)
     assert boot_once(tmp_path)["armed"] == 30
 
 
