@@ -167,7 +167,8 @@ class VirtualLoop(asyncio.BaseEventLoop, LeapingLoop):
         self.put_off_leap()
         if lull_s < UPKEEP_S:
             return False
-        due_s = min((each.when() for each in self._scheduled if not self._is_upkeep(each)), default=math.inf)
+        due = (each.when() for each in self._scheduled if not (each.cancelled() or id(each) in self._upkeep))
+        due_s = min(due, default=math.inf)
         by_s = min(lull_s, min(due_s, self.deadline_s) - self._now_s - UPKEEP_S)
         if by_s < UPKEEP_S:
             self._next_leap_s = min(self._next_leap_s, due_s)  # it may be no more than mail that is on its way
@@ -179,9 +180,6 @@ class VirtualLoop(asyncio.BaseEventLoop, LeapingLoop):
         self.put_off_leap()
         self.leapt_s += by_s
         return True
-
-    def _is_upkeep(self, handle: asyncio.TimerHandle) -> bool:
-        return handle.cancelled() or id(handle) in self._upkeep
 
     # Sorted by text, because asyncio keeps its tasks in a set.
     def pending(self) -> list[str]:

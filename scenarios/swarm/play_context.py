@@ -28,7 +28,7 @@ class PlayContext:
     complaints: list[str] = field(default_factory=list)
     heard: dict[str, int] = field(default_factory=dict)
 
-    def expect(self, fine: bool, complaint: str) -> None:
+    def expect(self, fine: object, complaint: str) -> None:
         if not fine:
             self.complaints.append(complaint)
 

@@ -80,16 +80,14 @@ async def _tree(context: PlayContext, run_id: str, kind: type[Worker], wanted: T
         return
     if result.ok:
         fine = result.output.total == wanted.total() or context.meddled or kind is OnceWorker
-        context.expect(bool(fine), f"run {run_id} returned {result.output.total} instead of {wanted.total()}")
-        return
-    excused = (
-        wanted.fault
-        or context.meddled
-        or kind is OnceWorker
-        or result.status == "interrupted"
-        or "progress in between" in result.error
-    )
-    context.expect(bool(excused), f"run {run_id} ended {result.status}: {result.error}")
+        context.expect(fine, f"run {run_id} returned {result.output.total} instead of {wanted.total()}")
+    elif not wanted.fault and kind is not OnceWorker:
+        _expect_excuse(context, f"run {run_id}", result)
+
+
+def _expect_excuse(context: PlayContext, who: str, ended: Any) -> None:
+    excused = context.meddled or ended.status == "interrupted" or "progress in between" in ended.error
+    context.expect(excused, f"{who} ended {ended.status}: {ended.error}")
 
 
 async def batches(context: PlayContext) -> None:
@@ -159,8 +157,7 @@ async def _join(context: PlayContext, run_id: str, kind: type[Joiner | Racer], j
     if result is None or not context.patient:
         return
     if not result.ok:
-        excused = context.meddled or result.status == "interrupted" or "progress in between" in result.error
-        context.expect(bool(excused), f"run {run_id} ended {result.status}: {result.error}")
+        _expect_excuse(context, f"run {run_id}", result)
         return
     told = result.output
     if told.status == "completed":
@@ -170,8 +167,7 @@ async def _join(context: PlayContext, run_id: str, kind: type[Joiner | Racer], j
         enough = told.ends.count("completed") >= job.count and not job.stones and not context.meddled
         context.expect(not enough, f"{run_id} could never begin, and its sources ended {told.ends}: {told.error}")
     else:
-        excused = context.meddled or told.status == "interrupted" or "progress in between" in told.error
-        context.expect(bool(excused), f"what {run_id} waited for ended {told.status}: {told.error}")
+        _expect_excuse(context, f"what {run_id} waited for", told)
 
 
 async def _heir(context: PlayContext, sources: list[tuple[str, Task]]) -> None:
@@ -188,7 +184,7 @@ async def _heir(context: PlayContext, sources: list[tuple[str, Task]]) -> None:
                 result.output == totals, f"the heir of {run_ids} was given {result.output}, and not {totals}"
             )
         return
-    context.expect(bool(context.meddled), f"a run of {run_ids} is not known")
+    context.expect(context.meddled, f"a run of {run_ids} is not known")
 
 
 async def meddling(context: PlayContext) -> None:
@@ -219,7 +215,7 @@ async def twins(context: PlayContext) -> None:
             *(context.persist(lambda: context.client.run(Worker, wanted, run_id=run_id)) for _ in range(2))
         )
     except ConflictingRequest:  # the first was cleared, so that the other content below had the id for itself
-        context.expect(bool(context.meddled), f"{run_id} was taken by another request")
+        context.expect(context.meddled, f"{run_id} was taken by another request")
         return
     if both[0] is not None and both[1] is not None and not context.meddled:
         same = (both[0].status, both[0].output_or(None)) == (both[1].status, both[1].output_or(None))
@@ -234,7 +230,7 @@ async def _contradict(context: PlayContext, run_id: str, other: Task) -> None:
         return
     except BadRequest as problem:
         context.expect(False, f"a conflicting request was refused for another reason: {problem}")
-    context.expect(bool(context.meddled), f"a conflicting request for {run_id} was accepted")
+    context.expect(context.meddled, f"a conflicting request for {run_id} was accepted")
 
 
 async def desks(context: PlayContext) -> None:
