@@ -38,7 +38,7 @@ def root_of(module: ModuleType) -> Path | None:
     return None
 
 
-def files_of_module(name: str, roots: Iterable[str] = ()) -> list[Path]:
+def files_of_module(name: str, roots: Iterable[str]) -> list[Path]:
     """Where a new process would find a module's text, without an import; if nowhere on the import path, then below these directories."""
     top, *inner = name.split(".")
     spec = spec_on_path(top)

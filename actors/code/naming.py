@@ -358,7 +358,7 @@ def _is_pinned(place: str) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def load_function(name: str, code_dir: Path | None = None) -> FunctionType:
+def load_function(name: str, code_dir: Path | None) -> FunctionType:
     """Find the function of this name in the same way. Raises `UnknownTool`."""
     found = _load(name, code_dir, functools.partial(UnknownTool, TOOL_FIELD))
     if not isinstance(found, FunctionType):

@@ -151,7 +151,7 @@ class Weather:
             stopped=rate(0.01),
         )
 
-    def with_bucket(self, rng: Random, intensity: float = 1.0) -> Weather:
+    def with_bucket(self, rng: Random, intensity: float) -> Weather:
         """Draw what goes wrong with a bucket. Where it is calm, nothing does."""
         if self == Weather.calm():
             return self

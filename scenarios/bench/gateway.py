@@ -252,7 +252,7 @@ def listeners(port: int) -> list[psutil.Process]:
 def gateway_idle(bench: Bench) -> Found:
     seconds = bench.size(30, 3)
     with bench.cluster("gateway-idle") as runtime, served(runtime, AGENTS) as port:
-        assert _get(port, "/api/overview")
+        assert _overview(port)
         calm(runtime)
         (process,) = listeners(port)
         return Found(busy_share([process.pid], seconds) * 100, pss_mb([process.pid]), process.memory_info().rss / 2**20)
@@ -287,7 +287,7 @@ def _wait_ms(port: int, name: str) -> float:
 
 def _is_up(port: int) -> bool:
     try:
-        return bool(_get(port, "/api/overview"))
+        return bool(_overview(port))
     except OSError:
         return False
 
@@ -329,7 +329,7 @@ def _paints(runtime: Runtime, port: int, count: int, repeats: int) -> tuple[list
     """When the newest runs were painted, and when anything was, once `count` runs have ended and are in the snapshot. The first page of
     all is not counted."""
     parent = handle(runtime, Parent, "parent")
-    while (missing := count - int(_get(port, "/api/overview")["runs"].get("completed", 0))) > 0:
+    while (missing := count - int(_overview(port)["runs"].get("completed", 0))) > 0:
         parent.fan_out(min(missing, BATCH))
     time.sleep(runtime.limits.checkpoint_idle_ms / 1000)
     calm(runtime)
@@ -344,7 +344,7 @@ def _connection(port: int) -> tuple[float, float, float]:
     # Milliseconds until the line said who it is, until the first run, and until the last of the newest thousand.
     begun_s, ends = time.perf_counter(), 0
     first_ms = greeted_ms = now_ms = 0.0
-    wanted = min(1_000, int(_get(port, "/api/overview")["runs"]["completed"]))
+    wanted = min(1_000, int(_overview(port)["runs"]["completed"]))
     with connect_socket(f"ws://127.0.0.1:{port}/agents/parent/parent", compression=None) as line:
         while ends < wanted:
             frame = json.loads(line.recv(60))
@@ -357,12 +357,12 @@ def _connection(port: int) -> tuple[float, float, float]:
     return greeted_ms, first_ms, now_ms
 
 
-def _get(port: int, path: str) -> Any:
+def _overview(port: int) -> Any:
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as line:
-        line.request("GET", path)
+        line.request("GET", "/api/overview")
         answer = line.getresponse()
         body = answer.read()
-    assert answer.status == http.client.OK, (path, answer.status, body[:200])
+    assert answer.status == http.client.OK, (answer.status, body[:200])
     return json.loads(body)
 
 

@@ -38,7 +38,6 @@ class Nap(BaseModel):
     """How long to sleep. With `marks` the sleeper leaves the time of its begin in that directory."""
 
     seconds: float
-    number: int = 0
     marks: str = ""
 
 
@@ -66,14 +65,13 @@ class Instant(Agent):
 
 
 class Sleeper(Agent):
-    async def run(self, input: Nap, run: RunContext) -> int:
+    async def run(self, input: Nap, run: RunContext) -> None:
         if input.marks:
             mark(input.marks, f"{run.run_id}-{run.attempt}")
         end_s = time.monotonic() + input.seconds
         while (left_s := end_s - time.monotonic()) > 0:
             await asyncio.sleep(min(STEP_S, left_s))
             await run.report_progress(min(0.99, 1 - left_s / input.seconds), phase="asleep")
-        return input.number
 
 
 # Without a word of progress.
@@ -133,8 +131,7 @@ class Parent(Agent):
     @exposed
     async def nap(self, count: int, nap: Nap) -> float:
         # Seconds until all have woken.
-        naps = [(Sleeper, nap.model_copy(update={"number": number})) for number in range(count)]
-        return await async_ms(self.run_agent_tools(naps)) / 1000
+        return await async_ms(self.run_agent_tools([(Sleeper, nap)] * count)) / 1000
 
     @exposed
     async def doze(self, count: int, seconds: float) -> float:
@@ -142,12 +139,11 @@ class Parent(Agent):
         return await async_ms(self.run_agent_tools([(Dozer, seconds)] * count)) / 1000
 
     @exposed
-    async def wait(self, count: int) -> int:
+    async def wait(self, count: int) -> None:
         # Returns when they are accepted.
         for first in range(0, count, WAITERS_AT_ONCE):
             some = [{"agent_class": Waiter}] * min(WAITERS_AT_ONCE, count - first)
             await self.run_agent_tools(some, detached=True)
-        return count
 
     @exposed
     async def think(self, count: int, seconds: float, first_s: float) -> list[float]:
@@ -158,10 +154,9 @@ class Parent(Agent):
         return [float(each.output) for each in await self.run_agent_tools([(Thinker, turn) for turn in turns])]
 
     @exposed
-    async def send_to_bed(self, count: int, nap: Nap) -> int:
+    async def send_to_bed(self, count: int, nap: Nap) -> None:
         # Returns when they are accepted.
-        naps = [(Sleeper, nap.model_copy(update={"number": number})) for number in range(count)]
-        return len(await self.run_agent_tools(naps, detached=True))
+        await self.run_agent_tools([(Sleeper, nap)] * count, detached=True)
 
 
 class Writer(Agent):
@@ -251,12 +246,11 @@ class Keeper(Agent):
             mark(marks, f"start-{time.monotonic_ns()}")
 
     @exposed
-    async def keep(self, count: int, at_s: float, marks: str) -> int:
+    async def keep(self, count: int, at_s: float, marks: str) -> None:
         # They all finish at one instant of the monotonic clock.
         with self.transaction():
             self.state["marks"] = marks
-            children = [(Punctual, at_s)] * count
-            return len(self.run_agent_tools(children, detached=Detached(on_finish="on_done")))
+            self.run_agent_tools([(Punctual, at_s)] * count, detached=Detached(on_finish="on_done"))
 
     def on_done(self, run: RunInfo, result: RunResult) -> None:
         # Slow, so that the kill interrupts it.

@@ -341,7 +341,7 @@ def diagnosis(data: Path, *, mend: bool = False, deep: bool = False) -> list[Fin
     return [*findings, *examine_storages(data / AGENTS, known, deep=deep), *actors.findings_in(data)]
 
 
-def show(findings: list[Finding], *, as_json: bool = False) -> None:
+def show(findings: list[Finding], *, as_json: bool) -> None:
     """Print findings, and exit by them."""
     if as_json:
         print(json_of([{"severity": each.severity, "what": each.what, "advice": each.advice} for each in findings]))

@@ -64,7 +64,7 @@ def cancel(
             Verb.CANCEL, which, data, everything=everything, dry_run=dry_run, yes=yes, as_json=as_json, reason=reason
         )
         return
-    _check_alone("run", which, everything=everything, dry_run=dry_run)
+    _check_alone(which, everything=everything, dry_run=dry_run)
     with opened(data) as ledger:
         before = after = ledger.ask("show", run_id)["status"]
         if before not in HARD:
@@ -120,7 +120,7 @@ def retry(
     if key is None:
         _steer(Verb.RETRY, which, data, everything=everything, dry_run=dry_run, yes=yes, as_json=as_json)
         return
-    _check_alone("run", which, everything=everything, dry_run=dry_run)
+    _check_alone(which, everything=everything, dry_run=dry_run)
     with opened(data) as ledger:
         is_mail = any(mail["mail_id"] == key for mail in ledger.ask("audit")["parked_mail"])
         ledger.ask("retry", key)
@@ -156,7 +156,7 @@ def clear(
     if not run_ids:
         _steer(Verb.CLEAR, which, data, everything=everything, dry_run=dry_run, yes=yes, as_json=as_json)
         return
-    _check_alone("run", which, everything=everything, dry_run=dry_run)
+    _check_alone(which, everything=everything, dry_run=dry_run)
     with opened(data) as ledger:
         told = ledger.ask("at_stake", run_ids)  # refuses one that is unknown before any is cleared
         named = len(set(run_ids))
@@ -167,13 +167,13 @@ def clear(
     print(json_of({"cleared": told["runs"]}) if as_json else f"{were(told['runs'], 'run')} cleared.")
 
 
-def _check_alone(field: str, which: RunFilter, *, everything: bool, dry_run: bool) -> None:
+def _check_alone(which: RunFilter, *, everything: bool, dry_run: bool) -> None:
     if dry_run and not which and not everything:
         raise BadRequest(
             "dry-run", "it counts runs that options choose, and here it is named what is meant; nothing was done"
         )
     if which or everything:
-        raise BadRequest(field, "name what is meant, or choose runs by options, but not both; nothing was done")
+        raise BadRequest("run", "name what is meant, or choose runs by options, but not both; nothing was done")
 
 
 # ---------------------------------------------------------------- many runs

@@ -154,7 +154,7 @@ def simulate_in_one_world(
                 raise
 
 
-def under_ray(scenario: Scenario, data: Path, address: str | None = None, *, take_over: bool = False) -> dict[str, Any]:
+def under_ray(scenario: Scenario, data: Path, address: str | None, *, take_over: bool) -> dict[str, Any]:
     """Play in a cluster on a directory, and return the object that `--json` prints."""
     with playing(data):
         try:
