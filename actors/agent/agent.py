@@ -516,8 +516,8 @@ class Agent(Hosted):
     def cancel_fiber(self, fiber_id: str, reason: str | None = None) -> bool:
         """End a fiber at once as `aborted`, durably. Returns whether it was open.
 
-        Its async code is cancelled; sync code can check `fiber.is_cancelled`. Code that goes on cannot change the fiber, but its effects
-        outside of the agent cannot be stopped.
+        Its async code is cancelled; sync code can check `fiber.is_cancelled`. Code that goes on cannot change the fiber, and after
+        `Limits.teardown_grace_ms` nothing of the agent. Its effects outside of the agent cannot be stopped.
         """
         check_id("fiber_id", fiber_id, self._perdure.limits.id_max)
         return self._perdure.fibers.cancel(fiber_id, None if reason is None else str(reason))

@@ -192,6 +192,7 @@ class ChatAgent(Agent, Generic[Answer]):
     async def on_chat_error(self, error: str, info: dict[str, Any]) -> str | None:
         """Called before a turn ends with an error; a returned text is shown instead. `info`: `request_id, stage, reason`."""
 
+    @hook
     async def on_chat_recovery(self, context: ChatRecoveryContext) -> dict[str, Any] | None:
         """Called when a turn is recovered after a death or a stall.
 

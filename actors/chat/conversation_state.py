@@ -15,7 +15,6 @@ from perdure.actors.chat.transcript import LostCalls, Transcript
 from perdure.actors.chat.turn import ChatRecoveryContext, Turn, TurnSettings
 from perdure.actors.chat.turn_spans import TurnSpans
 from perdure.actors.chat.watchdog import Watchdog
-from perdure.actors.code.author_call import result_of
 from perdure.actors.events.observability import emit
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.life.class_options import BOUNDS
@@ -193,7 +192,7 @@ class ConversationState:
     async def model(self) -> Model:
         # The library of the named one is loaded on a thread, once a host, before `get_model` may import it.
         await self._load(self.agent.model)
-        wanted = await result_of(self.agent.get_model)
+        wanted = await self.tenant.hook(self.agent.get_model)
         await self._load(wanted)
         if self._model is None or self._model[0] is not wanted:
             self._model = (wanted, resolve_model(wanted, self.agent.model_key))

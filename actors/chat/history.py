@@ -29,7 +29,7 @@ from perdure.actors.chat.turn import Turn
 from perdure.actors.chat.turn_failures import ModelFailed
 from perdure.actors.chat.turn_spans import Source
 from perdure.actors.chat.watchdog import Stalled, Watchdog
-from perdure.actors.code.author_call import result_of, tried, tried_now
+from perdure.actors.code.author_call import tried, tried_now
 from perdure.actors.ports import KillPoint
 from perdure.ledger import pack, unpack
 from perdure.policies import (
@@ -363,7 +363,7 @@ class Compaction:
     async def _text(self, live: LiveTurn, covered: list[Message]) -> str:
         self._live = live
         hook = self._state.agent.summarize_messages
-        text, problem = await tried(self._state.tenant.call(hook, unpack(pack(covered))))
+        text, problem = await tried(self._state.tenant.bounded(self._state.tenant.call(hook, unpack(pack(covered)))))
         self._live = None
         if problem is None and text is not None and not isinstance(text, str):
             problem = TypeError(f"summarize_messages: {text!r:.200} is {type(text).__name__}, not a text")
@@ -391,7 +391,7 @@ class Compaction:
 
     async def _answer(self, said: str) -> tuple[str, Failure | None]:
         model, live = await self._state.model(), self._live
-        settings = await result_of(self._state.agent.get_model_settings)
+        settings = await self._state.tenant.hook(self._state.agent.get_model_settings)
         asked: list[Message] = [{"id": _SUMMARY_ID, "role": "user", "parts": [{"type": "text", "text": said}]}]
         heard: list[Part] = []
         source: Source = partial(_request, model, asked, settings)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from perdure.actors.chat.chat_messages import shortened_content, shortened_result
@@ -41,7 +41,7 @@ from perdure.actors.chat.tools import Approval, Tool, Toolset, client_tools
 from perdure.actors.chat.toolsets import listed
 from perdure.actors.chat.transcript import aborted, died, evidence_of
 from perdure.actors.chat.turn import Turn
-from perdure.actors.code.author_call import in_words, result_of, text_of, tried
+from perdure.actors.code.author_call import in_words, text_of, tried
 from perdure.actors.life.activity import ACTIVITY, CALL
 from perdure.actors.life.child_types import RunOptions
 from perdure.actors.life.host_options import Placement
@@ -282,7 +282,7 @@ class LiveTurn:
         self._tenant.faults.at(KillPoint.MID_TOOL, "after")
 
     async def _needs_approval(self, part: Part, tool: Tool) -> bool:
-        wanted, problem = await tried(result_of(lambda: tool.wants_approval(part.get("input"), self._agent)))
+        wanted, problem = await tried(self._tenant.hook(partial(tool.wants_approval, part.get("input"), self._agent)))
         if not wanted and problem is None:
             return False
         call_id, about = part["toolCallId"], {} if problem is None else {"problem": in_words(problem)}
@@ -309,7 +309,7 @@ class LiveTurn:
         assert tool.agent_class is not None
         TOOL.set(tool.name)
         call_id = part["toolCallId"]
-        given, problem = await tried(result_of(lambda: tool.agent_input(part.get("input"))))
+        given, problem = await tried(self._tenant.hook(partial(tool.agent_input, part.get("input"))))
         if problem is not None:
             self._failed(call_id, text_of(problem))
             return
@@ -317,7 +317,7 @@ class LiveTurn:
         if isinstance(result, RunHandle):
             self._returned(call_id, {"runId": self.run_id(call_id), "status": "running"})
             return
-        output, problem = await tried(result_of(lambda: tool.answer(result)))
+        output, problem = await tried(self._tenant.hook(partial(tool.answer, result)))
         if problem is not None:
             self._failed(call_id, text_of(problem))
         else:
@@ -416,7 +416,7 @@ class LiveTurn:
         # A probe may know how it ended; else the model is told the evidence.
         call_id = part["toolCallId"]
         context = context or self._context(call_id, self.run_id(call_id))
-        probed, problem = await tried(result_of(lambda: tool.probed(part.get("input"), context, self._agent)))
+        probed, problem = await tried(self._tenant.hook(partial(tool.probed, part.get("input"), context, self._agent)))
         is_known = problem is None and isinstance(probed, bool)
         evidence = self._evidence(part, result)
         words = died(part, tool, evidence, probed if is_known else None)

@@ -41,7 +41,7 @@ from perdure.actors.chat.turn_failures import ModelFailed
 from perdure.actors.chat.turn_recovery import TurnOutcome, TurnRecovery, abort
 from perdure.actors.chat.turn_spans import Source
 from perdure.actors.chat.watchdog import Stalled, Watchdog
-from perdure.actors.code.author_call import in_words, result_of, tried
+from perdure.actors.code.author_call import in_words, tried
 from perdure.actors.events.message_parts import BROKEN
 from perdure.actors.ports import Faults, KillPoint
 from perdure.policies import (
@@ -156,8 +156,8 @@ class Play:
         self._read(self.live)
         await self._recovery.compaction.ahead(self.live)
         messages, specs = self._history.request_messages(self.live), self.live.tools.specs()
-        instructions = await result_of(self._agent.get_instructions)
-        settings = await result_of(self._agent.get_model_settings)
+        instructions = await self._tenant.hook(self._agent.get_instructions)
+        settings = await self._tenant.hook(self._agent.get_model_settings)
 
         def sent(watchdog: Watchdog) -> AsyncGenerator[Event | Finished]:
             return stream_model(

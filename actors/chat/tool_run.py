@@ -88,7 +88,7 @@ async def execute(life: Life, tool: Tool, given: object, context: ToolContext, t
         return {"ok": False, "kind": REFUSED, "error": text_of(refusal)}
     try:
         async with TimeLimit(timeout_ms / 1000 if timeout_ms else None):
-            value, problem = await tried(life.call_in_turn(job) if tool.in_turn else life.call(job))
+            value, problem = await tried(life.bounded(life.call_in_turn(job) if tool.in_turn else life.call(job)))
     except asyncio.CancelledError:
         if life.is_leaving or context.asked_to_stop():
             raise

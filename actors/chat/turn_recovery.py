@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import NamedTuple
 
 from perdure.actors.chat.conversation_state import ConversationState
@@ -23,7 +24,7 @@ from perdure.actors.chat.live_turn import LiveTurn
 from perdure.actors.chat.stream import Stream
 from perdure.actors.chat.transcript import late_results
 from perdure.actors.chat.turn import ChatRecoveryContext, Turn, text_in
-from perdure.actors.code.author_call import in_words, kind_of, raised_by, result_of, sendable, tried
+from perdure.actors.code.author_call import in_words, kind_of, raised_by, sendable, tried
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.ledger import pack, unpack
 from perdure.policies import (
@@ -87,7 +88,9 @@ async def reported(state: ConversationState, turn: Turn, outcome: TurnOutcome) -
     if outcome.event is not TurnEvent.FAILED:
         return outcome
     info = {"request_id": turn.request_id, "stage": outcome.stage, "reason": outcome.reason}
-    shown, problem = await tried(state.tenant.call_in_turn(state.agent.on_chat_error, outcome.error, info))
+    shown, problem = await tried(
+        state.tenant.bounded(state.tenant.call_in_turn(state.agent.on_chat_error, outcome.error, info))
+    )
     if problem is not None:
         state.tenant.trouble("on_chat_error", problem)
     if isinstance(shown, str) and shown.strip():
@@ -355,7 +358,8 @@ class TurnRecovery:
             created_at=turn.started_at_ms,
             cause=cause,
         )
-        answer = await self._heard("on_chat_recovery", self._state.agent.on_chat_recovery, context)
+        name, is_there = "on_chat_recovery", self._state.tenant.overrides("on_chat_recovery")
+        answer = await self._heard(name, self._state.agent.on_chat_recovery, context) if is_there else None
         wishes = answer if isinstance(answer, dict) else {}
         goes_on = wishes.get("continue") is not False or isinstance(wishes.get("answer"), str)
         self._interrupt(live, incident, cause, "scheduled" if goes_on else "exhausted")
@@ -407,7 +411,7 @@ class TurnRecovery:
         return TurnOutcome(TurnEvent.FAILED, words, incident.reason, stage="recovery")
 
     async def _heard(self, name: str, hook: Callable[..., object], context: object) -> object:
-        answer, problem = await tried(result_of(lambda: hook(context)))
+        answer, problem = await tried(self._state.tenant.hook(partial(hook, context)))
         if problem is not None:
             self._state.tenant.trouble(name, problem)
         return answer

@@ -35,15 +35,17 @@ async def tried(job: Awaitable[T]) -> tuple[T | None, Exception | None]:
 
 
 async def in_time(job: Awaitable[T], most_ms: float, late: Exception) -> T:
-    """What a job comes to. After so long it is cancelled, and `late` is raised; a `TimeoutError` of its own is passed on."""
+    """What a job comes to. After so long it is cancelled, and `late` is raised, from its cancellation if that says more; a `TimeoutError`
+    of its own is passed on."""
     bound = asyncio.timeout(most_ms / 1000)
     try:
         async with bound:  # `wait_for` may lose a cancellation (3.11)
             return await job
-    except TimeoutError:
+    except TimeoutError as problem:
         if not bound.expired():
             raise
-        raise late from None
+        cancelled = problem.__cause__
+        raise late from (cancelled.with_traceback(None) if cancelled is not None and cancelled.args else None)
 
 
 async def result_of(make: Callable[[], T | Awaitable[T]]) -> T:

@@ -178,7 +178,8 @@ class Tenant(Life):
         ACTIVITY.set(activity)
         timeout_ms = self.limits.on_start_timeout_ms
         try:
-            await in_time(self.call(self.agent.on_start), timeout_ms, StartTimedOut(self.agent_id, timeout_ms))
+            starting = self.bounded(self.call(self.agent.on_start))
+            await in_time(starting, timeout_ms, StartTimedOut(self.agent_id, timeout_ms))
         finally:
             activity.is_start = False  # a task of its own that goes on declares nothing any more
         if self.has_storage and self.storage.records().keys(SCHEDULE):

@@ -134,7 +134,7 @@ class Callbacks:
 
     async def whole_async(self, transaction: Transaction) -> None:
         for method, args, activity in self._steps(transaction):
-            with at_work(activity):
+            with at_work(activity), self._life.code.entered(method):
                 await result_of(partial(method, *args))
         self._seal(transaction)
 

@@ -94,6 +94,7 @@ class FiberContext(RemembersWaits[FiberWaits]):
         self._life, self._store = life, store
         self._steps: dict[str, bytes] | None = None if self.attempt > 1 else {}  # the first attempt finds none
         self._task: asyncio.Task[object] | None = None
+        self._is_sync = False
 
     @property
     def snapshot(self) -> Any:
@@ -169,9 +170,9 @@ class FiberContext(RemembersWaits[FiberWaits]):
         if self.has_waits and self.waits.has_events:  # otherwise its first wait finds it
             self.waits.deliver([event])
 
-    def can_be_cancelled(self, task: asyncio.Task[object]) -> None:
-        """The author's code is async, and begins in this task. Sync code is not cancelled: it asks `is_cancelled`."""
-        self._task = task
+    def begins_in(self, task: asyncio.Task[object], *, is_sync: bool = False) -> None:
+        """The author's code begins in this task. Sync code is not cancelled: it asks `is_cancelled`, and is refused after a while."""
+        self._task, self._is_sync = task, is_sync
 
     def finished(self) -> None:
         """The author's code has ended. The rest of the task is not cancelled."""
@@ -184,8 +185,12 @@ class FiberContext(RemembersWaits[FiberWaits]):
         if self.has_waits:
             self.waits.stop(FiberStopped(self.id, "wait"))
         task, self._task = self._task, None
-        if task is not None and task is not asyncio.current_task():
+        if task is None or task is asyncio.current_task():
+            return
+        if not self._is_sync:
             self._life.give_up(task)
+        elif CURRENT.get() is not self:
+            self._life.let_end(task)
 
     def holds(self, fiber: Fiber | None) -> bool:
         """Whether the row names this attempt as the one at work."""

@@ -264,7 +264,7 @@ class FiberRecoveries:
         if not callable(hook):
             return None, BadRequest("on_recovered", f"{type(self._life.agent).__name__} has no method {name!r}")
         task = self._life.spawn_awaited(self._in_context(context, hook))
-        context.can_be_cancelled(task)
+        context.begins_in(task)
         self._at_work[context.id] = context
         timeout_ms = self._life.limits.fiber_recovery_timeout_ms
         done, _ = await asyncio.wait({task}, timeout=timeout_ms / 1000)
@@ -533,8 +533,7 @@ class Fibers:
             return None, problem
         task = asyncio.current_task()
         assert task is not None
-        if is_async(method):
-            context.can_be_cancelled(task)
+        context.begins_in(task, is_sync=not is_async(method))
         context.begin()
         result, problem = await tried(self._life.call(entering(method, context), *arguments.args, **arguments.kwargs))
         context.finished()

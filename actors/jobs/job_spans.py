@@ -13,7 +13,7 @@ for the schedule: one trace for years could not be read.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from typing import Any, Final
 
 from perdure.actors.code.author_call import is_async
@@ -100,10 +100,12 @@ class CallbackSpans:
             return method
         place, telemetry = self._tries(row).place(row.attempt + 1), self._telemetry
 
+        @wraps(method)
         async def called_async(*args: object) -> object:
             with telemetry.entered(place):
                 return await method(*args)
 
+        @wraps(method)
         def called(*args: object) -> object:
             with telemetry.entered(place):
                 return method(*args)

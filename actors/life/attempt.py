@@ -288,7 +288,7 @@ async def _undo_step(life: Life, run: RunContext, key: str, record: StepRecord) 
         ACTIVITY.set(Activity(f"{run.run_id}/undo/{key}".replace("\0", "/"), run_id=run.run_id, run=run))
         life.faults.at(KillPoint.MID_RUN, f"undo {step_name(key)}")
         late = TimeoutError(f"it did not return within {most_ms} ms (handler_timeout_ms)")
-        _, problem = await tried(in_time(_undone(life, run, key, record), most_ms, late))
+        _, problem = await tried(in_time(life.bounded(_undone(life, run, key, record)), most_ms, late))
         life.faults.at(KillPoint.MID_RUN, f"undo {step_name(key)} done")
         if problem is None:
             forgotten = {key: b"", RECORD + key: b"", _UNDO + key: b""}

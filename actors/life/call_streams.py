@@ -211,11 +211,10 @@ class _Open:
         driver = self._driver
         if driver is None:
             return
-        if self._is_at_work:
-            self._life.give_up(driver)
+        let_go = self._life.give_up(driver) if self._is_at_work else asyncio.wait({driver})
         self._wanted.set()
-        await asyncio.wait({driver})
-        if not driver.cancelled():
+        await let_go
+        if driver.done() and not driver.cancelled():
             driver.result()
 
 

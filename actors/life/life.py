@@ -11,7 +11,7 @@ import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, contextmanager
-from contextvars import Context
+from contextvars import Context, copy_context
 from functools import partial
 from threading import RLock
 from typing import Any, Final, Generic, TypeVar, cast, overload
@@ -20,11 +20,11 @@ from weakref import ref
 from perdure.actors.code.author_call import in_words, is_async, overrides, staying, tried
 from perdure.actors.event_stream import EventSource, EventStream, Followed
 from perdure.actors.life.asks import time_stands_still
-from perdure.actors.life.entered_code import EnteredCode, outside_of_calls
+from perdure.actors.life.entered_code import GOES_ON, EnteredCode, outside_of_calls
 from perdure.actors.life.host_services import HostServices
 from perdure.actors.link.messages import InboxKept, Plain, Question, Report
 from perdure.actors.ports import Dice
-from perdure.actors.tasks import AGENT, RANK, Pending, Tasks, failure_or_itself
+from perdure.actors.tasks import AGENT, RANK, Pending, Tasks, failure_or_itself, note_task, self_cancelled, to_the_end
 from perdure.actors.threads import awaitable, has_loop, wait_for
 from perdure.ledger import (
     Alarm,
@@ -267,10 +267,10 @@ class Life:
         kwargs: dict[str, object],
     ) -> object:
         try:
-            with self.code.entered(method):
+            with self.code.entered(method) as call:
                 if is_async(method):
                     return await method(*args, **kwargs)
-                outcome = await run(partial(staying, partial(method, *args, **kwargs)))
+                outcome = await call.on_thread(run, partial(staying, partial(method, *args, **kwargs)))
                 return await outcome if inspect.isawaitable(outcome) else outcome
         except Exception:  # the common case keeps its traceback as it is
             raise
@@ -348,16 +348,71 @@ class Life:
         context.run(outside_of_calls)
         return context
 
-    def give_up(self, task: asyncio.Task[Any]) -> None:
-        """Cancel a task. If it goes on all the same, its code is refused after a while."""
-        task.cancel()
-        grace = asyncio.get_running_loop().call_later(self.limits.teardown_grace_ms / 1000, self.refuse, [task])
-        task.add_done_callback(lambda _: grace.cancel())
+    async def bounded(self, job: Pending[T]) -> T:
+        """What code of the author comes to, in a task of its own: if this is cancelled and that code goes on, it is waited for no longer
+        than `teardown_grace_ms`. Then it is refused, and what it comes to counts for nothing."""
+        context = copy_context()
+        task = note_task(self.tasks.start_awaited(tried(job), context), None)
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            if task.done():
+                raise
+            # The end of the life has cancelled it, too, and a second time would cut off what tidies up.
+            names = await to_the_end(self.let_end(task) if self.is_leaving else self.give_up(task))
+            if not task.done():
+                raise asyncio.CancelledError(f"{', '.join(names) or 'its code'} {GOES_ON}") from None
+            if task.cancelled():
+                raise
+        if task.cancelled():
+            raise self_cancelled()
+        value, problem = task.result()
+        for variable, held in context.items():  # as if it had been no other task
+            if variable.get(None) is not held:
+                variable.set(held)
+        if problem is not None:
+            raise problem
+        return cast("T", value)
 
-    def refuse(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
-        """The code of these tasks was told to stop, and goes on: storage and runtime are closed to it."""
-        for name in self.code.refuse(tasks):
+    async def hook(self, hook: Callable[[], T | Awaitable[T]]) -> T:
+        """What a hook gives that is called here, on the loop; if it is awaited, within `bounded`."""
+        with self.code.entered(hook):
+            value = hook()
+        return cast("T", await self.bounded(self._hooked(hook, value)) if inspect.isawaitable(value) else value)
+
+    async def _hooked(self, hook: object, value: Awaitable[T]) -> T:
+        with self.code.entered(hook):
+            return await value
+
+    def give_up(self, task: asyncio.Task[Any]) -> asyncio.Future[list[str]]:
+        """Cancel a task. If it goes on all the same, its code is refused after a while: see `let_end`."""
+        let_go = self.let_end(task)
+        task.cancel()
+        return let_go
+
+    def let_end(self, task: asyncio.Task[Any]) -> asyncio.Future[list[str]]:
+        """The code of a task was told to stop, and is refused if it goes on after `teardown_grace_ms`. What this gives is done then, with
+        the names of that code, or when the task is."""
+        loop = asyncio.get_running_loop()
+        let_go = loop.create_future()
+        grace = loop.call_later(self.limits.teardown_grace_ms / 1000, self._let_go, let_go, task)
+        task.add_done_callback(lambda _: grace.cancel())
+        task.add_done_callback(partial(self._let_go, let_go))
+        return let_go
+
+    def _let_go(self, let_go: asyncio.Future[list[str]], task: asyncio.Task[Any]) -> None:
+        names = [] if task.done() else self.refuse([task])
+        if task.done() and not task.cancelled():
+            task.exception()  # asyncio would log one that has no taker
+        if not let_go.done():
+            let_go.set_result(names)
+
+    def refuse(self, tasks: Iterable[asyncio.Task[Any]]) -> list[str]:
+        """The code of these tasks was told to stop, and goes on: storage and runtime are closed to it. Returns the names."""
+        names = self.code.refuse(tasks)
+        for name in names:
             self.services.report_refused(self.agent_id, name)
+        return names
 
     def check_open(self) -> None:
         """Raise `StaleIncarnation` in code of the author that was told to stop and goes on."""

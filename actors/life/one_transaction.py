@@ -63,7 +63,8 @@ def failure(life: Life, problem: Exception, what: str) -> str:
     # The log has all of it.
     life.log(what, f"a {what}", problem)
     if isinstance(problem, _TookTooLong):
-        return f"the {what} did not return within {life.limits.handler_timeout_ms} ms"
+        words = f"the {what} did not return within {life.limits.handler_timeout_ms} ms"
+        return words if problem.__cause__ is None else f"{words}; {problem.__cause__}"
     return in_words(problem)
 
 
@@ -86,12 +87,11 @@ async def _transact(life: Life, outbox: Outbox, piece: WorkPiece) -> None:
             steps = piece.steps(transaction)
         is_sync = not any(is_async(method) for method, _, _ in steps)
         if not is_sync:
-            await in_time(_call_on_loop(life, transaction, steps), most_ms, _TookTooLong())
+            await in_time(life.bounded(_call_on_loop(life, transaction, steps)), most_ms, _TookTooLong())
         # In this turn no sync method of the agent is between what it reads and what it writes.
         async with life.threads.turn(life) as turn:
             if is_sync and steps:
-                job = partial(staying, lambda: _call_all(transaction, steps))
-                await in_time(life.threads.run(job, turn), most_ms, _TookTooLong())
+                await in_time(_call_on_thread(life, transaction, steps, turn), most_ms, _TookTooLong())
             life.faults.at(KillPoint.MID_HANDLER, piece.name)
             with transaction.active():
                 piece.seal(transaction)
@@ -107,6 +107,12 @@ async def _call_on_loop(life: Life, transaction: Transaction, steps: list[Step])
     for method, args, activity in steps:
         with transaction.active(), at_work(activity), life.code.entered(method):
             await result_of(partial(method, *args))
+
+
+async def _call_on_thread(life: Life, transaction: Transaction, steps: list[Step], turn: object) -> None:
+    with life.code.entered(steps[0][0]) as call:
+        job = partial(staying, lambda: _call_all(transaction, steps))
+        await call.on_thread(lambda job: life.threads.run(job, turn), job)
 
 
 def _call_all(transaction: Transaction, steps: list[Step]) -> None:

@@ -466,13 +466,22 @@ class RemembersSteps:
             plan.close()
 
     async def _in_time(self, pending: Awaitable[object], deed: _Deed) -> Outcome:
-        left_s = max(0, deed.until_ms - self._life.now_ms()) / 1000
-        try:
+        if not deed.until_ms:
             with in_step(deed.step):
-                async with asyncio.timeout(left_s if deed.until_ms else None):
-                    return await tried(pending)
+                return await tried(pending)
+        left_s = max(0, deed.until_ms - self._life.now_ms()) / 1000
+        is_ours = self._life.services.is_on_loop  # and no loop of the author's
+        job = self._within_step(pending, deed)
+        try:
+            async with asyncio.timeout(left_s):
+                return await tried(self._life.bounded(job) if is_ours else job)
         except TimeoutError:  # what the job raises is in its outcome
             return None, _LimitOver()
+
+    async def _within_step(self, pending: Awaitable[object], deed: _Deed) -> object:
+        what = f"step {step_name(deed.step)!r}" if deed.step else "the probe of a step"
+        with in_step(deed.step), self._life.code.entered(what):
+            return await pending
 
     def _noting(self, key: str, record: StepRecord) -> Generator[_Deed, Outcome, None]:
         yield from _done(partial(self._written, partial(self._note_down, RECORD + key, _body(record))))

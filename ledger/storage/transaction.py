@@ -32,6 +32,7 @@ class TransactionStorage(Protocol):
     @property
     def committing(self) -> RLock: ...
     def check(self) -> None: ...
+    def guard(self) -> None: ...
     def records(self) -> Records: ...
     def constants(self, script: SqlScript, parameters: Parameters) -> list[tuple[Any, ...]] | None:
         """The answer to a query that asks for nothing in the storage; None if there are tables that it may ask for."""
@@ -148,6 +149,7 @@ class Transaction:
         if self.doom is not None:
             raise type(self.doom)(*self.doom.args)
         if self.over:
+            self.storage.guard()  # whose code was told to stop hears that
             raise StorageError(self.storage.agent_id, "this transaction has ended; begin another one")
 
     def condemn(self, reason: StorageError) -> None:

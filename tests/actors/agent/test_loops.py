@@ -249,7 +249,7 @@ def test_every_verb_is_tried_here() -> None:
     assert {
         name for name in members(RunContext) if callable(getattr(RunContext, name))
     } - engine - iterated <= RUN.keys()
-    engine |= {"can_be_cancelled", "finished", "stop", "holds", "event_came"}
+    engine |= {"begins_in", "finished", "stop", "holds", "event_came"}
     verbs = {name for name in members(FiberContext) if callable(getattr(FiberContext, name))}
     assert verbs - engine == FIBER.keys() - {"wait_for in vain"}
     groups = (FiberGroup, ScheduleGroup, QueueGroup, SubAgentGroup, OwnStorage)

@@ -195,7 +195,7 @@ async def test_a_tool_that_goes_on_after_the_cancel_of_its_turn_has_no_powers_an
     await until(_began)
     await call(client, Deaf, "cancel_chat", "asked")
     assert (await call(client, Deaf, "attach", "asked")).status == "aborted"
-    assert Outside.effects["refused", "a"] == 1
+    await until(lambda: Outside.effects["refused", "a"] == 1)
     assert (await call(client, Deaf, "chat", "words")).ok
 
 
