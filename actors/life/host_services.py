@@ -300,7 +300,7 @@ class HostServices:
     def report_refused(self, agent_id: str, method: str) -> None:
         words = (
             "agent %s: %s was told to stop and goes on, so storage and runtime are closed to it. A task ends by its CancelledError:"
-            " code that catches it raises it again"
+            " code that catches it raises it again, and sync code looks at `is_cancelled`"
         )
         authors_log.getChild("life").warning(words, agent_id, text_of(method), extra={"agent_id": agent_id})
 

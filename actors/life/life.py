@@ -363,7 +363,7 @@ class Life:
             if not task.done():
                 raise asyncio.CancelledError(f"{', '.join(names) or 'its code'} {GOES_ON}") from None
             if task.cancelled():
-                raise
+                task.result()  # raises its cancellation, which may tell of a thread that goes on
         if task.cancelled():
             raise self_cancelled()
         value, problem = task.result()

@@ -29,7 +29,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
+from functools import partial, wraps
 from threading import get_ident
 from types import CodeType, MethodType
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -556,6 +556,7 @@ def entering(method: Callable[..., object], attempt: RemembersWaits[Waits]) -> C
     if is_async(method):
         return method
 
+    @wraps(method)
     def entered(*args: object, **kwargs: object) -> object:
         attempt.entered()
         return method(*args, **kwargs)

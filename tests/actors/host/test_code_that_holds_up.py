@@ -383,7 +383,7 @@ async def sync_fiber(stage: OneProcess) -> None:
 
 @pytest.mark.parametrize("waits", [sync_handler, sync_callback, sync_undo, sync_on_start, sync_fiber])
 def test_sync_code_that_goes_on_when_nobody_waits_for_it_has_no_powers(
-    waits: Callable[[OneProcess], Awaitable[None]],
+    waits: Callable[[OneProcess], Awaitable[None]], caplog: pytest.LogCaptureFixture
 ) -> None:
     Unheard.free, Unheard.began, Unheard.tried = threading.Event(), [], {}
 
@@ -397,3 +397,9 @@ def test_sync_code_that_goes_on_when_nobody_waits_for_it_has_no_powers(
     late = {"handler_timeout_ms": 100, "on_start_timeout_ms": 200, "teardown_grace_ms": 100, "retry_first_ms": 10}
     assert play_on_threads(story, limits, **late, checkpoint_idle_ms=60_000) == {}
     assert set(Unheard.tried.values()) == {"refused"}
+    told = (
+        "in_fiber was told to stop and goes on"
+        if waits is sync_fiber
+        else "goes on, because a thread cannot be interrupted"
+    )
+    assert told in caplog.text
