@@ -77,7 +77,6 @@ if TYPE_CHECKING:
     )
     from perdure.policies.cautions import NoResult, caution, correction, error_text, notice_of
     from perdure.policies.chat_config import (
-        TERMINAL_MESSAGE,
         ChatRecovery,
         ContextOverflow,
         ExhaustedContext,

@@ -38,7 +38,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from perdure.policies.chat_config import ChatRecovery, ExhaustedContext, ProgressContext
+from perdure.policies.chat_config import TERMINAL_MESSAGE, ChatRecovery, ExhaustedContext, ProgressContext
 from perdure.policies.json_types import JsonObject
 from perdure.policies.retry import backoff_ms, jittered_ms
 from perdure.policies.ui_messages import Part
@@ -265,18 +265,43 @@ def progress_context(incident: Incident, now_ms: float) -> ProgressContext:
 
 
 def exhausted_context(
-    incident: Incident, config: ChatRecovery, *, stream_id: str, created_at_ms: float, parts: list[Part]
+    incident: Incident, config: ChatRecovery, *, because: str, stream_id: str, created_at_ms: float, parts: list[Part]
 ) -> ExhaustedContext:
-    # `parts` is the answer so far.
+    # `parts` is the answer so far, and `because` says what the last attempt broke off of.
     return ExhaustedContext(
         **_told_of(incident),
         stream_id=stream_id,
         created_at_ms=created_at_ms,
         reason=incident.reason or "max_attempts_exceeded",
-        terminal_message=config.terminal_message,
+        terminal_message=_terminal_message(incident, config, because),
         partial_text="".join(part["text"] for part in parts if part.get("type") == "text"),
         partial_parts=parts,
     )
+
+
+def _terminal_message(incident: Incident, config: ChatRecovery, because: str) -> str:
+    # What the author says instead, is said alone.
+    if config.terminal_message != TERMINAL_MESSAGE:
+        return config.terminal_message
+    bound = _BOUNDS.get(incident.reason or "max_attempts_exceeded", "").format(config=config, stalls_max=STALLS_MAX)
+    if incident.reason == "awaiting_client_deadline":
+        told = "Nobody has answered in time"
+    elif incident.losses > 1:
+        told = f"{incident.losses} attempts in a row broke off, the last one because {because}"
+    else:
+        told = f"The attempt broke off because {because}"
+    return f"{TERMINAL_MESSAGE} ({'; '.join(filter(None, (told, bound)))}.)"
+
+
+_BOUNDS = {
+    "out_of_memory": "chat_recovery.max_oom_retries is {config.max_oom_retries}",
+    "too_many_stalls": "a turn may stall {stalls_max} times",
+    "work_budget_exceeded": "chat_recovery.max_recovery_work is {config.max_recovery_work:g}",
+    "no_progress_timeout": "chat_recovery.no_progress_timeout_ms is {config.no_progress_timeout_ms}",
+    "max_attempts_exceeded": "chat_recovery.max_attempts is {config.max_attempts}",
+    "recovery_aborted": "chat_recovery.should_keep_recovering said no",
+    "awaiting_client_deadline": "chat_recovery.parked_deadline_ms is {config.parked_deadline_ms:g}",
+}
 
 
 def _told_of(incident: Incident) -> dict[str, Any]:

@@ -348,7 +348,9 @@ def classify(raised: Sequence[Raised], *, is_setup: bool = False) -> Failure:
 def stalled(after_ms: float, *, has_progress: bool) -> Failure:
     kind = FailureKind.SILENT_STALL if has_progress else FailureKind.CONNECT_STALL
     what = "nothing more" if has_progress else "nothing"
-    return Failure(kind, f"{what} came from the provider for {after_ms / 1000:g} s", is_transient=True)
+    option = "chat_stream_stall_timeout_ms" if has_progress else "chat_first_token_timeout_ms"
+    words = f"{what} came from the provider for {after_ms / 1000:g} s, the limit of {option}"
+    return Failure(kind, words, is_transient=True)
 
 
 def stream_ended(what: str = "the stream ended before the answer did") -> Failure:

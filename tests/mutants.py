@@ -643,6 +643,8 @@ MUTANTS = (
            "test_a_conversation_that_is_cleared_forgets_the_calls_that_may_not_be_repeated"),
     Mutant("actors.chat.tool_run:ToolRun.attempts_max", "constant", "1",
            "test_a_tool_that_may_run_once_runs_at_most_once"),
+    Mutant("policies.chat_recovery:_terminal_message", "comparison", "losses",
+           "test_a_turn_that_gives_up_at_once_tells_of_one_attempt"),
     Mutant("actors.chat.turn_recovery:TurnRecovery._evaluated", "removed call", "write",
            "test_a_hook_that_kills_its_process_uses_up_attempts"),
     Mutant("actors.chat.turn_recovery:TurnRecovery._interrupted", "never", "RecoveryKind",

@@ -407,7 +407,7 @@ class Compaction:
         except ModelFailed as failed:
             return "", failed.failure
         except Stalled as problem:
-            return "", stalled(problem.waited_ms, has_progress=bool(text))
+            return "", stalled(problem.waited_ms, has_progress=problem.has_begun)
         return text, None
 
 

@@ -180,7 +180,7 @@ class Play:
         try:
             failure = await self._take(source, announced)
         except Stalled as problem:
-            return await self._recovery.stalled(self.live, problem.waited_ms)
+            return await self._recovery.stalled(self.live, problem)
         return None if failure is None else await self._recovery.failed(self.live, failure)
 
     async def _take(self, source: Source, announced: Callable[[str], object]) -> Failure | None:

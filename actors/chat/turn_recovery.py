@@ -24,11 +24,11 @@ from perdure.actors.chat.live_turn import LiveTurn
 from perdure.actors.chat.stream import Stream
 from perdure.actors.chat.transcript import late_results
 from perdure.actors.chat.turn import ChatRecoveryContext, Turn, text_in
+from perdure.actors.chat.watchdog import Stalled
 from perdure.actors.code.author_call import in_words, kind_of, raised_by, sendable, tried
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.ledger import pack, unpack
 from perdure.policies import (
-    TERMINAL_MESSAGE,
     AttemptFacts,
     CallFacts,
     ChatRecovery,
@@ -58,6 +58,7 @@ from perdure.policies import (
     notice_of,
     progress_context,
     recovery_pause_ms,
+    stalled,
     tool_name,
 )
 
@@ -143,11 +144,13 @@ class ResponseHook:
 # ---------------------------------------------------------------- recovery
 
 
-DECLINED = "The turn was interrupted, and going on with it was declined."
+DECLINED = "The turn was interrupted, because {}, and going on with it was declined."
 SWITCHED_OFF = (
-    "The turn was interrupted, and this agent recovers none (chat_recovery = False). Ask again to have it answered."
+    "The turn was interrupted, because {}, and this agent recovers none (chat_recovery = False). "
+    "Ask again to have it answered."
 )
 STALL, PROCESS_LOST, OUT_OF_MEMORY = "stall", "process_lost", "out_of_memory"
+PROCESS_ENDED, NO_MEMORY = "its process ended", "it ran out of memory"
 
 
 class TurnRecovery:
@@ -187,11 +190,12 @@ class TurnRecovery:
 
     # the stream stalled, or the process died
 
-    async def stalled(self, live: LiveTurn, waited_ms: float) -> TurnOutcome | None:
+    async def stalled(self, live: LiveTurn, problem: Stalled) -> TurnOutcome | None:
         # A tool that is at work goes on, whatever becomes of the turn.
-        self._state.emit("chat:stream:stalled", live.turn, {"timeoutMs": waited_ms})
+        self._state.emit("chat:stream:stalled", live.turn, {"timeoutMs": problem.waited_ms})
         await live.drain(ChatRecovery.of(self._state.agent.chat_recovery).stable_timeout_ms)
-        outcome = await self._interrupted(live, STALL)
+        because = stalled(problem.waited_ms, has_progress=problem.has_begun).text
+        outcome = await self._interrupted(live, STALL, because)
         if outcome is not None:
             await live.drain()
         return outcome
@@ -206,7 +210,7 @@ class TurnRecovery:
         if turn.request_id in self._state.ours:
             return None
         self._state.spans.lost_request(turn)
-        return await self._interrupted(live, PROCESS_LOST)
+        return await self._interrupted(live, PROCESS_LOST, PROCESS_ENDED)
 
     async def _first(self, live: LiveTurn) -> TurnOutcome | None:
         turn, state = live.turn, self._state
@@ -248,7 +252,7 @@ class TurnRecovery:
             stream.flush()
         self._state.emit("chat:turn:start", turn, {"trigger": turn.trigger, "continuation": bool(turn.continues)})
 
-    async def _interrupted(self, live: LiveTurn, cause: str) -> TurnOutcome | None:
+    async def _interrupted(self, live: LiveTurn, cause: str, because: str) -> TurnOutcome | None:
         turn, stream = live.turn, live.stream
         kind = classify_turn(
             has_content=bool(stream.said),
@@ -265,13 +269,13 @@ class TurnRecovery:
         if not config.is_on:
             self._interrupt(live, None, cause, "exhausted")
             live.stream.mend()
-            return TurnOutcome(TurnEvent.FAILED, SWITCHED_OFF, "recovery_off", stage="recovery")
+            return TurnOutcome(TurnEvent.FAILED, SWITCHED_OFF.format(because), "recovery_off", stage="recovery")
         seen = await self._evaluated(live, kind, cause, config)
         turn.incident = seen.incident.as_row()
         self._tell(turn, seen, cause)
         if seen.is_exhausted:
-            return await self._exhausted(live, seen.incident, config, cause)
-        declined = await self._asked(live, seen.incident, cause)
+            return await self._exhausted(live, seen.incident, config, cause, because)
+        declined = await self._asked(live, seen.incident, cause, because)
         turn.apply(TurnEvent.CUT_OFF)
         begun_ms, turn.attempt_at_ms = turn.attempt_at_ms, self._state.tenant.now_ms()
         turn.attempt, turn.was_entered = turn.attempt + 1, False
@@ -338,7 +342,7 @@ class TurnRecovery:
         last = "exhausted" if seen.is_exhausted else "scheduled"
         self._state.emit(f"chat:recovery:{last}", turn, {**base, "reason": incident.reason or None})
 
-    async def _asked(self, live: LiveTurn, incident: Incident, cause: str) -> TurnOutcome | None:
+    async def _asked(self, live: LiveTurn, incident: Incident, cause: str, because: str) -> TurnOutcome | None:
         turn, stream = live.turn, live.stream
         parts = stream.said
         context = ChatRecoveryContext(
@@ -379,7 +383,7 @@ class TurnRecovery:
         live.stream.mend()
         turn.incident = incident.moved(IncidentStatus.SKIPPED, "continue_disabled").as_row()
         self._state.emit("chat:recovery:skipped", turn, {"reason": "continue_disabled"})
-        return TurnOutcome(TurnEvent.FAILED, DECLINED, "continue_disabled", stage="recovery")
+        return TurnOutcome(TurnEvent.FAILED, DECLINED.format(because), "continue_disabled", stage="recovery")
 
     def _interrupt(self, live: LiveTurn, incident: Incident | None, cause: str, outcome: str) -> None:
         # `recovery` and `max_recoveries` are the `attempt` and `max_attempts` of the hooks.
@@ -396,19 +400,19 @@ class TurnRecovery:
         }
         live.stream.add({"type": "data-interrupted", "transient": True, "data": told})
 
-    async def _exhausted(self, live: LiveTurn, incident: Incident, config: ChatRecovery, cause: str) -> TurnOutcome:
-        turn = live.turn
+    async def _exhausted(
+        self, live: LiveTurn, incident: Incident, config: ChatRecovery, cause: str, because: str
+    ) -> TurnOutcome:
+        turn, parts = live.turn, live.stream.said
+        stream_id, begun_ms = turn.request_id if parts else "", turn.started_at_ms
+        context = exhausted_context(
+            incident, config, because=because, stream_id=stream_id, created_at_ms=begun_ms, parts=parts
+        )
         if config.on_exhausted is not None:
-            parts, begun_ms = live.stream.said, turn.started_at_ms
-            stream_id = turn.request_id if parts else ""
-            context = exhausted_context(incident, config, stream_id=stream_id, created_at_ms=begun_ms, parts=parts)
             await self._heard("on_exhausted", config.on_exhausted, context)
         self._interrupt(live, incident, cause, "exhausted")
         live.stream.mend()
-        words = config.terminal_message
-        if cause == PROCESS_LOST and words == TERMINAL_MESSAGE:
-            words += f" ({incident.losses} times in a row its process ended; chat_recovery.max_attempts is {incident.max_attempts}.)"
-        return TurnOutcome(TurnEvent.FAILED, words, incident.reason, stage="recovery")
+        return TurnOutcome(TurnEvent.FAILED, context.terminal_message, incident.reason, stage="recovery")
 
     async def _heard(self, name: str, hook: Callable[..., object], context: object) -> object:
         answer, problem = await tried(self._state.tenant.hook(partial(hook, context)))
@@ -421,7 +425,7 @@ class TurnRecovery:
     async def raised(self, live: LiveTurn, problem: Exception) -> TurnOutcome | None:
         await live.drain()
         if isinstance(problem, MemoryError):
-            return await self._interrupted(live, OUT_OF_MEMORY)
+            return await self._interrupted(live, OUT_OF_MEMORY, NO_MEMORY)
         live.stream.mend()
         return TurnOutcome(TurnEvent.FAILED, in_words(problem), kind_of(raised_by(problem)))
 

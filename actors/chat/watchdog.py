@@ -71,11 +71,11 @@ class ShortWaits:
 
 
 class Stalled(Exception):
-    """No event came for `waited_ms`."""
+    """No event came for `waited_ms`; `has_begun`: none after the first one."""
 
-    def __init__(self, waited_ms: float) -> None:
-        super().__init__(waited_ms)
-        self.waited_ms = waited_ms
+    def __init__(self, waited_ms: float, has_begun: bool) -> None:
+        super().__init__(waited_ms, has_begun)
+        self.waited_ms, self.has_begun = waited_ms, has_begun
 
     def __str__(self) -> str:
         return f"the model's stream said nothing for {self.waited_ms:g} ms"
@@ -93,7 +93,7 @@ class Watchdog:
     """
 
     def __init__(self, first_ms: float = 0, between_ms: float = 0) -> None:
-        self._limit_ms, self._between_ms = first_ms, between_ms
+        self._limit_ms, self._between_ms, self._has_begun = first_ms, between_ms, False
         self._since_s = asyncio.get_running_loop().time()
         self._waits = ShortWaits()
 
@@ -103,10 +103,11 @@ class Watchdog:
         try:
             return await self._waits.within(job, until_s)
         except WaitedTooLong as problem:
-            raise Stalled(self._limit_ms) from problem
+            raise Stalled(self._limit_ms, self._has_begun) from problem
 
     def heard(self) -> None:
-        self._limit_ms, self._since_s = self._between_ms, asyncio.get_running_loop().time()
+        self._limit_ms, self._has_begun = self._between_ms, True
+        self._since_s = asyncio.get_running_loop().time()
 
     def cut(self) -> None:
         self._waits.cut()

@@ -456,7 +456,7 @@ PARTS = [{"type": "text", "text": "Hel"}, {"type": "step-start"}, {"type": "text
 def test_c_0222_the_context_of_an_exhaustion_has_every_field() -> None:
     incident = story((0, cut())).incident.moved(IncidentStatus.EXHAUSTED, "no_progress_timeout")
     config = ChatRecovery(terminal_message="Sorry.")
-    context = exhausted_context(incident, config, stream_id="s", created_at_ms=9, parts=PARTS)
+    context = exhausted_context(incident, config, because="it broke", stream_id="s", created_at_ms=9, parts=PARTS)
     assert (context.incident_id, context.request_id, context.recovery_root_request_id) == ("root:u1", "req", "root")
     assert (context.attempt, context.max_attempts, context.recovery_kind) == (1, 10, "continue")
     assert (context.stream_id, context.created_at_ms, context.reason) == ("s", 9, "no_progress_timeout")
@@ -466,8 +466,42 @@ def test_c_0222_the_context_of_an_exhaustion_has_every_field() -> None:
 @pytest.mark.shows(chat_recovery="C-0223 C-0224")
 def test_c_0223_and_c_0224_without_a_root_or_a_reason_it_has_the_usual_ones() -> None:
     incident = story((0, cut(root_id=""))).incident
-    context = exhausted_context(incident, CONFIG, stream_id="", created_at_ms=0, parts=[])
+    context = exhausted_context(incident, CONFIG, because="it broke", stream_id="", created_at_ms=0, parts=[])
     assert (context.recovery_root_request_id, context.reason) == ("req", "max_attempts_exceeded")
+
+
+LOST_TWICE = "2 attempts in a row broke off, the last one because its process ended"
+WORDS = {
+    "": f"{LOST_TWICE}; chat_recovery.max_attempts is 10.",
+    "max_attempts_exceeded": f"{LOST_TWICE}; chat_recovery.max_attempts is 10.",
+    "no_progress_timeout": f"{LOST_TWICE}; chat_recovery.no_progress_timeout_ms is 300000.",
+    "work_budget_exceeded": f"{LOST_TWICE}; chat_recovery.max_recovery_work is 1000.",
+    "too_many_stalls": f"{LOST_TWICE}; a turn may stall 20 times.",
+    "out_of_memory": f"{LOST_TWICE}; chat_recovery.max_oom_retries is 3.",
+    "recovery_aborted": f"{LOST_TWICE}; chat_recovery.should_keep_recovering said no.",
+    "awaiting_client_deadline": "Nobody has answered in time; chat_recovery.parked_deadline_ms is 5000.",
+}
+
+
+@pytest.mark.parametrize("reason", WORDS)
+def test_a_turn_that_gives_up_says_what_its_last_attempt_broke_off_of_and_which_bound_it_met(reason: str) -> None:
+    seen = story(*((at_ms, cut(was_entered=True)) for at_ms in (0, MINUTE))).incident
+    config = ChatRecovery(parked_deadline_ms=5_000)
+    told = exhausted_context(
+        seen.moved(IncidentStatus.EXHAUSTED, reason),
+        config,
+        because="its process ended",
+        stream_id="",
+        created_at_ms=0,
+        parts=[],
+    )
+    assert told.terminal_message == f"{ChatRecovery().terminal_message} ({WORDS[reason]})"
+
+
+def test_a_turn_that_gives_up_at_once_tells_of_one_attempt() -> None:
+    seen = story((0, cut(is_out_of_memory=True)), config=ChatRecovery(max_oom_retries=0)).incident
+    context = exhausted_context(seen, CONFIG, because="it broke", stream_id="", created_at_ms=0, parts=[])
+    assert "(The attempt broke off because it broke; " in context.terminal_message
 
 
 def test_an_incident_survives_being_stored_and_read_again() -> None:

@@ -130,7 +130,8 @@ def test_the_watchdogs_failures_and_a_stream_without_an_end_are_transient_losses
     first, later, end = stalled(30_000, has_progress=False), stalled(600_000, has_progress=True), stream_ended()
     assert [each.kind for each in (first, later, end)] == [Kind.CONNECT_STALL, Kind.SILENT_STALL, Kind.STREAM_END]
     assert all(each.is_transient and each.is_transport and each.burns_budget for each in (first, later, end))
-    assert "30 s" in first.text
+    assert first.text == "nothing came from the provider for 30 s, the limit of chat_first_token_timeout_ms"
+    assert later.text == "nothing more came from the provider for 600 s, the limit of chat_stream_stall_timeout_ms"
 
 
 def test_e12_what_breaks_before_anything_is_sent_is_a_failure_of_the_setup() -> None:

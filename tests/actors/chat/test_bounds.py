@@ -93,14 +93,56 @@ def test_a_turn_that_ends_its_process_is_begun_once_and_then_max_attempts_times(
         result, _ = await room.follow("chat", "words", request_id="asked", follow=True)
         assert (result.status, result.reason) == ("error", "max_attempts_exceeded")
         assert (
-            f"({entries} times in a row its process ended; chat_recovery.max_attempts is {entries - 1}.)"
-            in result.error
+            f"({entries} attempts in a row broke off, the last one because its process ended;"
+            f" chat_recovery.max_attempts is {entries - 1}.)" in result.error
         )
         assert asyncio.get_running_loop().time() - began_s < minutes * 60
         assert (await room.do("inspect_turn", "asked"))["attempt"] == entries
 
     visit(agent, story, ONE_WORD, kill_when=at_its_request)
     assert len(deaths) == entries
+
+
+class Refused(Thrice):
+    """Its author does not want to go on."""
+
+    async def on_chat_recovery(self, context: ChatRecoveryContext) -> dict[str, bool] | None:
+        """Say so."""
+        return {"continue": False}
+
+
+class Unrecovered(Adder):
+    """Goes on after nothing."""
+
+    chat_recovery = False
+
+
+NOTHING_MORE = "because nothing more came from the provider for 5 s, the limit of chat_stream_stall_timeout_ms"
+NOTHING = "because nothing came from the provider for 5 s, the limit of chat_first_token_timeout_ms"
+GIVEN_UP = "(4 attempts in a row broke off, the last one {}; chat_recovery.max_attempts is 3.)"
+
+
+@pytest.mark.parametrize(
+    ("agent", "event", "words"),
+    [
+        (Thrice, 2, GIVEN_UP.format(NOTHING_MORE)),
+        (Thrice, None, GIVEN_UP.format(NOTHING)),
+        (Refused, None, f"interrupted, {NOTHING}, and going on with it was declined."),
+        (Unrecovered, 2, f"interrupted, {NOTHING_MORE}, and this agent recovers none (chat_recovery = False)."),
+    ],
+)
+def test_a_turn_that_gives_up_because_the_provider_was_silent_says_so_with_the_limit(
+    agent: type[Adder], event: int | None, words: str
+) -> None:
+    """However it gives up; else nobody knows which option to change."""
+
+    async def story(room: Room) -> None:
+        result, _ = await room.follow("chat", "words", request_id="asked", follow=True)
+        assert result.status == "error"
+        assert words in result.error
+
+    silence = Rule(fault=Fault(kind=FaultKind.STALL, event=event), times=None)
+    visit(agent, story, ONE_WORD, FaultPlan(rules=(silence,)))
 
 
 @pytest.mark.parametrize("asked_by", ["attach", "chat"])
