@@ -345,11 +345,13 @@ def classify(raised: Sequence[Raised], *, is_setup: bool = False) -> Failure:
     return _judge_bare(chain, is_setup=is_setup) if answer is None else _judge_answer(answer)
 
 
-def stalled(after_ms: float, *, has_progress: bool) -> Failure:
+def stalled(after_ms: float, *, has_progress: bool, is_alive: bool = False) -> Failure:
+    # `is_alive`: there were signs that the provider is there.
     kind = FailureKind.SILENT_STALL if has_progress else FailureKind.CONNECT_STALL
     what = "nothing more" if has_progress else "nothing"
     option = "chat_stream_stall_timeout_ms" if has_progress else "chat_first_token_timeout_ms"
-    words = f"{what} came from the provider for {after_ms / 1000:g} s, the limit of {option}"
+    kept_alive = " but keep-alives" if is_alive else ""
+    words = f"{what}{kept_alive} came from the provider for {after_ms / 1000:g} s, the limit of {option}"
     return Failure(kind, words, is_transient=True)
 
 

@@ -133,8 +133,9 @@ class ChatAgent(Agent, Generic[Answer]):
         chat_recovery: the budgets of recovery after a death or a stall; with False such a turn ends.
         context_overflow: what becomes of a conversation that has grown too long for the model; with False the turn ends.
         chat_stream_stall_timeout_ms: after which a silent stream counts as broken; 0 never. A turn may set its own. By default 90 s.
-        chat_first_token_timeout_ms: the limit of the first event of an answer, before which a model may think. None takes the former, or
-            ten minutes if that is the default.
+            Keep-alives of the provider are no silence, for ten minutes without an event at most (if its HTTP client is one of httpx2).
+        chat_first_token_timeout_ms: the limit of the first event of an answer, before which a model may think; keep-alives are no event.
+            None takes the former, or ten minutes if that is the default.
         tool_timeout_ms: the time limit of a tool without its own, by default ten minutes; None for ever. Child agents have none.
         stands_alone: whether a call from outside may create a chat of this class. False for chats that are only children of runs.
         message_concurrency: what becomes of a message that comes while a turn is under way: `queue`, `latest`, `merge`, `drop`, or

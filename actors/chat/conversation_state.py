@@ -14,7 +14,7 @@ from perdure.actors.chat.tools import Toolset
 from perdure.actors.chat.transcript import LostCalls, Transcript
 from perdure.actors.chat.turn import ChatRecoveryContext, Turn, TurnSettings
 from perdure.actors.chat.turn_spans import TurnSpans
-from perdure.actors.chat.watchdog import Watchdog
+from perdure.actors.chat.watchdog import Limit, Watchdog
 from perdure.actors.events.observability import emit
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.life.class_options import BOUNDS
@@ -25,6 +25,8 @@ from perdure.policies import ChatRecovery, ContextOverflow, Event, Message, Over
 
 STALL_MS, FIRST_TOKEN_MS = 90_000, 600_000
 """The limits of silence, unless an author has others: a model may think for minutes before it speaks, but hardly between two words."""
+ALIVE_MS = 600_000
+"""How long keep-alives may stand for events."""
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent as LibraryAgent
@@ -202,9 +204,10 @@ class ConversationState:
         first = self.agent.chat_first_token_timeout_ms
         asked: TurnSettings = {} if turn is None else turn.options
         between = float(asked.get("chat_stream_stall_timeout_ms", self.agent.chat_stream_stall_timeout_ms))
+        further = Limit(between, between and max(between, ALIVE_MS))
         if first is None:
-            first = FIRST_TOKEN_MS if between == STALL_MS else between
-        return Watchdog(float(first), between)
+            return Watchdog(Limit(FIRST_TOKEN_MS, FIRST_TOKEN_MS) if between == STALL_MS else further, further)
+        return Watchdog(Limit(first, first), further)
 
     async def _load(self, model: object) -> None:
         library, loaded = library_of(model), self.tenant.services.libraries

@@ -407,7 +407,7 @@ class Compaction:
         except ModelFailed as failed:
             return "", failed.failure
         except Stalled as problem:
-            return "", stalled(problem.waited_ms, has_progress=problem.has_begun)
+            return "", stalled(problem.waited_ms, has_progress=problem.has_begun, is_alive=problem.is_alive)
         return text, None
 
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from perdure.actors.chat.answer_reader import ANSWER_BYTES_MAX, AnswerReader
 from perdure.actors.chat.answer_stream import TAIL_S, Finished, read_answer, reason_of_end
 from perdure.actors.chat.convert import CONTINUE, IllegalRequest, KeptHistory, assert_paired
+from perdure.actors.chat.line import LISTENING, Line, heard, listen_to
 from perdure.actors.chat.tools import ToolSpec
 from perdure.actors.chat.turn_failures import ModelFailed, failure_of, too_long
 from perdure.actors.chat.watchdog import Stalled, Watchdog
@@ -195,7 +196,7 @@ def _http_client() -> httpx2.AsyncClient:
         timeout=httpx2.Timeout(_LIBRARY_TIMEOUT_S, connect=CONNECT_TIMEOUT_S, pool=CONNECT_TIMEOUT_S),
         limits=httpx2.Limits(max_connections=1000, max_keepalive_connections=100),
         headers={"User-Agent": get_user_agent()},
-        event_hooks={"response": [bound]},
+        event_hooks={"response": [bound, heard]},
     )
 
 
@@ -289,7 +290,7 @@ async def _answer(
 ) -> AsyncGenerator[Event | Finished]:
     try:
         async with contextlib.AsyncExitStack() as stack:
-            stream = await watchdog.within(stack.enter_async_context(await opened()))
+            stream = await watchdog.within(_begun(stack, await opened(), Line(watchdog.alive)))
             chunks = await stack.enter_async_context(contextlib.aclosing(read_answer(stream, reader, watchdog, tail_s)))
             async for chunk in chunks:
                 yield chunk
@@ -306,12 +307,21 @@ async def _answer(
         watchdog.close()
 
 
+async def _begun(stack: contextlib.AsyncExitStack, opened: _Opened, line: Line) -> StreamedResponse:
+    token = LISTENING.set(line)
+    try:
+        return await stack.enter_async_context(opened)
+    finally:
+        LISTENING.reset(token)
+
+
 def _send(
     model: Model,
     history: list[ModelMessage],
     settings: Mapping[str, object] | None,
     parameters: ModelRequestParameters,
 ) -> _Opened:
+    listen_to(model)
     ours: dict[str, object] = {"timeout": _LIBRARY_TIMEOUT_S, **(settings or {}), "max_retries": 0}
     known = {name: value for name, value in ours.items() if name not in model.unsupported_settings}
     is_told = False if TRACE.get() else None  # the turn tells of its requests itself

@@ -194,7 +194,7 @@ class TurnRecovery:
         # A tool that is at work goes on, whatever becomes of the turn.
         self._state.emit("chat:stream:stalled", live.turn, {"timeoutMs": problem.waited_ms})
         await live.drain(ChatRecovery.of(self._state.agent.chat_recovery).stable_timeout_ms)
-        because = stalled(problem.waited_ms, has_progress=problem.has_begun).text
+        because = stalled(problem.waited_ms, has_progress=problem.has_begun, is_alive=problem.is_alive).text
         outcome = await self._interrupted(live, STALL, because)
         if outcome is not None:
             await live.drain()

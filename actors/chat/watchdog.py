@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable
-from typing import TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
@@ -45,6 +45,10 @@ class ShortWaits:
             if self._is_cut:
                 task.uncancel()
 
+    def put_off(self, until_s: float) -> None:
+        """Let the wait that is under way take longer, or change nothing."""
+        self._until_s = max(self._until_s, until_s)
+
     def cut(self) -> None:
         if self._task is not None and not self._is_cut:
             self._is_cut = True
@@ -71,43 +75,71 @@ class ShortWaits:
 
 
 class Stalled(Exception):
-    """No event came for `waited_ms`; `has_begun`: none after the first one."""
+    """No event came for `waited_ms`.
 
-    def __init__(self, waited_ms: float, has_begun: bool) -> None:
-        super().__init__(waited_ms, has_begun)
-        self.waited_ms, self.has_begun = waited_ms, has_begun
+    `has_begun`: none after the first one. `is_alive`: bytes did come, and not for longer than the limit of silence before the last ones.
+    """
+
+    def __init__(self, waited_ms: float, *, has_begun: bool, is_alive: bool) -> None:
+        super().__init__(waited_ms)
+        self.waited_ms, self.has_begun, self.is_alive = waited_ms, has_begun, is_alive
 
     def __str__(self) -> str:
         return f"the model's stream said nothing for {self.waited_ms:g} ms"
+
+
+class Limit(NamedTuple):
+    """How long a provider may keep us waiting: `silent_ms` without a byte, and `most_ms` without an event. 0 is for ever."""
+
+    silent_ms: float = 0
+    most_ms: float = 0
+
+
+NO_LIMIT: Final = Limit()
 
 
 class Watchdog:
     """The limits of one request, which begins when this is made.
 
     The clock runs only while the next event is awaited: not while events are stored or shown, or tools work. The first event has a limit
-    of its own, because a model may think before it speaks (spec W-42). Keep-alives of a connection are no events.
+    of its own, because a model may think before it speaks (spec W-42). Bytes that are no event, such as the keep-alives of a connection,
+    are no silence, and no event either.
 
     Args:
-        first_ms: the limit of the first event; 0 is none.
-        between_ms: the same for each further one.
+        first: the limit of the first event.
+        between: that of each further one.
     """
 
-    def __init__(self, first_ms: float = 0, between_ms: float = 0) -> None:
-        self._limit_ms, self._between_ms, self._has_begun = first_ms, between_ms, False
-        self._since_s = asyncio.get_running_loop().time()
+    def __init__(self, first: Limit = NO_LIMIT, between: Limit = NO_LIMIT) -> None:
+        self._limit, self._between, self._has_begun = first, between, False
+        self._event_s = self._byte_s = asyncio.get_running_loop().time()
         self._waits = ShortWaits()
 
     async def within(self, job: Awaitable[T]) -> T:
         # Raises `Stalled` if the job takes too long, or if `cut` is called meanwhile.
-        until_s = self._since_s + self._limit_ms / 1000 if self._limit_ms else math.inf
         try:
-            return await self._waits.within(job, until_s)
+            return await self._waits.within(job, min(self._silent_until_s, self._most_until_s))
         except WaitedTooLong as problem:
-            raise Stalled(self._limit_ms, self._has_begun) from problem
+            is_alive = self._most_until_s < self._silent_until_s
+            waited_ms = self._limit.most_ms if is_alive else self._limit.silent_ms
+            raise Stalled(waited_ms, has_begun=self._has_begun, is_alive=is_alive) from problem
 
     def heard(self) -> None:
-        self._limit_ms, self._has_begun = self._between_ms, True
-        self._since_s = asyncio.get_running_loop().time()
+        self._limit, self._has_begun = self._between, True
+        self._event_s = self._byte_s = asyncio.get_running_loop().time()
+
+    def alive(self) -> None:
+        """Bytes have come."""
+        self._byte_s = asyncio.get_running_loop().time()
+        self._waits.put_off(min(self._silent_until_s, self._most_until_s))
+
+    @property
+    def _silent_until_s(self) -> float:
+        return self._byte_s + self._limit.silent_ms / 1000 if self._limit.silent_ms else math.inf
+
+    @property
+    def _most_until_s(self) -> float:
+        return self._event_s + self._limit.most_ms / 1000 if self._limit.most_ms else math.inf
 
     def cut(self) -> None:
         self._waits.cut()

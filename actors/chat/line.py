@@ -1,0 +1,74 @@
+"""What is seen of the line to a provider, beside the events that its library passes on.
+
+A provider that is thinking may send keep-alives (comments in a stream of events, `ping` of Anthropic). No library tells of them, so a line
+looks dead that is alive. Bytes are seen by a hook of the HTTP client, which touches nothing but the responses to requests that are made
+under `LISTENING`.
+
+The client is our own, or that of a model object: what pydantic-ai has made for it, or its author for the client of the API. If it is none
+of `httpx2`, or kept elsewhere, keep-alives are not seen, and the line is silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from perdure.actors.code.author_call import tried_now
+
+if TYPE_CHECKING:
+    import httpx2
+
+
+class Line:
+    """That of one request. `came` is called whenever bytes of an answer come."""
+
+    def __init__(self, came: Callable[[], None]) -> None:
+        self.came = came
+
+
+LISTENING: Final[ContextVar[Line | None]] = ContextVar("LISTENING", default=None)
+
+
+def listen_to(model: object) -> None:
+    """Have the line of this model heard, and those of the models in it. It may be asked again before each request."""
+    from httpx2 import AsyncClient  # noqa: PLC0415 - loaded where a model is asked
+
+    for client in _clients_of(model):
+        if isinstance(client, AsyncClient) and heard not in client.event_hooks["response"]:
+            client.event_hooks["response"].append(heard)
+
+
+def _clients_of(model: Any) -> Iterator[object]:
+    # What an author's class makes of these names is tried.
+    yield tried_now(lambda: model.provider._own_http_client)[0]  # noqa: SLF001 - it has no public name
+    yield tried_now(lambda: model.client._client)[0]  # noqa: SLF001 - as above
+    inner, _ = tried_now(
+        lambda: [*getattr(model, "models", ()), *([model.wrapped] if hasattr(model, "wrapped") else ())]
+    )
+    for each in inner or ():
+        yield from _clients_of(each)
+
+
+async def heard(response: httpx2.Response) -> None:
+    """The hook: pass on the bytes of a response, and tell of them."""
+    from httpx2 import AsyncByteStream  # noqa: PLC0415 - as above
+
+    line = LISTENING.get()
+    if line is None:
+        return
+    came = line.came
+
+    class Heard(AsyncByteStream):
+        def __init__(self, stream: AsyncByteStream) -> None:
+            self._stream = stream
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            async for piece in self._stream:
+                came()
+                yield piece
+
+        async def aclose(self) -> None:
+            await self._stream.aclose()
+
+    response.stream = Heard(cast("AsyncByteStream", response.stream))
