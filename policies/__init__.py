@@ -272,7 +272,7 @@ if TYPE_CHECKING:
     )
     from perdure.policies.state_tables import Cell, IllegalTransition, Transitions
     from perdure.policies.step_tries import StepRecord, StepVerdict, look_at_step
-    from perdure.policies.transport import classify, next_delay_ms, stalled, stream_ended
+    from perdure.policies.transport import classify, next_delay_ms, no_answer, stalled, stream_ended
     from perdure.policies.turn_pace import CommitPace, linger_ms, pace_after, turn_size_after
     from perdure.policies.turn_status import TURN_ENDED, TURN_TRANSITIONS, TurnEvent, TurnStatus
     from perdure.policies.ui_messages import (

@@ -45,6 +45,7 @@ class FailureKind(StrEnum):
     CONNECT_STALL = "connect_stall"
     SILENT_STALL = "silent_stall"
     STREAM_END = "stream_end"
+    NO_ANSWER = "no_answer"
     SETUP = "setup"
     UNKNOWN = "unknown"
 

@@ -17,8 +17,9 @@ The phase is how far this attempt had come when it failed. Only calls that the m
 | any, budget spent | drain, EXHAUSTED | – | – |
 
 REPLAY sends the same request and withdraws what the attempt had shown. CONTINUE sends a request made from what is left. Both use one budget
-per turn, which is stored in the turn's row: five failures in a row without durable progress, and twenty in all. The drain gives each tool
-its own deadline, and is no failure.
+per turn, which is stored in the turn's row: five failures in a row without durable progress, and twenty in all. A response that ended and
+held no answer is the third in a row at most: its connection was fine, and a page for people or a server that cannot stream stays what it
+is. The drain gives each tool its own deadline, and is no failure.
 
 A call that waits for a person goes on waiting. The outcome of a tool that the provider runs cannot be found out, so such an attempt stops.
 """
@@ -31,6 +32,7 @@ from enum import StrEnum
 from perdure.policies.failures import Failure, FailureKind
 
 CONSECUTIVE_MAX = 5
+NO_ANSWER_MAX = 2
 FAILURES_MAX = 20
 
 
@@ -113,9 +115,9 @@ class TurnBudget:
     consecutive: int = 0
     total: int = 0
 
-    @property
-    def is_spent(self) -> bool:
-        return self.consecutive >= CONSECUTIVE_MAX or self.total >= FAILURES_MAX
+    def is_spent(self, failure: Failure) -> bool:
+        in_a_row = NO_ANSWER_MAX if failure.kind is FailureKind.NO_ANSWER else CONSECUTIVE_MAX
+        return self.consecutive >= in_a_row or self.total >= FAILURES_MAX
 
     def charged(self, failure: Failure) -> TurnBudget:
         if not failure.burns_budget:
@@ -156,7 +158,7 @@ def decide(facts: AttemptFacts, failure: Failure, budget: TurnBudget) -> TurnAct
     is_unknown = any(call.is_providers and call.stage is not CallStage.FINISHED for call in facts.calls)
     if is_unknown or not failure.is_transient:
         return plain
-    if failure.burns_budget and budget.is_spent:
+    if failure.burns_budget and budget.is_spent(failure):
         return replace(plain, mode=Mode.EXHAUSTED)
     has_complete_call = any(call.stage is not CallStage.WRITING for call in facts.calls)
     mode = Mode.CONTINUE if has_complete_call or facts.has_text else Mode.REPLAY

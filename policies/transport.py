@@ -20,6 +20,7 @@ The first test that holds decides, in this order:
 | E10 | `connect_stall` | the watchdog: nothing came | yes |
 | E11 | `silent_stall` | the watchdog: nothing more came | yes |
 | – | `stream_end` | the stream ended before the answer | yes |
+| – | `no_answer` | a whole response without any of an answer, such as a page for people | yes; for how long, see `policies.phases` |
 | E12 | `setup` | the request could not be built | no |
 | E13 | `unknown` | none of these | no |
 
@@ -358,6 +359,12 @@ def stalled(after_ms: float, *, has_progress: bool, is_alive: bool = False) -> F
 def stream_ended(what: str = "the stream ended before the answer did") -> Failure:
     """The failure of a stream that ended without a terminal `finish_reason`."""
     return Failure(FailureKind.STREAM_END, what, is_transient=True)
+
+
+def no_answer(received: str) -> Failure:
+    """The failure of a response that was whole and held no answer. `received` describes it."""
+    words = f"what came has no answer in it: {received}; check the provider's address, and that it can stream"
+    return Failure(FailureKind.NO_ANSWER, words, is_transient=True)
 
 
 def next_delay_ms(attempt: int, failure: Failure, roll: float) -> float:

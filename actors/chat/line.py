@@ -10,21 +10,64 @@ of `httpx2`, or kept elsewhere, keep-alives are not seen, and the line is silent
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from perdure.actors.code.author_call import tried_now
+from perdure.policies import one_line
 
 if TYPE_CHECKING:
     import httpx2
+
+
+SHOWN_BYTES: Final = 150
 
 
 class Line:
     """That of one request. `came` is called whenever bytes of an answer come."""
 
     def __init__(self, came: Callable[[], None]) -> None:
-        self.came = came
+        self._came = came
+        self._headers: Mapping[str, str] = {}
+        self._first = b""
+        self._is_over = False
+
+    def opened(self, headers: Mapping[str, str]) -> None:
+        """A response begins, perhaps after another one."""
+        self._headers, self._first, self._is_over = headers, b"", False
+
+    def took(self, piece: bytes) -> None:
+        self._came()
+        if len(self._first) < SHOWN_BYTES:
+            self._first += piece[:SHOWN_BYTES]
+
+    def ended(self) -> None:
+        """The response ended in order, as far as HTTP can tell."""
+        self._is_over = True
+
+    @property
+    def is_answerless(self) -> bool:
+        """Whether the response was whole and had nothing of an answer in it, if its library has found nothing.
+
+        A stream of events that broke off may end like that, too, if neither its length nor its chunks say where it ends.
+        """
+        if not self._is_over or (self._is_stream and "content-encoding" in self._headers):
+            return False
+        is_framed = "content-length" in self._headers or "transfer-encoding" in self._headers
+        return not self._is_stream or (b"{" not in self._first and (is_framed or bool(self._first)))
+
+    @property
+    def received(self) -> str:
+        """The kind of the response and its first words, for people."""
+        kind = one_line(self._headers.get("content-type", "")) or "no content type"
+        is_packed = "content-encoding" in self._headers
+        words = "" if is_packed else one_line(self._first[:SHOWN_BYTES].decode(errors="replace"))
+        return f"{kind}: {words}" if words else kind if self._first else f"{kind}, and is empty"
+
+    @property
+    def _is_stream(self) -> bool:
+        return "event-stream" in self._headers.get("content-type", "")
 
 
 LISTENING: Final[ContextVar[Line | None]] = ContextVar("LISTENING", default=None)
@@ -57,7 +100,8 @@ async def heard(response: httpx2.Response) -> None:
     line = LISTENING.get()
     if line is None:
         return
-    came = line.came
+    line.opened(response.headers)
+    took, ended = line.took, line.ended
 
     class Heard(AsyncByteStream):
         def __init__(self, stream: AsyncByteStream) -> None:
@@ -65,8 +109,9 @@ async def heard(response: httpx2.Response) -> None:
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
             async for piece in self._stream:
-                came()
+                took(piece)
                 yield piece
+            ended()
 
         async def aclose(self) -> None:
             await self._stream.aclose()

@@ -33,7 +33,7 @@ from perdure.actors.code.author_call import tried_now
 from perdure.actors.code.naming import IMPORTING
 from perdure.actors.telemetry.telemetry import TRACE
 from perdure.ledger import BadRequest, PerdureError, Secret, strike
-from perdure.policies import Event, JsonObject, Message
+from perdure.policies import Event, FailureKind, JsonObject, Message, no_answer
 
 if TYPE_CHECKING:
     import httpx2
@@ -288,9 +288,10 @@ def stream_request(
 async def _answer(
     opened: Callable[[], Awaitable[_Opened]], reader: AnswerReader, watchdog: Watchdog, tail_s: float
 ) -> AsyncGenerator[Event | Finished]:
+    line = Line(watchdog.alive)
     try:
         async with contextlib.AsyncExitStack() as stack:
-            stream = await watchdog.within(_begun(stack, await opened(), Line(watchdog.alive)))
+            stream = await watchdog.within(_begun(stack, await opened(), line))
             chunks = await stack.enter_async_context(contextlib.aclosing(read_answer(stream, reader, watchdog, tail_s)))
             async for chunk in chunks:
                 yield chunk
@@ -302,7 +303,10 @@ async def _answer(
         # The library reads the first event, whatever it is, while it opens the stream.
         frames = traceback.walk_tb(problem.__traceback__)
         is_reading = any(frame.f_code.co_name == "_process_streamed_response" for frame, _ in frames)
-        raise ModelFailed(failure_of(problem, is_reading=is_reading)) from problem
+        failure = failure_of(problem, is_reading=is_reading)
+        if failure.kind is FailureKind.STREAM_END and line.is_answerless:
+            failure = no_answer(line.received)
+        raise ModelFailed(failure) from problem
     finally:
         watchdog.close()
 

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 SHORTER = TurnOutcome(TurnEvent.CUT_OFF, reason="the conversation was made shorter")
 """The library's loop begins again, with what there is now."""
 
-UNEXPLAINED: Final = frozenset({FailureKind.SETUP, FailureKind.UNKNOWN, FailureKind.STREAM_END})
+UNEXPLAINED: Final = frozenset({FailureKind.SETUP, FailureKind.UNKNOWN, FailureKind.STREAM_END, FailureKind.NO_ANSWER})
 """Neither a provider nor a connection has said these: if something was raised, the log has its traceback."""
 
 

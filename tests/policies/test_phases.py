@@ -19,6 +19,8 @@ from perdure.policies import (
     TurnBudget,
     decide,
     next_delay_ms,
+    no_answer,
+    notice_of,
 )
 from perdure.policies.failures import ApiKind
 from perdure.policies.phases import Phase, TurnAction, phase_of
@@ -120,6 +122,18 @@ def test_case_45_once_the_budget_is_spent_nothing_is_sent_again_in_any_phase(pha
         action = decide(PHASES[phase], failure, SPENT)
         assert (action.mode, action.budget) == (Mode.EXHAUSTED, SPENT)
     assert decide(PHASES[phase], REFUSED, SPENT).mode is S
+
+
+def test_a_response_without_an_answer_is_asked_for_twice_more_and_counts_like_any_failure() -> None:
+    nothing = no_answer("text/html: <html>Login</html>")
+    modes = [decide(AttemptFacts(), nothing, TurnBudget(before, before)).mode for before in range(3)]
+    assert modes == [Mode.REPLAY, Mode.REPLAY, Mode.EXHAUSTED]
+    assert decide(AttemptFacts(), nothing, FRESH).budget == TurnBudget(1, 1)
+    notice = notice_of(nothing, [])
+    assert (
+        "because the model provider failed repeatedly (what came has no answer in it: text/html: <html>" in notice.text
+    )
+    assert "connection" not in notice.text
 
 
 def test_case_45_five_failures_in_a_row_are_recovered_and_the_sixth_is_not() -> None:
@@ -246,7 +260,7 @@ def test_a_budget_only_ever_shrinks_and_a_spent_one_sends_nothing(
 ) -> None:
     action: TurnAction = decide(facts, failure, budget)
     assert action.budget.total >= budget.total
-    if budget.is_spent and failure.burns_budget:
+    if budget.is_spent(failure) and failure.burns_budget:
         assert action.mode in (Mode.STOP, Mode.EXHAUSTED)
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 import json
 import re
 from collections.abc import AsyncIterator
@@ -272,6 +273,31 @@ def test_an_error_inside_a_stream_is_judged_by_its_code(setenv: Setenv) -> None:
     error = {"error": {"message": "busy", "type": "server_error", "code": "overloaded"}}
     failure = failing(setenv, BEGIN, sse(delta(content="Hi "), error))
     assert (failure.api, failure.is_transient) == (ApiKind.SERVER_OVERLOAD, True)
+
+
+WHOLE = {"choices": [{"message": {"role": "assistant", "content": "whole"}}]}
+HEAD = "HTTP/1.1 200 OK\r\nContent-Type: {}\r\nContent-Length: {}\r\n\r\n"
+NONE = {
+    "a page": ("text/html", b"<html>\n Login </html>", "text/html: <html> Login </html>"),
+    "a whole answer": ("application/json", json.dumps(WHOLE).encode(), 'application/json: {"choices": [{"message":'),
+    "the sentinel alone": ("text/event-stream", b"data: [DONE]\n\n", "text/event-stream: data: [DONE]"),
+    "nothing": ("text/event-stream", b"", "text/event-stream, and is empty"),
+    "a packed page": ("text/html\r\nContent-Encoding: gzip", gzip.compress(b"<html>"), "in it: text/html; check"),
+}
+
+
+@pytest.mark.parametrize(("kind", "body", "words"), NONE.values(), ids=NONE)
+def test_what_is_no_stream_is_told_from_a_broken_one(setenv: Setenv, kind: str, body: bytes, words: str) -> None:
+    """The connection was fine: it is said what came instead."""
+    failure = failing(setenv, HEAD.format(kind, len(body)).encode(), body)
+    assert (failure.kind, failure.is_transient, failure.is_transport) == (FailureKind.NO_ANSWER, True, False)
+    assert words in failure.text
+    assert failure.text.endswith("; check the provider's address, and that it can stream")
+
+
+@pytest.mark.parametrize("before", [b"", sse(delta(role="assistant"))])
+def test_a_stream_of_events_that_may_have_been_cut_off_is_a_broken_one(setenv: Setenv, before: bytes) -> None:
+    assert failing(setenv, BEGIN, before).kind is FailureKind.STREAM_END
 
 
 def test_an_answer_without_end_is_broken_off(setenv: Setenv) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from perdure.actors import Client
+from perdure.scenarios.provider.events import Done
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Rule
 from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion
 from perdure.scenarios.testing.laboratory import QUICK, Laboratory
@@ -92,6 +93,23 @@ def test_an_error_in_the_stream_is_waited_out_only_if_it_is_known_to_pass(error:
     failure = Fault(kind=FaultKind.ERROR, event=2, message="Something happened", **error)
     tell(story, plan=FaultPlan.at({1: failure}))
     assert len(Outside.provider.log()) == requests
+
+
+def test_a_provider_that_sends_no_answer_is_asked_twice_more_and_then_it_is_said_what_it_sends() -> None:
+    """The connection was fine, so nobody is told that it broke, and nobody waits for long."""
+    script = Script(questions=(ScriptedQuestion(asks="words", rounds=(), verbatim=((Done(),),)),))
+
+    async def story(client: Client) -> None:
+        began_at = asyncio.get_running_loop().time()
+        result = await call(client, Adder, "chat", "words")
+        assert (result.status, result.reason) == ("error", "recovery_exhausted")
+        assert "failed repeatedly (what came has no answer in it: text/event-stream" in result.error
+        assert "data: [DONE]; check the provider's address, and that it can stream)" in result.error
+        assert "connection" not in result.error
+        assert asyncio.get_running_loop().time() - began_at < 7
+
+    tell(story, script)
+    assert len(Outside.provider.log()) == 3
 
 
 class Alert(Adder):
