@@ -27,11 +27,14 @@ The first test that holds decides, in this order:
 E7 and then E8 are looked for inside an answer (E5, E6). Of a status and a socket code, the outer one counts: a status with a socket code as
 its cause is an answer, and a socket code with a status as its cause came after an earlier answer. Words about billing outrank a status,
 except for 5xx and 429.
+
+A refusal that would pass is terminal if the provider asks for a longer pause than `HINT_MAX_MS`.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -42,7 +45,8 @@ from perdure.policies.retry import backoff_ms, hinted_ms, jittered_ms
 CHAIN_MAX = 8
 FIRST_DELAY_MS = 2_000
 DELAY_MAX_MS = 30_000
-HINT_MAX_MS = 600_000
+HINT_MAX_MS = 3_600_000
+"""The longest pause that a provider may ask of a turn. Who asks for more means a day or a month, and would refuse an earlier request."""
 
 # ---------------------------------------------------------------- what failures are known by
 
@@ -267,6 +271,10 @@ def _judge_answer(answer: ProviderResponse) -> Failure:
     if _is_too_large(answer, lower):
         return replace(bare, kind=FailureKind.TOO_LARGE)
     api = _kind_of(answer, lower)
+    pause_ms = bare.retry_after_ms or 0
+    if _may_pass(api, answer) and pause_ms > HINT_MAX_MS:
+        words = f"it asks to wait for {math.ceil(pause_ms / 360_000) / 10:g} h, and a turn waits for {HINT_MAX_MS / 3_600_000:g} h at most"
+        return replace(bare, api=api, text=f"{bare.text}; {words}")
     return replace(bare, api=api, is_transient=_may_pass(api, answer))
 
 

@@ -653,6 +653,8 @@ MUTANTS = (
            "test_a_response_without_an_answer_is_asked_for_twice_more_and_counts_like_any_failure"),
     Mutant("actors.chat.line:Line.is_answerless", "no part", "is_framed",
            "test_what_is_no_stream_is_told_from_a_broken_one"),
+    Mutant("policies.transport:_judge_answer", "never", "pause_ms HINT_MAX_MS",
+           "test_a_provider_that_asks_for_a_longer_pause_has_refused"),
     Mutant("policies.chat_recovery:_terminal_message", "comparison", "losses",
            "test_a_turn_that_gives_up_at_once_tells_of_one_attempt"),
     Mutant("actors.chat.turn_recovery:TurnRecovery._evaluated", "removed call", "write",

@@ -347,11 +347,20 @@ def test_case_56_a_servers_hint_is_read_in_every_form(headers: dict[str, str], e
     assert classify([http(429, headers=headers)]).retry_after_ms == expected
 
 
-def test_case_56_a_hint_is_kept_exactly_and_cut_at_ten_minutes() -> None:
-    patient = classify([http(429, headers={"retry-after": "60"})])
-    endless = classify([http(429, headers={"retry-after": "86400"})])
-    assert [next_delay_ms(1, patient, roll) for roll in (0, 0.9)] == [60_000, 60_000]
-    assert next_delay_ms(1, endless, 0.5) == 600_000
+@pytest.mark.parametrize("asked_s", [60, 601, 3_600])
+def test_case_56_a_hint_is_kept_exactly_for_an_hour_at_most(asked_s: int) -> None:
+    patient = classify([http(429, headers={"retry-after": f"{asked_s}"})])
+    assert patient.is_transient
+    assert [next_delay_ms(1, patient, roll) for roll in (0, 0.9)] == [asked_s * 1000] * 2
+
+
+@pytest.mark.parametrize(("asked_s", "hours"), [(3_601, "1.1"), (86_400, "24")])
+def test_a_provider_that_asks_for_a_longer_pause_has_refused(asked_s: int, hours: str) -> None:
+    """It would refuse whoever came back earlier, again and again."""
+    for refused in (http(429, headers={"retry-after": f"{asked_s}"}), http(503, retry_after_ms=asked_s * 1000.0)):
+        failure = classify([refused])
+        assert not failure.is_transient
+        assert failure.text.endswith(f"; it asks to wait for {hours} h, and a turn waits for 1 h at most")
 
 
 def test_a_hint_that_only_the_library_could_read_is_kept_too() -> None:
@@ -366,7 +375,7 @@ def test_a11_two_agents_that_lose_the_same_provider_do_not_return_at_the_same_in
 @given(st.integers(1, 10**6), st.floats(0, 1, exclude_max=True), st.none() | st.floats(0, 1e12))
 def test_a_pause_is_always_bounded(attempt: int, roll: float, hint: float | None) -> None:
     delay = next_delay_ms(attempt, Failure(Kind.HTTP, "no", is_transient=True, retry_after_ms=hint), roll)
-    assert 0 <= delay <= (30_000 if hint is None else 600_000)
+    assert 0 <= delay <= (30_000 if hint is None else 3_600_000)
 
 
 RAISED = st.builds(

@@ -67,6 +67,15 @@ def test_a_passing_refusal_is_waited_out(status: int, after: str | None) -> None
     assert round(second.at_ms - first.at_ms, 6) >= (3_000 if after else 1_000)
 
 
+def test_a_provider_that_asks_for_a_day_is_not_asked_again_and_its_wish_is_told() -> None:
+    day = Fault(kind=FaultKind.STATUS, status=429, retry_after="86400", type="rate_limit_error", message="Rate limit")
+    Outside.begin(SCRIPT, FaultPlan.at(dict.fromkeys(range(1, 20), day)))
+    result, _, _ = play("words")
+    assert (result.status, result.reason) == ("error", "http")
+    assert "429: Rate limit; it asks to wait for 24 h, and a turn waits for 1 h at most" in result.error
+    assert len(Outside.provider.log()) == 1
+
+
 @pytest.mark.shows(transport_recovery="26 29")
 @pytest.mark.parametrize("away", [Fault(kind=FaultKind.REFUSED), Fault(kind=FaultKind.STATUS, status=503)])
 def test_a_provider_that_stays_away_ends_the_turn_with_a_notice(away: Fault) -> None:
