@@ -13,6 +13,7 @@ The first test that holds decides, in this order:
 | E3 | `transport` | a class or an errno of a lost connection, with no HTTP status above it | yes; unknown host, bad certificate: no |
 | E4 | `decompression` | the body could not be unpacked | yes |
 | E5 | `http` | an HTTP status of 400 or more | by kind, see `ApiKind` |
+| – | `http` | a redirect that the client did not follow | no |
 | E6 | `in_band` | an error object inside a stream that began well | by its code; an unknown code is terminal |
 | E7 | `context_overflow` | a code or a phrase, whatever the status (but for 429) | no: the transcript must shrink |
 | E8 | `too_large` | 413 | no: the request must shrink |
@@ -36,7 +37,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from perdure.policies.failures import ApiKind, Failure, FailureKind, Raised, mentions, one_line
@@ -83,6 +84,7 @@ DROPS = _words("""
     ray.OutOfMemoryError ray.GetTimeoutError ray.RpcError
 """)
 """A frame that cannot be read was cut off. Nothing of ours was executed in a Ray process that streamed, so its end is a lost connection."""
+GARBLED = _words("httpx.SSEError json.JSONDecodeError builtins.UnicodeDecodeError")
 
 DECOMPRESSION = frozenset(
     {"zlib.error", "httpx.DecodingError", "brotli.error", "brotlicffi.error", "zstandard.ZstdError"}
@@ -204,6 +206,9 @@ MISSING_KEY_WORDS = ("api_key", "api key")
 # Codes are read first, then words about money, then the status, then the class of the client library's exception.
 
 
+_QUOTING = frozenset({"pydantic_ai.ModelHTTPError"})  # its message is the status, the model's name and the body
+
+
 # A provider's status or error object, or both.
 @dataclass(frozen=True)
 class ProviderResponse:
@@ -222,9 +227,19 @@ def _answer_in(raised: Raised) -> ProviderResponse | None:
         category = next((name for name in raised.lineage if name in CATEGORIES), None)
         if error is None and category is None and not raised.is_any(CONTEXT_CLASSES):
             return None
-    said = error.get("message") if error else None
     status = raised.status if _is_error(raised.status) else _status_in(known)
-    return ProviderResponse(status, known, said if isinstance(said, str) else raised.message, raised)
+    return ProviderResponse(status, known, _words_in(error, raised), raised)
+
+
+def _words_in(error: Mapping[str, object] | None, raised: Raised) -> str:
+    # An error object without a code has its words, and a page of a gateway is words; libraries put the status and more around them.
+    body = raised.body
+    bodies = [error, body if isinstance(body, Mapping) else None]
+    said = [each.get(name) for each in bodies if each for name in ("message", "detail")]
+    found = next((each for each in [*said, body] if isinstance(each, str) and each.strip()), None)
+    if found is None and raised.is_any(_QUOTING):
+        return str(body) if body else ""
+    return found or raised.message
 
 
 def _is_error(status: int | None) -> bool:
@@ -260,7 +275,9 @@ def _judge_answer(answer: ProviderResponse) -> Failure:
     hint = hinted_ms(answer.raised.headers)
     bare = Failure(
         FailureKind.HTTP if _is_error(answer.raised.status) else FailureKind.IN_BAND,
-        f"the provider answered {answer.status}: {text}" if answer.status else f"the provider said: {text}",
+        f"the provider answered {answer.status}: {text or 'no reason'}"
+        if answer.status
+        else f"the provider said: {text}",
         is_transient=False,
         api=ApiKind.INVALID_REQUEST,
         retry_after_ms=hint if hint is not None else answer.raised.retry_after_ms,
@@ -276,6 +293,15 @@ def _judge_answer(answer: ProviderResponse) -> Failure:
         words = f"it asks to wait for {math.ceil(pause_ms / 360_000) / 10:g} h, and a turn waits for {HINT_MAX_MS / 3_600_000:g} h at most"
         return replace(bare, api=api, text=f"{bare.text}; {words}")
     return replace(bare, api=api, is_transient=_may_pass(api, answer))
+
+
+def _judge_redirect(raised: Raised) -> Failure:
+    target = {name.lower(): value for name, value in raised.headers.items()}.get("location", "")
+    words = (
+        f"the provider answered {raised.status}, a redirect to {one_line(target) or 'nowhere'}, which is not followed"
+    )
+    text = f"{words}: set the provider's address to one that answers itself"
+    return Failure(FailureKind.HTTP, text, is_transient=False)
 
 
 def _overflows(answer: ProviderResponse, lower: str) -> bool:
@@ -351,6 +377,9 @@ def classify(raised: Sequence[Raised], *, is_setup: bool = False) -> Failure:
     lost = _lost(chain[:at])
     if lost is not None:
         return lost
+    redirect = next((each for each in chain[: at + 1] if each.status is not None and each.status // 100 == 3), None)  # noqa: PLR2004
+    if redirect is not None:
+        return _judge_redirect(redirect)
     return _judge_bare(chain, is_setup=is_setup) if answer is None else _judge_answer(answer)
 
 
@@ -405,8 +434,11 @@ def _lost(chain: list[Raised]) -> Failure | None:
         return Failure(FailureKind.TRANSPORT, f"out of memory: {text}", is_transient=True)
     if any(each.is_any(DECOMPRESSION) for each in chain):
         return Failure(FailureKind.DECOMPRESSION, f"the answer could not be unpacked: {text}", is_transient=True)
-    if any(code in SOCKET_CODES for code in codes) or any(each.is_any(DROPS) for each in chain):
-        return Failure(FailureKind.TRANSPORT, f"the connection was lost: {text}", is_transient=True)
+    is_passing = any(code in SOCKET_CODES for code in codes)
+    if is_passing or any(each.is_any(DROPS) for each in chain):
+        is_garbled = not is_passing and any(each.is_any(GARBLED) for each in chain)
+        what = "the provider's answer could not be read" if is_garbled else "the connection was lost"
+        return Failure(FailureKind.TRANSPORT, f"{what}: {text}", is_transient=True)
     return None
 
 

@@ -126,7 +126,10 @@ async def read_answer(
 def _end(stream: StreamedResponse, reader: AnswerReader) -> Iterator[Event | Finished]:
     reason = reason_of_end(stream, is_over=True)
     if stream.state == "suspended":
-        words = "the provider suspended its answer; to ask for the rest of it later is not supported"
+        words = (
+            "the provider suspended its answer, as it does while its own tools work for long, and the rest of it cannot be asked for: "
+            "ask for less at once, or allow these tools fewer uses"
+        )
         raise ModelFailed(Failure(FailureKind.UNKNOWN, words, is_transient=False))
     if reason is None:
         raise ModelFailed(stream_ended())

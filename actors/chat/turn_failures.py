@@ -74,7 +74,7 @@ def failure_of(problem: BaseException, *, is_reading: bool = False) -> Failure:
     if failure.kind in (FailureKind.SETUP, FailureKind.UNKNOWN) and not isinstance(problem, PerdureError):
         failure = replace(failure, text=one_line(in_words(problem)))  # a mistake, which its message alone may not tell
     if is_reading and failure.kind is FailureKind.UNKNOWN and not is_authors:
-        return stream_ended(f"the answer could not be read: {failure.text}")
+        return stream_ended(f"the provider's answer could not be read: {failure.text}")
     return failure
 
 

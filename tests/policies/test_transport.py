@@ -12,6 +12,7 @@ from perdure.policies.transport import (
     AUTH_CODES,
     CONTEXT_PHRASES,
     DROPS,
+    GARBLED,
     OVERLOAD_CODES,
     PERMANENT_SOCKET_CODES,
     QUOTA_CODES,
@@ -132,6 +133,52 @@ def test_the_watchdogs_failures_and_a_stream_without_an_end_are_transient_losses
     assert all(each.is_transient and each.is_transport and each.burns_budget for each in (first, later, end))
     assert first.text == "nothing came from the provider for 30 s, the limit of chat_first_token_timeout_ms"
     assert later.text == "nothing more came from the provider for 600 s, the limit of chat_stream_stall_timeout_ms"
+
+
+@pytest.mark.parametrize("name", sorted(GARBLED))
+def test_a_frame_that_cannot_be_read_is_told_as_such_and_is_a_loss_like_any(name: str) -> None:
+    failure = classify([raised(name, "Expecting value")])
+    assert (failure.kind, failure.is_transient) == (Kind.TRANSPORT, True)
+    assert failure.text == "the provider's answer could not be read: Expecting value"
+    reset = raised("builtins.ConnectionResetError", "reset", code="ECONNRESET")
+    for lost in ([READ_ERROR], [raised(name, "Expecting value"), reset]):
+        assert classify(lost).text.startswith("the connection was lost")
+
+
+QUOTED = "status_code: 429, model_name: m, body: …"
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"message": "Rate limit"}, "Rate limit"),
+        ({"detail": "Not here"}, "Not here"),
+        ({"message": "", "detail": "Not here"}, "Not here"),
+        ("<html>Bad gateway</html>", "<html>Bad gateway</html>"),
+        ({"odd": 1}, "{'odd': 1}"),
+        ({"detail": [1]}, "{'detail': [1]}"),
+        (None, "no reason"),
+        ("", "no reason"),
+    ],
+)
+def test_of_a_refusal_people_are_told_the_providers_words_alone(body: object, words: str) -> None:
+    """Also where it has no code, so that it is no error object; not what a library has put around it."""
+    assert classify([http(429, QUOTED, body=body)]).text == f"the provider answered 429: {words}"
+
+
+def test_a_refusal_of_another_library_has_its_words() -> None:
+    assert classify([raised("my.Error", "Slow down", status=429)]).text == "the provider answered 429: Slow down"
+
+
+@pytest.mark.parametrize("body", [None, "<html>Moved</html>", {"message": "moved", "type": "x"}])
+def test_a_redirect_is_told_with_its_target_and_ends_the_turn(body: object) -> None:
+    headers = {"Location": "https://login.example/?key=abcdefgh"}
+    moved = raised("openai.APIStatusError", "Error code: 302", status=302, headers=headers, body=body)
+    failure = classify([raised("pydantic_ai.ModelAPIError", "Error code: 302"), moved], is_setup=True)
+    assert (failure.kind, failure.is_transient, failure.status) == (Kind.HTTP, False, 302)
+    assert "answered 302, a redirect to https://login.example/?key=[key], which is not followed" in failure.text
+    assert "a redirect to nowhere" in classify([raised("my.Error", status=308)]).text
+    assert classify([http(400), moved]).status == 400, "the outer one counts"
 
 
 def test_e12_what_breaks_before_anything_is_sent_is_a_failure_of_the_setup() -> None:

@@ -430,6 +430,21 @@ class SaysSo(OnlyWhole):
         yield
 
 
+class Suspending(TestModel):
+    """Its provider pauses in the middle of its answer."""
+
+    @contextlib.asynccontextmanager
+    async def request_stream(self, *asked: Any) -> AsyncIterator[Any]:
+        async with super().request_stream(*asked) as stream:
+            stream.state = "suspended"
+            yield stream
+
+
+def test_an_answer_that_its_provider_suspends_ends_in_words_that_say_what_to_do() -> None:
+    with pytest.raises(ModelFailed, match=r"suspended its answer.*: ask for less at once, or allow these tools fewer"):
+        said_by(Suspending())
+
+
 @pytest.mark.parametrize(
     "model",
     [
