@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, cast
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
 
 from perdure.actors.code.author_call import tried_now
 from perdure.policies import one_line
@@ -95,25 +96,27 @@ def _clients_of(model: Any) -> Iterator[object]:
 
 async def heard(response: httpx2.Response) -> None:
     """The hook: pass on the bytes of a response, and tell of them."""
+    line = LISTENING.get()
+    if line is not None:
+        line.opened(response.headers)
+        response.stream = _stream_class()(response.stream, line)
+
+
+@cache
+def _stream_class() -> Callable[[Any, Line], httpx2.AsyncByteStream]:
     from httpx2 import AsyncByteStream  # noqa: PLC0415 - as above
 
-    line = LISTENING.get()
-    if line is None:
-        return
-    line.opened(response.headers)
-    took, ended = line.took, line.ended
-
     class Heard(AsyncByteStream):
-        def __init__(self, stream: AsyncByteStream) -> None:
-            self._stream = stream
+        def __init__(self, stream: AsyncByteStream, line: Line) -> None:
+            self._stream, self._line = stream, line
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
             async for piece in self._stream:
-                took(piece)
+                self._line.took(piece)
                 yield piece
-            ended()
+            self._line.ended()
 
         async def aclose(self) -> None:
             await self._stream.aclose()
 
-    response.stream = Heard(cast("AsyncByteStream", response.stream))
+    return Heard

@@ -77,7 +77,7 @@ class ShortWaits:
 class Stalled(Exception):
     """No event came for `waited_ms`.
 
-    `has_begun`: none after the first one. `is_alive`: bytes did come, and not for longer than the limit of silence before the last ones.
+    `has_begun`: none after the first one. `is_alive`: bytes did come meanwhile.
     """
 
     def __init__(self, waited_ms: float, *, has_begun: bool, is_alive: bool) -> None:
@@ -120,8 +120,10 @@ class Watchdog:
         try:
             return await self._waits.within(job, min(self._silent_until_s, self._most_until_s))
         except WaitedTooLong as problem:
-            is_alive = self._most_until_s < self._silent_until_s
-            waited_ms = self._limit.most_ms if is_alive else self._limit.silent_ms
+            is_most = self._most_until_s < self._silent_until_s
+            waited_ms = self._limit.most_ms if is_most else self._limit.silent_ms
+            # Bytes at the beginning alone, such as a first frame without a word, are no sign of life at the end.
+            is_alive = is_most and (self._most_until_s - self._byte_s) * 1000 < waited_ms / 2
             raise Stalled(waited_ms, has_begun=self._has_begun, is_alive=is_alive) from problem
 
     def heard(self) -> None:

@@ -153,6 +153,14 @@ def test_keep_alives_stand_for_events_for_ten_minutes_at_most_and_never_for_a_fi
     assert words in result.error
 
 
+def test_a_first_frame_without_a_word_is_no_keep_alive() -> None:
+    async def story(room: Room) -> Any:
+        return await room.do("chat", "words", request_id="asked")
+
+    result = visit(Pressed, story, plan=FaultPlan.at({1: Fault(kind=FaultKind.STALL, event=1)}))
+    assert "nothing came from the provider for 7 s" in result.error
+
+
 def test_a_client_of_an_author_is_heard_once_and_for_our_requests_alone() -> None:
     """However it is wrapped; whoever else uses it sees nothing of that."""
     model = Outside.model
