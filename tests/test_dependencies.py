@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import packages_distributions
+from itertools import chain
 
 import pytest
 
@@ -112,6 +113,13 @@ def test_a_gateway_loads_no_module_of_an_extra() -> None:
     asked = f"import sys; sys.modules.update(dict.fromkeys({absent})); from perdure.gateway import Gateway; Gateway(opener=print)"
     done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_every_requirement_says_the_lowest_version_that_will_do() -> None:
+    # Else the lowest version that .ci/run tries is the first there ever was.
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    wanted = [*project["dependencies"], *chain.from_iterable(project["optional-dependencies"].values())]
+    assert [each for each in wanted if ">=" not in each] == []
 
 
 def test_the_tests_import_only_what_the_test_extra_adds() -> None:
