@@ -17,6 +17,7 @@ from contextlib import suppress
 from hashlib import blake2b
 from operator import itemgetter
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 from perdure.actors.code.carried_code import add_type
@@ -80,10 +81,14 @@ class NotedProgram(NamedTuple):
 
 def this_program() -> NotedProgram:
     main = sys.modules["__main__"]
-    spec, file = main.__spec__, file_of(main)
-    if spec is not None and spec.name != "__main__":  # python -m package.module
-        return NotedProgram(spec.name, "")
-    return NotedProgram(file.stem if file and is_importable(file) else "", str(file or ""))
+    name, file = name_of_program(main), file_of(main)
+    return NotedProgram(name or (file.stem if file and is_importable(file) else ""), "" if name else str(file or ""))
+
+
+def name_of_program(main: ModuleType) -> str:
+    # What `python -m package.module` imports; empty for a script. Where a debugger runs the program there is no `__spec__`.
+    spec = getattr(main, "__spec__", None)
+    return "" if spec is None or spec.name == "__main__" else str(spec.name)
 
 
 def other_program_of(thing: object) -> NotedProgram | None:

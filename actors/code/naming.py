@@ -45,6 +45,7 @@ from perdure.actors.code.known_types import (
     claimant,
     claimed,
     module_of_script,
+    name_of_program,
     other_program_of,
     places_of,
     remember_type,
@@ -249,8 +250,8 @@ def loaded_class(place: str) -> type | None:
     """The class that is defined there, if this process has loaded it. Nothing is imported."""
     origin, _, qualname = place.rpartition(":")
     main = sys.modules["__main__"]
-    file, spec = file_of(main), main.__spec__
-    runs_it = origin.startswith(CELL) or origin in (f"{SCRIPT}{file}", getattr(spec, "name", None))
+    file = file_of(main)
+    runs_it = origin.startswith(CELL) or origin in (f"{SCRIPT}{file}", name_of_program(main))
     runs_it = runs_it or (file is not None and origin == file.stem and is_importable(file))
     names = [origin, *(name for name, known in _origins.items() if known == origin), *(["__main__"] if runs_it else [])]
     found = (_lookup(sys.modules[name], qualname) for name in names if name in sys.modules)
@@ -258,15 +259,15 @@ def loaded_class(place: str) -> type | None:
 
 
 def _main_name(module: ModuleType, thing: Named, code_dir: Path | None, field: str) -> str:
-    spec, file = module.__spec__, file_of(module)
+    name, file = name_of_program(module), file_of(module)
     top, qualname = thing.__qualname__.partition(".")[0], thing.__qualname__
     source = SourceText([file.read_bytes()], is_script=True) if file is not None else None
-    if spec is not None and spec.name != "__main__":  # python -m package.module
+    if name:
         if source is not None and source.starts() and not source.has_main_block():
             raise BadRequest(
-                field, f"other processes import {spec.name}, which would start the program there, too; {MAIN_BLOCK}"
+                field, f"other processes import {name}, which would start the program there, too; {MAIN_BLOCK}"
             )
-        return f"{permanent(spec.name)}:{qualname}"
+        return f"{permanent(name)}:{qualname}"
     if file is not None and source is not None and source.defines(top):
         source.check(field, qualname, top, vars(module), f"{file.name},")
         return _script_place(file, source, qualname, code_dir)

@@ -14,7 +14,7 @@ from typing import Any, Self
 import pytest
 
 import perdure
-from perdure.actors.code.naming import load_type, type_name, what_is_typed
+from perdure.actors.code.naming import load_type, loaded_class, type_name, what_is_typed
 from perdure.ledger import BadRequest
 
 START = """
@@ -575,3 +575,10 @@ def test_a_class_within_an_archive_is_refused_with_what_to_do(
     monkeypatch.setitem(sys.modules, module.__name__, module)
     with pytest.raises(BadRequest, match=r"Till lies in the archive .*app.pyz.*unpack the archive, or install"):
         type_name(module.Till)
+
+
+def test_a_class_of_a_script_under_a_debugger_is_called_as_in_the_script(script: Script) -> None:
+    main = script.run(TILL)
+    del main.__spec__  # as `python -m pdb` has it
+    assert type_name(main.Till) == f"script:{script.folder / 'a-script.py'}:Till"
+    assert loaded_class(type_name(main.Till)) is main.Till
