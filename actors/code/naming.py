@@ -236,12 +236,24 @@ def _not_there(module: ModuleType | None, thing: Named) -> str:
     if module is not None and _lookup(module, thing.__qualname__) is not None:
         return f"{what} is not this {kind} (was it defined again since?)"
     return (
+    if module is sys.modules["__main__"] and _is_apart(thing, module):
+        runner = Path(getattr(module, "__file__", None) or "what started it").name
+        return (
+            f"there is no {what}: {runner} runs the program in a namespace of its own, which nothing else finds; put the {kind} into a "
+            "module, and have the program import it"
+        )
         f"there is no {what}, so no other process can find this {kind}; bind it there to the name that it has, "
         f"or set its `__qualname__` to the name that it is bound to"
     )
 
 
 def place_of(cls: type) -> str:
+def _is_apart(thing: Named, main: ModuleType) -> bool:
+    # Of a program under a profiler, such as `python -m cProfile`: it is called `__main__`, which is the profiler.
+    spaces = [each.__globals__ for each in (thing, *vars(thing).values()) if isinstance(each, FunctionType)]
+    return any(space.get("__name__") == "__main__" and space is not vars(main) for space in spaces)
+
+
     """Where a class is defined, for `loaded_class` of another process."""
     return f"{_origins.get(cls.__module__, cls.__module__)}:{cls.__qualname__}"
 

@@ -14,7 +14,7 @@ from typing import Any, Self
 import pytest
 
 import perdure
-from perdure.actors.code.naming import load_type, loaded_class, type_name, what_is_typed
+from perdure.actors.code.naming import function_name, load_type, loaded_class, type_name, what_is_typed
 from perdure.ledger import BadRequest
 
 START = """
@@ -582,3 +582,20 @@ def test_a_class_of_a_script_under_a_debugger_is_called_as_in_the_script(script:
     del main.__spec__  # as `python -m pdb` has it
     assert type_name(main.Till) == f"script:{script.folder / 'a-script.py'}:Till"
     assert loaded_class(type_name(main.Till)) is main.Till
+
+
+def test_a_class_or_function_of_a_program_that_a_profiler_keeps_apart_is_asked_for_in_a_module(script: Script) -> None:
+    script.run("", "profiler.py")  # as `python -m trace` is `__main__`, and gives that name to what it executes
+    program: dict[str, Any] = {"__name__": "__main__", "__file__": "shop.py"}
+    exec(TILL + "\ndef look(): ...", program)  # noqa: S102 - as a profiler does
+    for name in (lambda: type_name(program["Till"]), lambda: function_name(program["look"], None)):
+        with pytest.raises(
+            BadRequest, match=r"profiler.py runs the program in a namespace of its own, .* put the .* into a module"
+        ):
+            name()
+
+
+def test_a_class_that_is_bound_to_nothing_is_asked_for_under_its_name(script: Script) -> None:
+    main = script.run(TILL + "Shop = Till\ndel Till")
+    with pytest.raises(BadRequest, match="bind it there to the name that it has"):
+        type_name(main.Shop)
