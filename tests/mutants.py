@@ -111,6 +111,8 @@ MUTANTS = (
            "test_a_class_or_function_of_a_program_that_a_profiler_keeps_apart_is_asked_for_in_a_module"),
     Mutant("actors.code.naming:_is_apart", "no part", "main",
            "test_a_class_that_is_bound_to_nothing_is_asked_for_under_its_name"),
+    Mutant("actors.code.naming:_Loading._advice", "no part", "is_absent",
+           "test_what_fails_at_the_top_of_a_program_is_told_with_where_to_put_what_hosts_do_not_need"),
     Mutant("actors.code.known_types:_place_of", "never", "CELL_MODULE",
            "test_a_class_with_a_name_of_its_own_may_be_in_the_texts_of_others"),
     Mutant("actors.runtime.packing:Packer._loaded", "no part", "is_bygone",

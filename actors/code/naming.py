@@ -66,6 +66,7 @@ TOOL_FIELD = "tool"
 CELL = "cell:"
 _DIGEST = 10  # bytes
 NO_CLASS = "pass the class itself, not its name or an object of it"
+ONLY_AT_START = 'what only the program that is started needs belongs under `if __name__ == "__main__":`'
 MAIN_BLOCK = 'put what starts the program under `if __name__ == "__main__":`'
 
 Named = type | FunctionType
@@ -235,25 +236,25 @@ def _not_there(module: ModuleType | None, thing: Named) -> str:
     kind = "class" if isinstance(thing, type) else "function"
     if module is not None and _lookup(module, thing.__qualname__) is not None:
         return f"{what} is not this {kind} (was it defined again since?)"
-    return (
     if module is sys.modules["__main__"] and _is_apart(thing, module):
         runner = Path(getattr(module, "__file__", None) or "what started it").name
         return (
             f"there is no {what}: {runner} runs the program in a namespace of its own, which nothing else finds; put the {kind} into a "
             "module, and have the program import it"
         )
+    return (
         f"there is no {what}, so no other process can find this {kind}; bind it there to the name that it has, "
         f"or set its `__qualname__` to the name that it is bound to"
     )
 
 
-def place_of(cls: type) -> str:
 def _is_apart(thing: Named, main: ModuleType) -> bool:
     # Of a program under a profiler, such as `python -m cProfile`: it is called `__main__`, which is the profiler.
     spaces = [each.__globals__ for each in (thing, *vars(thing).values()) if isinstance(each, FunctionType)]
     return any(space.get("__name__") == "__main__" and space is not vars(main) for space in spaces)
 
 
+def place_of(cls: type) -> str:
     """Where a class is defined, for `loaded_class` of another process."""
     return f"{_origins.get(cls.__module__, cls.__module__)}:{cls.__qualname__}"
 
@@ -435,7 +436,14 @@ class _Loading:
         _loading.reset(self._token)
         is_known = isinstance(error, KeyboardInterrupt | UnknownAgentType | UnknownTool)
         if error is not None and not is_known and as_failure(error) is not None:
-            raise self._unknown(f"{self._name} cannot be imported: {in_words(error)}") from error
+            raise self._unknown(f"{self._name} cannot be imported: {in_words(error)}{self._advice(error)}") from error
+
+    def _advice(self, error: BaseException) -> str:
+        # Not where there is nothing that could be executed.
+        place = self._name.rpartition(":")[0]
+        missing = (getattr(error, "name", None) or "") if isinstance(error, ImportError) else ""
+        is_absent = bool(missing) and f"{place}.".startswith(f"{missing}.")
+        return "" if is_absent or isinstance(error, SyntaxError) or place.startswith(CELL) else f"; {ONLY_AT_START}"
 
 
 def _module(name: str, code_dir: Path | None) -> ModuleType:

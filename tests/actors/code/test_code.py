@@ -116,7 +116,11 @@ def test_a_file_that_nobody_could_import_goes_by_its_path(tmp_path: Path, monkey
         ("", "broken:", "is not the name of an agent type"),
         ("", "no_such_module:Agent", "cannot be imported: ModuleNotFoundError"),
         ("class Agent(:", "broken:Agent", "cannot be imported: SyntaxError"),
-        ("raise RuntimeError('no key')", "broken:Agent", "cannot be imported: RuntimeError: no key"),
+        (
+            "raise RuntimeError('no key')",
+            "broken:Agent",
+            "cannot be imported: RuntimeError: no key; what only the program that",
+        ),
         ("raise SystemExit(3)", "broken:Agent", "cannot be imported: SystemExit: 3"),
         ("class Other: pass", "broken:Agent", "there is no Agent in .*broken.py"),
         ("def Agent(): pass", "broken:Agent", "is not a class"),
@@ -132,6 +136,29 @@ def test_a_type_that_cannot_be_loaded_says_why(
     with pytest.raises(UnknownAgentType, match=problem) as refused:
         load_type(name)
     assert refused.value.field == "agent_type"
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "is_advised"),
+    [
+        ("import no_such_module", "broken:Agent", True),
+        ("from sys import no_such_name", "broken:Agent", True),
+        ("raise RuntimeError('this loop cannot be patched')", "broken:Agent", True),
+        ("raise ImportError('no licence')", "broken:Agent", True),
+        ("", "no_such_module:Agent", False),
+        ("", "no_such_package.module:Agent", False),
+        ("class Agent(:", "broken:Agent", False),
+    ],
+)
+def test_what_fails_at_the_top_of_a_program_is_told_with_where_to_put_what_hosts_do_not_need(
+    text: str, name: str, is_advised: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "broken.py", text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "broken", raising=False)
+    with pytest.raises(UnknownAgentType, match="cannot be imported") as refused:
+        load_type(name)
+    assert str(refused.value).endswith('belongs under `if __name__ == "__main__":`') == is_advised
 
 
 def test_a_module_that_failed_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
