@@ -115,6 +115,8 @@ class Written:
             advice = "take plain data, a dataclass, a TypedDict or a pydantic model"
             if way := _way_to_plain(hint):
                 advice += f"; `{way}` makes plain data of what you have"
+            if getattr(problem, "code", "") == "typed-dict-version":
+                advice = "write `from typing_extensions import TypedDict`"
             if "both default and default_factory" in why:  # of every field, since what says "none" was copied with it
                 advice = (
                     "it was pickled by value, which breaks a dataclass; put it into a module that the program imports"

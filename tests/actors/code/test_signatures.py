@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import typing
 from collections.abc import AsyncIterator, Callable
 from decimal import Decimal
 from typing import Any, Generic, get_type_hints
@@ -157,6 +159,16 @@ def test_a_type_that_cannot_be_checked_is_refused_in_our_words(kind: Any) -> Non
         assert found.field == "input"
         assert "cannot be checked and sent" in str(found)
         assert str(found).endswith("take plain data, a dataclass, a TypedDict or a pydantic model")
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="there the library's own can be checked")
+def test_a_typed_dict_that_python_tells_too_little_of_is_refused_with_the_one_that_can_be_checked() -> None:
+    def say(self: Any, input: Any) -> None: ...
+
+    say.__annotations__["input"] = list[typing.TypedDict("Row", {"n": int})]  # type: ignore[misc]
+    found = str(refused(lambda: shapes_of(exposed(say))))
+    assert "use `typing_extensions.TypedDict` instead of" in found
+    assert "take plain data" not in found
 
 
 def test_a_type_of_another_library_that_cannot_be_checked_is_refused_with_what_makes_plain_data_of_it() -> None:
