@@ -13,7 +13,7 @@ are typed as the agent itself, which is exact for async methods.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from functools import partial, wraps
 from inspect import iscoroutine, iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
@@ -51,13 +51,21 @@ class Events(Protocol[T_co]):
     def __aiter__(self) -> AsyncIterator[T_co]: ...
 
 
+class Generated(Iterator[T_co], Protocol[T_co]):
+    """A sync generator to a type checker: an iterator in its agent, and followed by `async for` over a handle for async code."""
+
+    def __aiter__(self) -> AsyncIterator[T_co]: ...
+
+
 class Marking(Protocol):
     @overload
     def __call__(
         self, method: Callable[Concatenate[Any, P], AsyncIterator[R]], /
     ) -> Exposed[P, AsyncIterator[R], Events[R]]: ...
     @overload
-    def __call__(self, method: Callable[Concatenate[Any, P], Iterator[R]], /) -> Exposed[P, Iterator[R], Events[R]]: ...
+    def __call__(
+        self, method: Callable[Concatenate[Any, P], Iterator[R]], /
+    ) -> Exposed[P, Generated[R], Events[R]]: ...
     @overload
     def __call__(self, method: Callable[Concatenate[Any, P], Pending[R]], /) -> Exposed[P, Pending[R], R]: ...
     @overload
@@ -69,7 +77,7 @@ def exposed(
     method: Callable[Concatenate[Any, P], AsyncIterator[R]],
 ) -> Exposed[P, AsyncIterator[R], Events[R]]: ...
 @overload
-def exposed(method: Callable[Concatenate[Any, P], Iterator[R]]) -> Exposed[P, Iterator[R], Events[R]]: ...
+def exposed(method: Callable[Concatenate[Any, P], Iterator[R]]) -> Exposed[P, Generated[R], Events[R]]: ...
 @overload
 def exposed(method: Callable[Concatenate[Any, P], Pending[R]]) -> Exposed[P, Pending[R], R]: ...
 @overload
@@ -144,8 +152,15 @@ def _asked_at_host(method: M, mark: str) -> M:
 # Between the two ways of calling, which type checkers cannot tell apart.
 
 
-def blocking(call: Awaitable[R]) -> R:
-    """In sync code: give the result of a call that is typed as awaitable its own type. The call has already blocked.
+@overload
+def blocking(call: Awaitable[R]) -> R: ...
+@overload
+def blocking(call: AsyncIterator[R]) -> Iterable[R]: ...
+
+
+def blocking(call: Any) -> Any:
+    """In sync code: give the result of a call that is typed as awaitable its own type. The call has already blocked. What an
+    async generator gives is iterated over by `for`.
 
         notes = blocking(self.run_agent_tool(Researcher, topic)).output
 
@@ -155,12 +170,19 @@ def blocking(call: Awaitable[R]) -> R:
         call.close()  # nobody will await it
     if isinstance(call, Coroutine) or asyncio.isfuture(call):
         raise BadRequest("call", "this is async code, where the call is to be awaited")
-    return cast("R", call)
+    return call
 
 
-def awaiting(answer: R) -> Awaitable[R]:
-    """In async code: give the answer of a sync method over a handle the type of an awaitable, which it is there.
+@overload
+def awaiting(answer: Generated[R]) -> AsyncIterator[R]: ...  # type: ignore[overload-overlap] # the first that fits is meant
+@overload
+def awaiting(answer: R) -> Awaitable[R]: ...
+
+
+def awaiting(answer: Any) -> Any:
+    """In async code: give the answer of a sync method over a handle the type of an awaitable, which it is there; that of a sync generator
+    the type of what `async for` follows.
 
     total = await awaiting(self.sub_agent(Account, "alice").book(1))
     """
-    return cast("Awaitable[R]", answer)
+    return answer

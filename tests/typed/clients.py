@@ -26,6 +26,8 @@ def script() -> None:
             print(event["sequence"])
         for page in librarian.pages(3):
             assert_type(page, str)
+        for number in librarian.numbers(3):
+            assert_type(number, int)
 
         assert_type(runtime.cancel_runs(type=Reader, requested_before=5.0, dry_run=True), BulkReport)
         assert_type(runtime.clear_runs(everything=True).refused, dict[str, int])
@@ -58,6 +60,10 @@ async def server() -> None:
             print(event["sequence"])
         async for page in librarian.pages(3):
             assert_type(page, str)
+        async for number in librarian.numbers(3):
+            assert_type(number, int)
+        async for number in awaiting(librarian.numbers(3)):
+            assert_type(number, int)
 
         await runtime.run(Reader, 3)  # error: mypy[arg-type] pyright[reportArgumentType, reportCallIssue]
         runtime.run(Reader, "to be").output  # error: mypy[attr-defined] pyright[reportAttributeAccessIssue]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Iterator
 from datetime import timedelta
 from typing import assert_type
 
@@ -25,6 +25,7 @@ from perdure import (
     RunResult,
     TurnResult,
     any_of,
+    awaiting,
     blocking,
     exposed,
     tell,
@@ -212,6 +213,11 @@ class Librarian(Agent):
             yield str(number)
 
     @exposed
+    def numbers(self, count: int) -> Iterator[int]:
+        assert_type(next(self.numbers(count)), int)
+        yield from range(count)
+
+    @exposed
     async def count(self, texts: list[str]) -> int:
         """Count the words of all texts."""
         assert_type(await self.count([]), int)
@@ -242,9 +248,24 @@ class Librarian(Agent):
         run = self.run_agent_tool(Reader, "x", detached=True)
         assert_type(tell(run, {"page": 1}), Awaitable[None])
         assert_type([each.name for each in self.sub_agents.list(Librarian)], list[str])
+        async for number in branch.numbers(3):
+            assert_type(number, int)
+        async for number in awaiting(branch.numbers(3)):
+            assert_type(number, int)
+        async for page in branch.pages(3):
+            assert_type(page, str)
         await tell(branch.shelf, 3)  # error: mypy[call-overload] pyright[reportCallIssue, reportArgumentType]
         await branch.count("a")  # error: mypy[arg-type] pyright[reportArgumentType]
         branch.coutn(["a"])  # error: mypy[attr-defined] pyright[reportAttributeAccessIssue]
+
+    def lend_at_once(self) -> None:  # sync code
+        branch = self.sub_agent(Librarian, "branch")
+        for page in blocking(branch.pages(3)):
+            assert_type(page, str)
+        for number in branch.numbers(3):
+            assert_type(number, int)
+        for page in branch.pages(3):  # error: mypy[attr-defined] pyright[reportGeneralTypeIssues]
+            print(page)
 
 
 class Branch(Librarian):

@@ -13,7 +13,7 @@ import anyio
 import pytest
 from pydantic import BaseModel
 
-from perdure.actors import Agent, exposed, tell
+from perdure.actors import Agent, awaiting, blocking, exposed, tell
 from perdure.actors.life.call_streams import PAGE_BYTES
 from perdure.actors.link.wire import RemoteError
 from perdure.ledger import BadRequest, OutcomeUnknown, TooLarge
@@ -138,14 +138,16 @@ class Scoped(Agent):
 class Reader(Agent):
     @exposed
     async def read(self) -> Any:
-        source: Any = self.sub_agent(Source, "below")
-        return [[each async for each in source.numbers(3)], [each async for each in source.letters("ab")]]
+        source = self.sub_agent(Source, "below")
+        letters = [each async for each in source.letters("ab")]
+        assert letters == [each async for each in awaiting(source.letters("ab"))]
+        return [[each async for each in source.numbers(3)], letters]
 
     @exposed
     def read_in_sync_code(self) -> Any:
-        source: Any = self.sub_agent(Source, "below")
+        source = self.sub_agent(Source, "below")
         first: list[Any] = []
-        for each in source.numbers(1000):
+        for each in blocking(source.numbers(1000)):
             first.append(each)
             if each == 2:
                 break
