@@ -310,7 +310,7 @@ class Agent(Hosted):
         """Request many runs at once, and get their results in the same order.
 
         A request is a pair of class and input, or a dictionary of `run_agent_tool`'s arguments with the class under `agent_class`. The
-        output of the latter is not typed.
+        output of the latter is not typed. To type checkers the pairs of a list are of one class; for several, write dictionaries.
         """
         return self._perdure.dispatch.run_many(requests, detached=detached)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Iterator
 from datetime import timedelta
-from typing import assert_type
+from typing import Any, assert_type
 
 from pydantic import BaseModel
 
@@ -119,6 +119,10 @@ class Survey(Agent):
         assert_type(await self.run_agent_tool(Clock), RunResult[float])
         assert_type(await self.run_agent_tool(Bell), RunResult[str])
         assert_type(await self.run_agent_tools([(Reader, "a"), (Reader, "b")]), list[RunResult[int]])
+        several = [{"agent_class": Reader, "input": "a"}, {"agent_class": Researcher, "input": input[0], "run_id": "b"}]
+        assert_type(await self.run_agent_tools(several), list[RunResult[Any]])
+        assert_type(await self.run_agent_tools([{"agent_class": Reader}, {"agent_class": Clock}]), list[RunResult[Any]])
+        assert_type(await self.first_ok(1, several), list[RunResult[Any]])
         assert_type(await self.run_agent_tool(Helpdesk, "Where is order 17?"), RunResult[str])
         assert_type(await self.run_agent_tool(Planner, "Plan it."), RunResult[Notes])
         assert_type(await self.first_ok(1, [(Reader, "a"), (Reader, "b")]), list[RunResult[int]])
