@@ -175,10 +175,10 @@ def test_a_redirect_is_told_with_its_target_and_ends_the_turn(body: object) -> N
     headers = {"Location": "https://login.example/?key=abcdefgh"}
     moved = raised("openai.APIStatusError", "Error code: 302", status=302, headers=headers, body=body)
     failure = classify([raised("pydantic_ai.ModelAPIError", "Error code: 302"), moved], is_setup=True)
-    assert (failure.kind, failure.is_transient, failure.status) == (Kind.HTTP, False, 302)
+    assert (failure.kind, failure.is_transient) == (Kind.HTTP, False)
     assert "answered 302, a redirect to https://login.example/?key=[key], which is not followed" in failure.text
     assert "a redirect to nowhere" in classify([raised("my.Error", status=308)]).text
-    assert classify([http(400), moved]).status == 400, "the outer one counts"
+    assert "answered 400" in classify([http(400), moved]).text, "the outer one counts"
 
 
 def test_e12_what_breaks_before_anything_is_sent_is_a_failure_of_the_setup() -> None:

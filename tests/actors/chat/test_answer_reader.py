@@ -136,7 +136,7 @@ def test_what_the_provider_executes_itself_is_marked_so() -> None:
 def test_an_answer_that_is_too_long_is_a_failure_that_says_so(event: Any) -> None:
     with pytest.raises(ModelFailed, match="more than 1000 bytes") as failed:
         read(event, bytes_max=1000)
-    assert (failed.value.failure.code, failed.value.failure.is_transient) == ("answer_too_long", False)
+    assert not failed.value.failure.is_transient
 
 
 def test_ever_more_pieces_of_nothing_are_too_long_as_well() -> None:

@@ -138,7 +138,7 @@ def test_of_several_models_that_failed_one_that_may_pass_decides() -> None:
     assert failure_of(FallbackExceptionGroup("all failed", [bad, busy])).api is ApiKind.SERVER_OVERLOAD
     worse = ModelHTTPError(400, "c", None)
     assert failure_of(FallbackExceptionGroup("all failed", [bad, worse])).api is ApiKind.AUTH, "else the first"
-    assert failure_of(behind(KeyError("x"), ExceptionGroup("of tasks", [busy]))).status == 503
+    assert failure_of(behind(KeyError("x"), ExceptionGroup("of tasks", [busy]))).api is ApiKind.SERVER_OVERLOAD
 
 
 def test_a_verdict_stays_one() -> None:
