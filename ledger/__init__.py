@@ -209,12 +209,13 @@ if TYPE_CHECKING:
     from perdure.ledger.maintenance.replicated_store import ReplicatedStore, open_replicated
     from perdure.ledger.old_code import code_standings, has_older_code, older_awake
     from perdure.ledger.placements import (
+        Wants,
         assign_hosts,
-        demand_of,
         hindrance,
         hosts_wanted,
         is_at_fault,
         is_exclusive,
+        wants_of,
     )
     from perdure.ledger.protocol import decide, is_awaited
     from perdure.ledger.replica_settings import (

@@ -15,9 +15,10 @@ no run fails for that.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import islice
+from typing import NamedTuple
 
 from perdure.ledger.activation import (
     STARTS_MAX,
@@ -227,14 +228,24 @@ def pool(view: View, key: str) -> list[HostView]:
     return [host for host in view.hosts.values() if pool_key(host.spec) == key]
 
 
-def demand_of(view: View, key: str) -> int:
-    """How many agents and runs wait for a host of this pool."""
-    lines = [LineKey(key, exclusive=exclusive) for exclusive in (False, True)]
-    return sum(view.queues.length(line) + view.wakes.length(line) for line in lines)
+class Wants(NamedTuple):
+    """What a pool wants: so many agents and runs wait, and so many hosts are `missing`, or can be done without if it is below 0."""
+
+    spec: HostSpec | None
+    waiting: int
+    missing: int
 
 
-def hosts_wanted(view: View, limits: Limits, *, warm: bool = True) -> list[HostSpec | None]:
-    """The hosts to start now, one spec for each. The pool with the newest code is kept warm; others exist on demand."""
+def hosts_wanted(wants: Mapping[str, Wants]) -> list[HostSpec | None]:
+    """The hosts to start now, one spec for each."""
+    return [each.spec for each in wants.values() for _ in range(each.missing)]
+
+
+def wants_of(view: View, limits: Limits, *, warm: bool = True) -> dict[str, Wants]:
+    """What each pool wants that has hosts, or for which somebody waits. The one with the newest code is kept warm; others exist on demand.
+
+    Hosts are started and let go by this alone: two answers would undo each other's hosts for ever.
+    """
     ahead = with_package(None, view.code.warm)
     specs: dict[str, HostSpec | None] = {pool_key(ahead): ahead} if warm else {}
     demand: Counter[str] = Counter()
@@ -258,11 +269,15 @@ def hosts_wanted(view: View, limits: Limits, *, warm: bool = True) -> list[HostS
             specs[line.pool] = homes[0][1]
         demand[line.pool] += view.wakes.length(line) - len(look) + len(homes)
         alone[line.pool] += sum(blame.isolates(agent, home) for agent, home in homes)
-    wanted: list[HostSpec | None] = []
+    hosts: dict[str, list[HostView]] = {}
+    for host in view.hosts.values():
+        hosts.setdefault(pool_key(host.spec), []).append(host)
+        specs.setdefault(pool_key(host.spec), host.spec)
+    wants = {}
     for key, spec in specs.items():
-        hosts = pool(view, key)
         # Any other host may hold a GPU, so it is started for a run and not ahead of one.
-        is_warm = key == pool_key(ahead)
-        count = wanted_hosts(hosts, demand[key], alone[key], limits, is_apart=key in apart, is_warm=is_warm)
-        wanted.extend([spec] * (count if demand[key] or is_warm else 0))
-    return wanted
+        is_warm = key == pool_key(ahead) and (warm or demand[key] > 0)
+        there, is_apart = hosts.get(key, []), key in apart
+        missing = wanted_hosts(there, demand[key], alone[key], limits, is_apart=is_apart, is_warm=is_warm)
+        wants[key] = Wants(spec, demand[key], missing)
+    return wants

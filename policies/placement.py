@@ -143,13 +143,13 @@ def wanted_hosts(
     is_apart: bool = False,
     is_warm: bool = True,
 ) -> int:
-    """How many hosts the pool should start now, for those that wait, and for `hosts_warm` if it is kept warm. `is_apart`: one waits for
-    another host than that of its parent."""
+    """How many hosts the pool should start now, for those that wait, and for `hosts_warm` if it is kept warm. Below 0: so many
+    of its empty ones it can do without. `is_apart`: one waits for another host than that of its parent."""
     idle = sum(not host.draining and not host.tenants for host in hosts)
     room = max(0, _hosts_max(limits, is_apart=is_apart) - _taken(hosts, alone=False))
     ordinary = min(room, max(demand - alone_demand, limits.hosts_warm if is_warm else 0))
     extra = min(limits.hosts_max - _taken(hosts, alone=True), alone_demand)
-    return max(0, ordinary + max(0, extra) - idle)
+    return ordinary + max(0, extra) - idle
 
 
 def spare_hosts(hosts: Sequence[S], limits: Limits) -> list[S]:

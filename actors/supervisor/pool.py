@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Final
 
@@ -30,12 +30,13 @@ from perdure.ledger import (
     Stimulus,
     Unhosted,
     View,
-    demand_of,
+    Wants,
     hindrance,
     hosts_wanted,
     is_at_fault,
     is_exclusive,
     pool_key,
+    wants_of,
     with_package,
 )
 from perdure.policies import (
@@ -248,11 +249,12 @@ class Pool:
     # Start the hosts that are wanted now, a few at a time. A pool whose hosts do not come up is tried ever more seldom.
     def ensure(self) -> None:
         self._tell_hindered()
-        self._withdraw()
+        wants = wants_of(self._view, self._limits, warm=self._sessions.are_attended)
+        self._withdraw(wants)
         now_s = asyncio.get_running_loop().time()
         # Those that wait for nodes are as many as are wanted: an autoscaler brings a node for each at once, not for two at a time.
         coming = sum(not (host.up or host.waits) for host in self._view.hosts.values())
-        for spec in hosts_wanted(self._view, self._limits, warm=self._sessions.are_attended):
+        for spec in hosts_wanted(wants):
             if coming >= COMING_MAX:
                 return
             if now_s < self._not_before_s.get(pool_key(spec), 0.0) and not self._is_wanted_anew(pool_key(spec), now_s):
@@ -265,17 +267,17 @@ class Pool:
             self._tasks.start(self._start(host_id, spec))
 
     # Or else an autoscaler brings nodes that nobody needs.
-    def _withdraw(self) -> None:
+    def _withdraw(self, wants: Mapping[str, Wants]) -> None:
         waiting: dict[str, list[HostView]] = {}
         for host in self._view.hosts.values():
             if host.waits and not (host.up or host.draining or host.tenants):
                 waiting.setdefault(pool_key(host.spec), []).append(host)
         for key, hosts in waiting.items():
-            demand = demand_of(self._view, key)
-            for host in hosts[demand:]:
+            kept = max(0, len(hosts) + wants[key].missing)
+            for host in hosts[kept:]:
                 host.draining = True
                 self._tasks.start(self._end(host.host_id, UNWANTED))
-            if not demand:
+            if not (kept or wants[key].waiting):
                 self._view.troubles.pop(key, None)
 
     async def _start(self, host_id: str, spec: HostNeeds) -> None:

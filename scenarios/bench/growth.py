@@ -44,6 +44,7 @@ from perdure.ledger import (
     hosts_wanted,
     outstanding,
     overview,
+    wants_of,
 )
 from perdure.ledger.store.memory_store import MemoryStore
 from perdure.scenarios.bench.figures import Found
@@ -88,7 +89,7 @@ class TurnBench:
         self.calls.hosts_changed()
         self.calls.seen(touched)
         self.calls.hand_over()
-        hosts_wanted(view, self.limits)
+        hosts_wanted(wants_of(view, self.limits))
         self.spent_s += time.process_time() - begun_s
         return list(self._answers())
 

@@ -27,6 +27,7 @@ from perdure.ledger import (
     inspected,
     is_exclusive,
     outstanding,
+    wants_of,
 )
 from perdure.ledger.activation import STARTS_MAX, HostView, PoolTrouble
 from perdure.ledger.facts import (
@@ -350,7 +351,7 @@ def test_an_exclusive_run_has_its_host_to_itself() -> None:
     (fact,) = seated(ledger)
     ledger.given(asked("y", pool=spec), asked("z", pool=spec))
     assert [each[3] for each in seated(ledger)] == [({"h1", "h2"} - {fact[3]}).pop()]
-    assert len(hosts_wanted(ledger.view, ledger.limits)) >= 1
+    assert len(hosts_wanted(wants_of(ledger.view, ledger.limits))) >= 1
 
 
 def test_a_run_whose_host_died_twice_is_placed_alone() -> None:
@@ -425,7 +426,7 @@ def test_an_agent_that_must_be_alone_has_a_host_started() -> None:
     ledger.given(AgentActivated("o@T", 8, "h1"), AgentActivated("p@T", 9, "h2"))
     tick(ledger, 0)
     assert seated(ledger) == []
-    assert hosts_wanted(ledger.view, ledger.limits) == [None]
+    assert hosts_wanted(wants_of(ledger.view, ledger.limits)) == [None]
 
 
 def test_a_batch_of_agents_whose_hosts_died_twice_is_packed_again() -> None:
@@ -585,11 +586,16 @@ def test_what_is_outstanding_is_a_function_of_the_ledger_and_not_of_what_was_tri
 
 def test_the_pool_is_kept_warm_and_grows_with_what_waits() -> None:
     ledger = Ledger(Limits(hosts_max=4, hosts_warm=2))
-    assert hosts_wanted(ledger.view, ledger.limits) == []
+    assert hosts_wanted(wants_of(ledger.view, ledger.limits)) == []
     ledger.given(*(asked(run_id) for run_id in "abcd"))
-    assert hosts_wanted(ledger.view, ledger.limits) == [None, None]
+    assert hosts_wanted(wants_of(ledger.view, ledger.limits)) == [None, None]
     wide = replace(ledger.limits, hosts_max=3)
-    assert hosts_wanted(ledger.view, wide) == [None]
+    assert hosts_wanted(wants_of(ledger.view, wide)) == [None]
+
+
+def test_a_pool_that_nobody_has_come_for_can_do_without_its_empty_hosts() -> None:
+    ledger = Ledger(Limits(hosts_warm=2))
+    assert [wants_of(ledger.view, ledger.limits, warm=warm)[""].missing for warm in (True, False)] == [0, -2]
 
 
 @pytest.mark.parametrize(

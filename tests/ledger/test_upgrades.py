@@ -14,6 +14,7 @@ from perdure.ledger import (
     hosts_wanted,
     restore,
     sub_agent_id,
+    wants_of,
     with_package,
 )
 from perdure.ledger.activation import package_of
@@ -103,8 +104,8 @@ def test_hosts_with_the_newest_code_are_kept_warm_and_a_boot_knows_it() -> None:
     ledger = Ledger()
     ledger.view.hosts.clear()
     ledger.when(Adopt("new", {ORIGIN: ""}))
-    assert hosts_wanted(ledger.view, ledger.limits)[0] == NEW
-    assert hosts_wanted(ledger.view, ledger.limits, warm=False) == [], (
+    assert hosts_wanted(wants_of(ledger.view, ledger.limits))[0] == NEW
+    assert hosts_wanted(wants_of(ledger.view, ledger.limits, warm=False)) == [], (
         "until somebody has come who says which code there is"
     )
     kind, body = encode(CodeAdopted("new", {ORIGIN: ""}))

@@ -1,0 +1,96 @@
+"""Where nothing changes, no host is asked for and given back again: neither those that wait for nodes nor those that are up."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import ClassVar
+
+import pytest
+
+from perdure.actors import Agent
+from perdure.actors.sim_world.simulation import NOTHING_LACKS, NodeGrowth
+from tests.kit import ROOMY, Stage
+
+LONG_MS = 10_000_000
+RUNS = 3
+
+
+class Plain(Agent):
+    """Wants nothing special."""
+
+    async def run(self, input: int) -> int:
+        return input
+
+
+class Rich(Plain):
+    """Wants what few nodes have."""
+
+    resources: ClassVar[dict[str, float]] = {"far": 1.0}
+
+
+class Labelled(Plain):
+    """Wants nodes of some kind."""
+
+    label_selector: ClassVar[dict[str, str]] = {"zone": "a"}
+
+
+class Lone(Plain):
+    """Wants a host of the default pool to itself."""
+
+    exclusive = True
+
+
+KINDS: list[tuple[type[Plain], int]] = [(Plain, 0), (Rich, 1), (Labelled, 1), (Lone, 1)]
+each_kind = pytest.mark.parametrize(("kind", "beside_warm"), KINDS, ids=[kind.__name__ for kind, _ in KINDS])
+
+
+def asked_for(stage: Stage) -> int:
+    return sum(each.what == "is asked for" for each in stage.simulation.trace)
+
+
+async def without_nodes(stage: Stage, after_ms: float = LONG_MS) -> None:
+    stage.simulation.grow_nodes(lambda _spec: NodeGrowth("no node has room", after_ms))
+    await asyncio.sleep(10)
+    assert asked_for(stage) == ROOMY.hosts_warm
+
+
+@each_kind
+async def test_hosts_that_wait_for_nodes_are_asked_for_once_while_nothing_changes(
+    stage: Stage, kind: type[Plain], beside_warm: int
+) -> None:
+    await without_nodes(stage)
+    for number in range(RUNS):
+        await stage.client.start(kind, number, run_id=f"r{number}")
+    await asyncio.sleep(200)
+    assert asked_for(stage) == (ROOMY.hosts_warm + RUNS if beside_warm else max(ROOMY.hosts_warm, RUNS))
+    assert "no node has room" in " ".join(await stage.client.ask("explain", "r0"))
+
+
+@each_kind
+async def test_where_runs_come_and_go_meanwhile_each_asks_for_no_more_than_its_host(
+    stage: Stage, kind: type[Plain], beside_warm: int
+) -> None:
+    await without_nodes(stage)
+    for number in range(10):
+        await stage.client.start(kind, number, run_id=f"r{number}")
+        await asyncio.sleep(3)
+        assert "no node has room" in " ".join(await stage.client.ask("explain", f"r{number}"))
+        await stage.client.ask("cancel", f"r{number}", None, "enough")
+        await asyncio.sleep(3)
+    assert asked_for(stage) == ROOMY.hosts_warm + 10 * beside_warm
+    assert len(stage.view.hosts) == ROOMY.hosts_warm
+
+
+@each_kind
+async def test_when_nodes_come_those_that_waited_go_on_and_no_further_host_is_asked_for(
+    stage: Stage, kind: type[Plain], beside_warm: int
+) -> None:
+    await without_nodes(stage, 60_000)
+    runs = [asyncio.ensure_future(stage.client.run(kind, number)) for number in range(RUNS)]
+    await asyncio.sleep(10)
+    before = asked_for(stage)
+    stage.simulation.grow_nodes(lambda _spec: NOTHING_LACKS)
+    assert [(await each).output for each in runs] == list(range(RUNS))
+    await asyncio.sleep(10)
+    assert asked_for(stage) <= before + ROOMY.hosts_warm
+    assert not stage.view.troubles
