@@ -31,7 +31,7 @@ class Limits:
     writes_waiting_max: int = 100  # waiting writes of a host above which it gets fewer runs
     threads_max: int = 32  # threads of one host for sync code; one that waits for the runtime does not count
     tenancies_max: int = 200_000  # agents that a host serves before it is retired
-    rss_mb_max: int = 1024  # an empty host that uses more memory is retired
+    rss_mb_max: int = 1024  # an empty host that has served and uses more memory is retired
     idle_ms: int = 5_000  # an agent is passivated after this time without work
     host_idle_ms: int = 60_000  # an empty host that is not kept warm ends after this time
     waiting_max: int = 200_000  # waiting runs; above this, requests are refused

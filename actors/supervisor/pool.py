@@ -239,7 +239,9 @@ class Pool:
                 host.load += 0 if self._view.awaiting.get(activation.agent_id) else 1
         for host_id, spec in survivors.items():
             plain = plain_spec(spec)
-            self._view.hosts.setdefault(host_id, HostView(host_id, plain)).spec = plain
+            host = self._view.hosts.setdefault(host_id, HostView(host_id, plain))
+            host.spec = plain
+            host.tenancies = 1  # at least, as far as is known
             self._tasks.start(self._watch(host_id))
         for host_id, host in self._view.hosts.items():
             host.exclusive = is_exclusive(self._view, host, self._limits)
@@ -249,7 +251,7 @@ class Pool:
     # Start the hosts that are wanted now, a few at a time. A pool whose hosts do not come up is tried ever more seldom.
     def ensure(self) -> None:
         self._tell_hindered()
-        wants = wants_of(self._view, self._limits, warm=self._sessions.are_attended)
+        wants = self._wants()
         self._withdraw(wants)
         now_s = asyncio.get_running_loop().time()
         # Those that wait for nodes are as many as are wanted: an autoscaler brings a node for each at once, not for two at a time.
@@ -265,6 +267,9 @@ class Pool:
             told = {"host_id": host_id, "pool": pool_key(spec)}
             self._publisher.happened(Channel.SUPERVISOR, EventType.SUPERVISOR_HOST_SPAWNED, "", told)
             self._tasks.start(self._start(host_id, spec))
+
+    def _wants(self) -> dict[str, Wants]:
+        return wants_of(self._view, self._limits, warm=self._sessions.are_attended)
 
     # Or else an autoscaler brings nodes that nobody needs.
     def _withdraw(self, wants: Mapping[str, Wants]) -> None:
@@ -406,20 +411,26 @@ class Pool:
     def retire_worn(self) -> None:
         """Ask an empty host to leave when it has served too many agents, holds too much memory, or has been empty for long.
 
-        Of the pool that is kept warm the last is only for those beyond its number. Others come and go with the code that they serve.
+        Of the pool that is kept warm the last is only for those beyond its number. Others come and go with the code that they serve. What
+        is empty stays if another one would be started for it.
         """
-        now_s, key = asyncio.get_running_loop().time(), pool_key(with_package(None, self._view.code.warm))
-        warm = [host for host in self._view.hosts.values() if pool_key(host.spec) == key]
-        idle = [host.host_id for host in spare_hosts(warm, self._limits)]
-        idle += [host.host_id for host in self._view.hosts.values() if pool_key(host.spec) != key and not host.tenants]
-        self._idle_since_s = {host_id: self._idle_since_s.get(host_id, now_s) for host_id in idle}
+        now_s = asyncio.get_running_loop().time()
+        self._idle_since_s = {host_id: self._idle_since_s.get(host_id, now_s) for host_id in self._idle()}
         for host in self._view.hosts.values():
             worn = host.worn or host.tenancies >= self._limits.tenancies_max or host.rss_mb >= self._limits.rss_mb_max
+            worn &= host.tenancies > 0  # or else the next one is no better
             worn |= now_s - self._idle_since_s.get(host.host_id, now_s) >= self._limits.host_idle_ms / 1000
             session = self._sessions.by_peer.get(host.host_id)
             if worn and host.up and not host.draining and not host.tenants and session is not None:
                 host.draining = True
                 session.say(RetireHost())
+
+    def _idle(self) -> Iterator[str]:
+        key = pool_key(with_package(None, self._view.code.warm))
+        for name, want in self._wants().items():
+            hosts = [host for host in self._view.hosts.values() if pool_key(host.spec) == name]
+            spare = spare_hosts(hosts, self._limits) if name == key else [host for host in hosts if not host.tenants]
+            yield from islice((host.host_id for host in spare if not host.draining), max(0, -want.missing))
 
 
 # ---------------------------------------------------------------- nodes that drain

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
 
 from perdure.actors import Agent
 from perdure.actors.sim_world.simulation import NOTHING_LACKS, NodeGrowth
-from tests.kit import ROOMY, Stage
+from tests.kit import ROOMY, Stage, staged
 
 LONG_MS = 10_000_000
 RUNS = 3
@@ -94,3 +95,42 @@ async def test_when_nodes_come_those_that_waited_go_on_and_no_further_host_is_as
     await asyncio.sleep(10)
     assert asked_for(stage) <= before + ROOMY.hosts_warm
     assert not stage.view.troubles
+
+
+class Slow(Agent):
+    """Is at work for long, with a host of the default pool to itself."""
+
+    exclusive = True
+
+    async def run(self, input: int) -> int:
+        await asyncio.sleep(input)
+        return input
+
+
+@staged(limits=replace(ROOMY, hosts_max=2))
+async def test_hosts_that_are_kept_warm_beside_lonely_agents_are_not_ended_for_being_idle(stage: Stage) -> None:
+    runs = [asyncio.ensure_future(stage.client.run(Slow, 2_000)) for _ in range(2)]
+    await asyncio.sleep(30)
+    before = asked_for(stage)
+    assert before == 4
+    await asyncio.sleep(20 * ROOMY.host_idle_ms / 1000)
+    assert asked_for(stage) == before
+    assert [(await each).output for each in runs] == [2_000] * 2
+    await asyncio.sleep(2 * ROOMY.host_idle_ms / 1000)
+    assert len(stage.view.hosts) == 2, "then they are"
+    assert asked_for(stage) == before
+
+
+@staged(limits=replace(ROOMY, rss_mb_max=0))
+async def test_a_host_that_is_as_large_as_any_new_one_is_not_exchanged_for_one_before_it_has_served(
+    stage: Stage,
+) -> None:
+    await asyncio.sleep(60)
+    assert asked_for(stage) == ROOMY.hosts_warm
+    assert (await stage.client.run(Plain, 1)).output == 1
+    await asyncio.sleep(60)
+    assert asked_for(stage) == ROOMY.hosts_warm + 1
+    assert len(stage.view.hosts) == ROOMY.hosts_warm
+    stage.simulation.kill("supervisor")
+    await asyncio.sleep(120)
+    assert asked_for(stage) == 2 * ROOMY.hosts_warm + 1, "what the next life finds may have served"
