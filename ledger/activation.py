@@ -81,7 +81,8 @@ class HostView:
     which merely wait otherwise, as the host says; `worn` says that a tenant
     left a thread behind; `late_at_ms` is when it was last seen to be behind with its work; `blocked` says what keeps its event loop now;
     `room` is how many agents may be at work there; `is_loading` says that it has come up, and has not yet told that it has imported the
-    code of the agents that were awake then; `waits` says that its start waits for a node, or for what is in use on one.
+    code of the agents that were awake then; `waits` says that its start waits for a node, or for what is in use on one;
+    `found` says that a life of the supervisor before this one started it, so that its past is unknown.
     """
 
     host_id: str
@@ -89,6 +90,7 @@ class HostView:
     up: bool = False
     is_loading: bool = False
     waits: bool = False
+    found: bool = False
     draining: bool = False
     worn: bool = False
     pid: int = 0

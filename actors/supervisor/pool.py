@@ -241,7 +241,7 @@ class Pool:
             plain = plain_spec(spec)
             host = self._view.hosts.setdefault(host_id, HostView(host_id, plain))
             host.spec = plain
-            host.tenancies = 1  # at least, as far as is known
+            host.found = True
             self._tasks.start(self._watch(host_id))
         for host_id, host in self._view.hosts.items():
             host.exclusive = is_exclusive(self._view, host, self._limits)
@@ -254,8 +254,9 @@ class Pool:
         wants = self._wants()
         self._withdraw(wants)
         now_s = asyncio.get_running_loop().time()
-        # Those that wait for nodes are as many as are wanted: an autoscaler brings a node for each at once, not for two at a time.
-        coming = sum(not (host.up or host.waits) for host in self._view.hosts.values())
+        # Those that wait for nodes are as many as are wanted: an autoscaler brings a node for each at once, not for two at a time. Whether
+        # one that was found waits is not known.
+        coming = sum(not (host.up or host.waits or host.found) for host in self._view.hosts.values())
         for spec in hosts_wanted(wants):
             if coming >= COMING_MAX:
                 return
@@ -418,7 +419,7 @@ class Pool:
         self._idle_since_s = {host_id: self._idle_since_s.get(host_id, now_s) for host_id in self._idle()}
         for host in self._view.hosts.values():
             worn = host.worn or host.tenancies >= self._limits.tenancies_max or host.rss_mb >= self._limits.rss_mb_max
-            worn &= host.tenancies > 0  # or else the next one is no better
+            worn &= host.tenancies > 0 or host.found  # or else the next one is no better
             worn |= now_s - self._idle_since_s.get(host.host_id, now_s) >= self._limits.host_idle_ms / 1000
             session = self._sessions.by_peer.get(host.host_id)
             if worn and host.up and not host.draining and not host.tenants and session is not None:

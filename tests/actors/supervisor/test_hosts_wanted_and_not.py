@@ -97,6 +97,19 @@ async def test_when_nodes_come_those_that_waited_go_on_and_no_further_host_is_as
     assert not stage.view.troubles
 
 
+async def test_hosts_that_still_wait_when_the_supervisor_has_died_keep_no_other_pool_from_its_hosts(
+    stage: Stage,
+) -> None:
+    await without_nodes(stage)
+    stage.simulation.kill("supervisor")
+    stage.simulation.grow_nodes(
+        lambda spec: NOTHING_LACKS if spec.resources else NodeGrowth("no node has room", LONG_MS)
+    )
+    async with asyncio.timeout(20):
+        assert (await stage.client.run(Rich, 1)).output == 1
+    assert asked_for(stage) == ROOMY.hosts_warm + 1
+
+
 class Slow(Agent):
     """Is at work for long, with a host of the default pool to itself."""
 
