@@ -50,7 +50,7 @@ def asked_for(stage: Stage) -> int:
 
 
 async def without_nodes(stage: Stage, after_ms: float = LONG_MS) -> None:
-    stage.simulation.grow_nodes(lambda _spec: NodeGrowth("no node has room", after_ms))
+    stage.simulation.cluster.growth = lambda _spec: NodeGrowth("no node has room", after_ms)
     await asyncio.sleep(10)
     assert asked_for(stage) == ROOMY.hosts_warm
 
@@ -90,7 +90,7 @@ async def test_when_nodes_come_those_that_waited_go_on_and_no_further_host_is_as
     runs = [asyncio.ensure_future(stage.client.run(kind, number)) for number in range(RUNS)]
     await asyncio.sleep(10)
     before = asked_for(stage)
-    stage.simulation.grow_nodes(lambda _spec: NOTHING_LACKS)
+    stage.simulation.cluster.growth = lambda _spec: NOTHING_LACKS
     assert [(await each).output for each in runs] == list(range(RUNS))
     await asyncio.sleep(10)
     assert asked_for(stage) <= before + ROOMY.hosts_warm
@@ -102,8 +102,8 @@ async def test_hosts_that_still_wait_when_the_supervisor_has_died_keep_no_other_
 ) -> None:
     await without_nodes(stage)
     stage.simulation.kill("supervisor")
-    stage.simulation.grow_nodes(
-        lambda spec: NOTHING_LACKS if spec.resources else NodeGrowth("no node has room", LONG_MS)
+    stage.simulation.cluster.growth = lambda spec: (
+        NOTHING_LACKS if spec.resources else NodeGrowth("no node has room", LONG_MS)
     )
     async with asyncio.timeout(20):
         assert (await stage.client.run(Rich, 1)).output == 1

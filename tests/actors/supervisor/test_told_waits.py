@@ -226,8 +226,8 @@ def test_a_death_of_the_supervisor_does_not_say_it_twice(cut: str, terminal: Ter
         if cut == "supervisor":
             stage.simulation.kill("supervisor")
         else:
-            stage.simulation.kill_everything()
-            stage.simulation.restart_cluster()
+            stage.simulation.cluster.power_off()
+            stage.simulation.cluster.power_on()
         await asyncio.sleep(60)
         assert stage.client.kept_back.now["r"] == [terminal.lines[0].removeprefix("perdure: ")]
         assert len(terminal.lines) == 1
@@ -253,7 +253,7 @@ async def test_whoever_waits_for_a_node_that_an_autoscaler_is_to_bring_is_told_w
     stage: Stage, terminal: Terminal
 ) -> None:
     """A run, what awaits one, and a call."""
-    stage.simulation.grow_nodes(growth)
+    stage.simulation.cluster.growth = growth
     waits = [waiting(stage, "r", Far), waiting(stage, "p", Hoping)]
     call = asyncio.ensure_future(stage.call(Far, "greet"))
     lacks = "waits for a host, and you go on waiting: no host (1 far) can be had: no node has 1 far. "
@@ -287,7 +287,7 @@ def test_a_bucket_that_stops_at_the_very_moment_of_a_call_keeps_nobody_waiting_i
 
 
 async def test_of_many_runs_that_wait_for_the_same_a_person_reads_the_first(stage: Stage, terminal: Terminal) -> None:
-    stage.simulation.grow_nodes(growth)
+    stage.simulation.cluster.growth = growth
     waits = [waiting(stage, f"r{n}", Far) for n in range(20)]
     await terminal.says("so it is with 12 more of what you wait for")
     assert len(terminal.lines) == 9
