@@ -78,7 +78,7 @@ class Follower(BucketStore):
             for commit in group:
                 self._journal.append(commit)
                 self._mark = commit.after
-                self._backlog.append(commit)
+                self._is_to_follow(commit)
         self._storages.take(self._life.chain.slot, patches)
         self._in_backlog = self._life.chain
 

@@ -35,10 +35,12 @@ MISSING = f"{DATABASE} is missing beside its journal"
 
 DOCTOR = "run `perdure doctor` on this directory"
 _FULL = ("No space left", "File too large", "Disk quota", "disk is full")
+_SHORT = ("failed to pin block", "failed to allocate", "could not allocate")
 _REFUSED = ("Permission denied", "Read-only", "read-only", "Operation not permitted", "Cannot open file")
 _FULL_ERRNO = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 INDEXED_MAX = 2_048  # keys in a list that are looked up by index; more read the whole table
 MEMORY_MAX_MB = 512
+ROW_GROUP = 8_192  # rows
 _SETTINGS = (
     "SET fsync_mode = '{fsync_mode}'",
     "SET checkpoint_threshold = '256MB'",
@@ -106,7 +108,7 @@ def connect(
     try:
         for setting in _SETTINGS:
             con.execute(setting.format(fsync_mode="STANDARD" if fsync else "NONE", directory=place))
-        made = "BLOCK_SIZE 16384, ROW_GROUP_SIZE 8192, STORAGE_VERSION 'v2.0.0', RECOVERY_MODE no_wal_writes"
+        made = f"BLOCK_SIZE 16384, ROW_GROUP_SIZE {ROW_GROUP}, STORAGE_VERSION 'v2.0.0', RECOVERY_MODE no_wal_writes"
         options = "READ_ONLY" if read_only else made
         con.execute(f"ATTACH '{place}/{name}' AS ledger (TYPE duckdb, {options})")
         if source:
@@ -194,6 +196,11 @@ def transact(con: duckdb.DuckDBPyConnection, work: Callable[[], _T]) -> _T:
     return done
 
 
+def is_short_of_memory(problem: Exception) -> bool:
+    # A commit and a checkpoint say so in errors of other kinds.
+    return isinstance(problem, duckdb.OutOfMemoryException) or any(word in str(problem) for word in _SHORT)
+
+
 def told(directory: Path, problem: duckdb.Error | OSError) -> LedgerError:
     """The error that DuckDB's or the system's problem means, in plain words and with advice."""
     text = str(problem).partition("\n")[0]
@@ -215,8 +222,7 @@ def told(directory: Path, problem: duckdb.Error | OSError) -> LedgerError:
             f"the directory cannot be written ({text})",
             "check its path, owner and permissions, or copy it elsewhere to read it",
         )
-    if isinstance(problem, duckdb.OutOfMemoryException):
-        return LedgerUnwritable(
-            str(directory), f"memory ran out ({text})", "give the supervisor more memory and start again"
-        )
+    if is_short_of_memory(problem):
+        words = f"DuckDB used up the {MEMORY_MAX_MB} MB that it may have, and nothing is damaged ({text})"
+        return LedgerUnwritable(str(directory), words, "start again: what was acknowledged is kept")
     return LedgerDamaged(str(directory), f"DuckDB refused ({text})", DOCTOR)

@@ -10,9 +10,9 @@ What is true when a method returns, and which crash each step survives:
 - `boot`: the file up to its mark, and the journal after it. What is damaged is mended if a second copy has it, kept, and told. If facts
   are missing, it refuses and leaves every file as it was found, so a second start sees the same.
 
-One thread may be in `append` and another in `follow` or `checkpoint`: a commit never waits for DuckDB. Any thread may read meanwhile, on a
-connection of its own (`Readers`), and finds in the backlog what DuckDB lacks. Only `rows` waits for DuckDB to catch up. `known_among` is
-answered from memory (`key_filter`). A store that failed once refuses every further use.
+One thread may be in `append` and another in `follow` or `checkpoint`: a commit does not wait for DuckDB, unless that is far behind. Any
+thread may read meanwhile, on a connection of its own (`Readers`), and finds in the backlog what DuckDB lacks. Only `rows` waits for DuckDB
+to catch up. `known_among` is answered from memory (`key_filter`). A store that failed once refuses every further use.
 
 A commit leaves the backlog after DuckDB has it. So a reader that takes the backlog first and looks into DuckDB afterwards finds every fact:
 what is before the first commit of the backlog in DuckDB, everything else in the backlog.
@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from threading import Condition, RLock
 
@@ -44,6 +43,7 @@ from perdure.ledger.store.duckdb_file import (
     connect,
     create,
     get,
+    is_short_of_memory,
     put,
     put_mark,
     told,
@@ -51,6 +51,7 @@ from perdure.ledger.store.duckdb_file import (
 )
 from perdure.ledger.store.duckdb_tables import (
     END,
+    PIECE_BYTES,
     Inserter,
     boot_records,
     by_key,
@@ -76,6 +77,7 @@ from perdure.ledger.store.seals import GENESIS, NOTHING, Commit, extend, seal, s
 from perdure.ledger.store.store import Boot, FactRow, First, Payload, Record, Row, Wanted
 
 _SLICE = 1_000  # facts that DuckDB takes in one transaction: 2 µs each, and 10 in one of a hundred thousand
+_TRIES, _READS_S = 3, 10  # once again if DuckDB's memory is used up, each when nobody reads, or after so long
 _LEFT = (
     "put the directory back at this path, or open it where it is now. Nothing more is acknowledged here; what was asked for last may or may"
     " not stand in what was moved"
@@ -92,6 +94,8 @@ class DuckDBStore:
     is_followed = False
     # bytes in the journal before the database's file takes them in; reading back as many takes a second
     journal_max = 64 << 20
+    # bytes that DuckDB may lack: they are in memory, so that a commit waits for it then
+    behind_max = 128 << 20
 
     def __init__(self, path: Path, *, fsync: bool = True, repair: bool = False) -> None:
         self.path = path
@@ -103,6 +107,8 @@ class DuckDBStore:
         self._refusal: LedgerError | None = None
         self._mark = GENESIS  # of what is durable
         self._backlog: deque[Commit] = deque()  # what DuckDB lacks of it, in order
+        # Bytes of commits: those that were made, of these those that DuckDB has, and of these those that its file lacks.
+        self._made, self._taken, self._unwritten = 0, 0, 0
         self._readers = Readers()
         self._archive = RLock()  # of the connection and what follows
         self._followed, self._anchor, self._tally = GENESIS, GENESIS, NOTHING
@@ -133,7 +139,14 @@ class DuckDBStore:
             self._make_durable(commit)
             self._refuse_misplaced(after_write=True)
             self._mark = commit.after
-            self._backlog.append(commit)
+            self._is_to_follow(commit)
+        if self._made - self._taken > self.behind_max:
+            with self._archived():  # which has caught up
+                ...
+
+    def _is_to_follow(self, commit: Commit) -> None:
+        self._made += commit.size
+        self._backlog.append(commit._replace(parts=[]))
 
     def _make_durable(self, commit: Commit) -> None:
         self._journal.append(commit)
@@ -272,11 +285,12 @@ class DuckDBStore:
         if found.plan.loss and not self._repair:
             raise LedgerDamaged(str(self.path), found.plan.loss, DOCTOR)
         findings += found.plan.findings
-        replayed = list(commits(found.plan.replay))
+        replayed = [commit._replace(parts=[]) for commit in commits(found.plan.replay)]
         self._snapshot_seq, self._tally = found.snapshot_seq, NOTHING
         self._anchor = self._followed = found.mark
         self._mark = replayed[-1].after if replayed else found.mark
         self._backlog.extend(replayed)
+        self._made, self._taken, self._unwritten = sum(commit.size for commit in replayed), 0, 0
         segments = dict.fromkeys(found.scanned.segments, 0) if self._repair else found.scanned.segments
         self._journal.resume(segments, self._mark, found.plan.replay[-1] if replayed else None)
         if self._repair:
@@ -318,31 +332,52 @@ class DuckDBStore:
         return findings + ([f"given up: {found.plan.loss}"] if found.plan.loss else [])
 
     def _catch_up(self, con: duckdb.DuckDBPyConnection) -> None:
+        most, tries = PIECE_BYTES, _TRIES
         while self._backlog:
-            group = self._next_slice()
-            transact(con, partial(self._inserter.insert, group))
-            for _ in group:
-                self._backlog.popleft()
-            self._followed = group[-1].after
-            for commit in group:
-                self._tally = self._tally.plus(commit.tally)
+            group = self._next_slice(most)
+            try:
+                self._inserter.insert(group)
+            except duckdb.Error as problem:
+                if not (tries and is_short_of_memory(problem)):
+                    raise
+                with suppress(duckdb.Error):  # a commit that fails has undone everything
+                    con.rollback()
+                most, tries = 1, tries - 1
+                self._readers.wait()
+                continue
+            self._follow_to(con, group)
 
-    def _next_slice(self) -> list[Commit]:
+    def _follow_to(self, con: duckdb.DuckDBPyConnection, group: list[Commit]) -> None:
+        for commit in group:
+            self._backlog.popleft()
+            self._tally = self._tally.plus(commit.tally)
+            self._taken += commit.size
+            self._unwritten += commit.size
+        self._followed = group[-1].after
+        if self._unwritten > self.journal_max:  # what its file lacks, DuckDB has in memory
+            self._write_file(con)
+
+    def _next_slice(self, most: int) -> list[Commit]:
         # By index, because another thread may add to the backlog meanwhile.
         group: list[Commit] = []
         upto = self._backlog[0].before.seq + _SLICE
-        while len(group) < len(self._backlog) and (not group or group[-1].after.seq < upto):
+        while len(group) < len(self._backlog) and (not group or (group[-1].after.seq < upto and most > 0)):
             group.append(self._backlog[len(group)])
+            most -= group[-1].size
         return group
 
     def _fold(self, con: duckdb.DuckDBPyConnection) -> None:
         # Everything is sealed, in the database's own file, and dropped from the journal.
         self._journal.roll()
         self._catch_up(con)
+        self._write_file(con)
+        self._journal.drop(self._dropped_upto())
+
+    def _write_file(self, con: duckdb.DuckDBPyConnection) -> None:
         transact(con, lambda: self._settle(con))
         with self._guard.around(con, "ledger"):
             con.execute("CHECKPOINT")
-        self._journal.drop(self._dropped_upto())
+        self._unwritten = 0
 
     def _dropped_upto(self) -> int:
         # The journal need not have what is up to this fact.
@@ -355,6 +390,7 @@ class DuckDBStore:
         elif self._tally != NOTHING:
             extend(con, self._anchor.seq + 1, self._followed.seq, self._tally)
         put_mark(con, self._snapshot_seq, self._followed)
+        self._inserter.note_group()
         self._anchor, self._tally = self._followed, NOTHING
 
     def _ready(self) -> duckdb.DuckDBPyConnection:
@@ -459,6 +495,11 @@ class Readers:
                 self._at_work -= 1
                 self._idle.append(reader)
                 self._changed.notify_all()
+
+    def wait(self) -> None:
+        # Until a moment when none reads, and has memory.
+        with self._changed:
+            self._changed.wait_for(lambda: not self._at_work, _READS_S)
 
     def close(self) -> None:
         with self._changed:

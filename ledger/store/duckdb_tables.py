@@ -6,19 +6,21 @@ Never a statement per row: the cost is the statement, not the row (a row in a st
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
+from typing import TypeVar
 
 import duckdb
 
 from perdure.ledger.status import HARD, RETRIABLE, Status
 from perdure.ledger.store.batches import batch_of, changed_by, expand_rows, is_whole, without
-from perdure.ledger.store.duckdb_file import INDEXED_MAX, first_row, get, put, transact
+from perdure.ledger.store.duckdb_file import INDEXED_MAX, ROW_GROUP, first_row, get, put, transact
 from perdure.ledger.store.memory_store import TABLES, boot_order
-from perdure.ledger.store.seals import BATCH, FACT, PAYLOAD, Commit, reweigh
+from perdure.ledger.store.seals import BATCH, FACT, PAYLOAD, Commit, SealedPayload, reweigh
 from perdure.ledger.store.store import BatchRow, FactRow, First, Record, Row, Wanted
 
+_T = TypeVar("_T")
 COLUMNS = {  # of every table of records, its key first; `live` comes second in all of them, and `body` last
     "runs": ("run_id", "status", "agent_type", "parent", "requested_at_ms", "ended_at_ms", "first_seq", "last_seq"),
     "agents": ("agent_id", "host_id", "incarnation"),
@@ -30,25 +32,85 @@ END = 2**62  # beyond the number of every fact, and every time
 _SLICE = 4_000  # records that are replaced in one transaction
 _BATCHES_AT_ONCE = 100  # each may have more than a thousand runs
 _ENDED = "ended"  # in the table `meta`: the snapshot, the number of its runs, and the counts
+_GROUP = "payload_group"  # in the table `meta`
+GROUP_BYTES = 64 << 20
+PIECE_BYTES = 16 << 20
+"""Of payloads that are written or removed in one statement. While DuckDB does that, it needs five times as much."""
+_INSERT_EMPTY = "INSERT INTO payloads (run_id) SELECT '' FROM range($1)"
 _INSERT_PAYLOADS = """INSERT INTO payloads (seq, run_id, part, body)
     SELECT unnest($1::BIGINT[]), unnest($2::VARCHAR[]), unnest($3::VARCHAR[]), unnest($4::BLOB[])"""
 
 
-# DuckDB's appender takes a row in 4 µs where lists take 13.
+def pieces_of(items: Iterable[_T], size: Callable[[_T], int], most: int) -> list[list[_T]]:
+    # Each but the last is as long as it must be to have so many bytes.
+    pieces: list[list[_T]] = []
+    room = 0
+    for item in items:
+        if room <= 0:
+            pieces.append([])
+            room = most
+        pieces[-1].append(item)
+        room -= size(item)
+    return pieces
+
+
 class Inserter:
+    """Puts commits into the tables. DuckDB's appender takes a row in 4 µs where lists take 13.
+
+    To read one row, DuckDB takes the bodies of 2,048 into memory, and to write the last ones it writes all of their row group anew. So a
+    row group with many bytes of payloads is over early: empty rows fill it, which are no run's and in no seal.
+    """
+
     def __init__(self, con: duckdb.DuckDBPyConnection) -> None:
         self._con = con
         self._facts, self._batches = con.appender("facts"), con.appender("batches")
+        self._done = 0  # payloads of the commits that come next, and are there already
+        is_new = first_row(con, "SELECT 1 FROM payloads LIMIT 1", []) is None
+        # Of the last row group of payloads: its rows, and their bytes. One that nobody has counted is over.
+        self._group: list[int] = get(con, _GROUP) or [0, 0 if is_new else GROUP_BYTES]
+        self._noted = self._group
 
     def insert(self, commits: list[Commit]) -> None:
+        """In transactions of its own. Who tries again after an error begins with the same commit: what is there does not come again."""
         self._con.complete()  # an answer that was not read to its end would be in the appender's way
-        rows = [row for commit in commits for row in commit.rows]
+        payloads = [payload for commit in commits for payload in commit.payloads]
+        *pieces, last = pieces_of(payloads[self._done :], lambda each: len(each.body), PIECE_BYTES) or [[]]
+        for piece in pieces:
+            self._begin_group()
+            transact(self._con, partial(self._insert_payloads, piece))
+            self._count(piece)
+        self._begin_group()
+        transact(self._con, partial(self._insert_all, last, [row for commit in commits for row in commit.rows]))
+        self._count(last)
+        self._done = max(0, self._done - len(payloads))
+
+    def note_group(self) -> None:
+        # The caller has a transaction open.
+        if self._group != self._noted:
+            put(self._con, _GROUP, self._group)
+            self._noted = self._group
+
+    def _insert_all(self, payloads: list[SealedPayload], rows: list[Row]) -> None:
+        self._insert_payloads(payloads)  # if memory runs out for these, the appenders hold nothing
         for appender, kind in ((self._facts, FactRow), (self._batches, BatchRow)):
             appender.append_rows([row for row in rows if type(row) is kind])
             appender.flush()
-        payloads = [payload for commit in commits for payload in commit.payloads]
+
+    def _insert_payloads(self, payloads: list[SealedPayload]) -> None:
         if payloads:
             self._con.execute(_INSERT_PAYLOADS, [list(column) for column in zip(*payloads, strict=True)])
+
+    def _begin_group(self) -> None:
+        rows, size = self._group
+        if size >= GROUP_BYTES:
+            transact(self._con, lambda: self._con.execute(_INSERT_EMPTY, [ROW_GROUP - rows]))
+            self._group = [0, 0]
+
+    def _count(self, payloads: list[SealedPayload]) -> None:
+        added, (rows, size) = sum(len(each.body) for each in payloads), self._group
+        rows += len(payloads)
+        self._group = [rows % ROW_GROUP, added if rows >= ROW_GROUP else size + added]
+        self._done += len(payloads)
 
 
 def replace(
@@ -100,19 +162,31 @@ def forget(con: duckdb.DuckDBPyConnection, bounds: dict[str, int], snapshot_seq:
         "SELECT min(first_seq), count(first_seq) FROM runs WHERE run_id IN (SELECT unnest($1::VARCHAR[]))", [keys]
     ).fetchone()
     first_seq = known[0] if known and known[1] == len(keys) else 0
-    for table, key, columns in (("facts", "subject", FACT), ("payloads", "run_id", PAYLOAD)):
-        gone = con.execute(
-            f"""DELETE FROM {table} USING (SELECT unnest($1::VARCHAR[]) AS id, unnest($2::BIGINT[]) AS bound) AS forgotten
-            WHERE {key} = id AND seq < bound AND (seq >= $3 {"OR seq = 0" if table == "payloads" else ""})
-            RETURNING {columns}""",
-            [keys, list(bounds.values()), first_seq],
-        ).fetchall()
-        reweigh(con, gone)
+    gone = con.execute(
+        f"""DELETE FROM facts USING (SELECT unnest($1::VARCHAR[]) AS id, unnest($2::BIGINT[]) AS bound) AS forgotten
+        WHERE subject = id AND seq < bound AND seq >= $3 RETURNING {FACT}""",
+        [keys, list(bounds.values()), first_seq],
+    ).fetchall()
+    reweigh(con, gone)
+    _forget_payloads(con, bounds, first_seq)
     _forget_members(con, bounds, snapshot_seq)
     theirs = "{} IN (SELECT unnest($1::VARCHAR[]))".format
     con.execute(f"DELETE FROM agents WHERE {theirs('agent_id')}", [keys])
     con.execute(f"DELETE FROM mail WHERE {theirs('mail_id')} OR {theirs('run_id')}", [keys])
     return _deleted(con, "runs", theirs("run_id"), keys)
+
+
+def _forget_payloads(con: duckdb.DuckDBPyConnection, bounds: dict[str, int], first_seq: int) -> None:
+    # Their bodies are weighed, so they are read, some at a time.
+    found = con.execute(
+        """SELECT payloads.rowid, octet_length(body) FROM payloads JOIN
+        (SELECT unnest($1::VARCHAR[]) AS id, unnest($2::BIGINT[]) AS bound) ON run_id = id
+        WHERE seq < bound AND (seq >= $3 OR seq = 0) ORDER BY payloads.rowid""",
+        [list(bounds), list(bounds.values()), first_seq],
+    ).fetchall()
+    query = f"DELETE FROM payloads WHERE rowid IN (SELECT unnest($1::BIGINT[])) RETURNING {PAYLOAD}"
+    for piece in pieces_of(found, itemgetter(1), PIECE_BYTES):
+        reweigh(con, con.execute(query, [[row for row, _ in piece]]).fetchall())
 
 
 def boot_records(con: duckdb.DuckDBPyConnection, rows: list[Row]) -> list[Record]:

@@ -75,7 +75,7 @@ class SealedPayload(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """A group of facts and payloads, sealed onto the chain. `parts` are its canonical encoding, in pieces."""
+    """A group of facts and payloads, sealed onto the chain. `parts` are its canonical encoding, in pieces, of `size` bytes."""
 
     before: Mark
     after: Mark
@@ -83,6 +83,7 @@ class Commit(NamedTuple):
     payloads: list[SealedPayload]
     tally: Tally
     parts: list[bytes]
+    size: int
 
 
 def weigh(packed: Iterable[bytes]) -> Tally:
@@ -109,7 +110,7 @@ def seal(before: Mark, rows: Sequence[Row], payloads: list[Payload]) -> Commit:
     facts, bodies = [pack(row) for row in rows], [pack(payload) for payload in placed]
     tally = weigh((*facts, *bodies))
     parts = [b"".join((pack((len(rows), len(placed))), *facts)), *bodies]
-    return Commit(before, Mark(last, link(before, last, tally)), rows, placed, tally, parts)
+    return Commit(before, Mark(last, link(before, last, tally)), rows, placed, tally, parts, sum(map(len, parts)))
 
 
 def unseal(before: Mark, after: Mark, packed: bytes) -> Commit:
@@ -120,7 +121,7 @@ def unseal(before: Mark, after: Mark, packed: bytes) -> Commit:
     placed = [SealedPayload(*next(reader)) for _ in range(payloads_count)]
     pack = msgpack.Packer().pack
     tally = weigh(pack(each) for each in (*rows, *placed))
-    return Commit(before, after, rows, placed, tally, [packed])
+    return Commit(before, after, rows, placed, tally, [packed], len(packed))
 
 
 def _row(plain: list[Any]) -> Row:
