@@ -41,6 +41,7 @@ from perdure.actors.link.wire import (
     piece_of,
     pieces_of,
     read,
+    weight_of,
 )
 from perdure.actors.ports import Transport, World
 from perdure.actors.tasks import Tasks
@@ -241,7 +242,7 @@ class Peer:
     def _frame(self) -> bytes:
         most = FRAME_MAX if self.epoch else 1  # a life that is not known yet hears hello alone
         self._join_batch(most)
-        first, pieces = self._link.take(most)
+        first, pieces = self._link.take(most, weight_of)
         self._greeting = self._confirmed != self._link.session
         hold, self._prompt, self._is_awaited = not (self._prompt or self._greeting), False, False
         rewind, self._rewound = self._rewound, False

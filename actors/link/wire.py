@@ -137,6 +137,11 @@ def piece_of(message: Message) -> Piece:
     return (message,), b"" if is_sure else body_of(message)
 
 
+def weight_of(piece: Piece) -> int:
+    """How many bytes it has, more or less."""
+    return len(piece[1]) or sum(len(said.output or b"") for said in piece[0] if type(said) is Ended)
+
+
 def _surely_encodes(end: Ended) -> bool:
     run_id, incarnation, output, summary, error, released, trace, sequence = end
     return (

@@ -56,6 +56,7 @@ _PAUSE_S = 30.0  # before the oldest are looked at again
 _FAMILIES_MAX = 10_000
 _BEGINNING = (-1, "")
 _FOLLOWS_FROM = 1_000  # facts that the archive lacks before it follows; fewer wait for a question or a checkpoint
+_WEIGHS_AS_FACT = 16 << 10  # bytes of payloads, which are in memory until then
 
 
 class Checkpoints:
@@ -99,9 +100,10 @@ class Checkpoints:
         self._at_rest.set()
         self._taken, self._suspended_until_s = 0, float("-inf")
 
-    def committed(self, count: int) -> None:
+    def committed(self, count: int, size: int = 0) -> None:
+        """So many facts are durable, with payloads of so many bytes."""
         self._facts += count
-        self._unfollowed += count
+        self._unfollowed += count + size // _WEIGHS_AS_FACT
         self._quiet_since_s = asyncio.get_running_loop().time()
         if self._unfollowed >= _FOLLOWS_FROM and self.suspended is None:
             self._unfollowed = 0

@@ -513,7 +513,7 @@ class Supervisor:
         self.queries.work.commits += 1
         self.queries.work.commit_ms += took_ms
         self.world.faults.at(KillPoint.AFTER_COMMIT)
-        self.checkpoints.committed(count + len(patches))
+        self.checkpoints.committed(count + len(patches), sum(len(each.body) for each in payloads))
         return took_ms
 
     # An answer of a call speaks of what an agent has written.

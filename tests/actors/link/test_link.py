@@ -26,12 +26,21 @@ from perdure.actors.link.messages import (
     Wait,
 )
 from perdure.actors.link.peer import ANSWER_S, MOMENT_S, Peer, said_again
-from perdure.actors.link.wire import PROTOCOL, PeerFrame, SupervisorFrame, decode, encode, messages_in, pieces_of
+from perdure.actors.link.wire import (
+    PROTOCOL,
+    PeerFrame,
+    SupervisorFrame,
+    decode,
+    decode_all,
+    encode,
+    messages_in,
+    pieces_of,
+)
 from perdure.actors.ray_world.system import system_world
 from perdure.actors.sim_world.virtual_loop import VirtualLoop
 from perdure.actors.supervisor.sessions import Arrived, PeerSession, Sessions
 from perdure.actors.tasks import Tasks
-from perdure.ledger import Request, VersionMismatch, pack, unpack
+from perdure.ledger import Ended, Request, VersionMismatch, pack, unpack
 from perdure.policies import Limits
 
 Frame = tuple[int, list[Any], int]
@@ -433,3 +442,27 @@ def test_heavy_messages_go_in_several_frames() -> None:
     assert taken == [3, 2, 0]
     link.rewind()
     assert len(link.take()[1]) == 5
+
+
+class Laden(Echoing):
+    """Says at once how many runs ended, each with a large output."""
+
+    async def exchange(self, frame: bytes) -> bytes:
+        said = PeerFrame(*unpack(frame))
+        self.said.append([type(each).__name__ for each in decode_all(said.messages)])
+        if sum(map(len, self.said)) == self.pings:
+            self.tasks.finish("enough was said")
+        heard = said.first + len(self.said[-1]) - 1
+        return pack(SupervisorFrame(1, said.session, heard, 1, [], missed=False, seq=0))
+
+    async def live(self) -> None:
+        for number in range(self.pings - 1):
+            self.peer.push(Ended(f"r{number}", 1, bytes(FRAME_BYTES_MAX // 2), "", None, True, "", 0))
+        await super().live()
+
+
+def test_large_outputs_go_to_the_supervisor_in_several_frames() -> None:
+    host, loop = Laden(pings=6), VirtualLoop()
+    loop.run_until_complete(host.live())
+    loop.close()
+    assert host.said == [["HostHello"], ["Ended"] * 3, ["Ended"] * 2]
