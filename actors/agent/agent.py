@@ -32,7 +32,7 @@ from perdure.actors.agent.groups import (
     shown_item,
     shown_schedule,
 )
-from perdure.actors.code.author_call import hook
+from perdure.actors.code.author_call import SUMMARY_CHARS_MAX, hook, without_middle
 from perdure.actors.code.known_types import claim, note_program
 from perdure.actors.code.schema import in_short
 from perdure.actors.event_stream import Followed
@@ -208,9 +208,9 @@ class Agent(Hosted):
 
     @hook
     def get_agent_tool_summary(self, output: Any, run: RunContext) -> str:
-        """Return the summary of a run of this agent, for notices and lists; sync or async. By default a text is its own summary, and
-        anything else is shown as JSON, shortened."""
-        return output if isinstance(output, str) else in_short(output)
+        """Return the summary of a run of this agent, for notices and lists; sync or async. By default a text is its own summary, without
+        its middle if it is long, and anything else is shown as JSON, shortened. Summaries stay in the supervisor's memory."""
+        return without_middle(output, SUMMARY_CHARS_MAX) if isinstance(output, str) else in_short(output)
 
     # agents as tools
 

@@ -44,7 +44,7 @@ from perdure.actors.chat.plain_data import checked_text
 from perdure.actors.chat.tools import Toolset
 from perdure.actors.chat.turn import ActiveTurn, ChatRecoveryContext, SteerReceipt, TurnResult
 from perdure.actors.chat.turn_failures import ChatTurnFailed
-from perdure.actors.code.author_call import hook, without_middle
+from perdure.actors.code.author_call import SUMMARY_CHARS_MAX, hook, without_middle
 from perdure.actors.jobs.fiber_context import CURRENT
 from perdure.actors.life.results import MilestoneInfo, RunInfo, RunResult
 from perdure.actors.life.run_context import RunContext
@@ -80,6 +80,8 @@ _ENDS: dict[str, str] = {
 
 def _shown_result(result: RunResult) -> str:
     output = result.output_or(None)
+    if isinstance(output, str) and result.summary == without_middle(output, SUMMARY_CHARS_MAX):
+        return output
     if output is None or isinstance(output, str):
         return result.summary or output or ""
     whole = json.dumps(

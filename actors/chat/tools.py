@@ -46,7 +46,7 @@ from perdure.actors.chat.tool_schema import (
     intake_of_type,
     is_object,
 )
-from perdure.actors.code.author_call import is_async, overrides, tried_now
+from perdure.actors.code.author_call import SUMMARY_CHARS_MAX, is_async, overrides, tried_now
 from perdure.actors.code.naming import function_name, load_function
 from perdure.actors.code.signatures import gives_bit_by_bit, run_shapes
 from perdure.actors.code.written import signature_of
@@ -228,7 +228,8 @@ class Tool:
         """The end of a child's run as this tool's output: its summary or checked output, or why there is none (spec §3.2)."""
         if result.ok and self.output is None:
             has_own = self.agent_class is None or overrides(self.agent_class, "get_agent_tool_summary")
-            if result.summary and (has_own or result.output is None or isinstance(result.output, str)):
+            is_text = isinstance(result.output, str) and len(result.output) <= SUMMARY_CHARS_MAX
+            if result.summary and (has_own or result.output is None or is_text):
                 return result.summary
             return "" if result.output is None else self.encoded(result.output)
         if result.ok and result.output is not None and self.output is not None:

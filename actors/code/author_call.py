@@ -202,6 +202,10 @@ def _is_enough(problem: BaseException, seen: set[int]) -> bool:
     return id(problem) in seen or len(seen) >= TRACED_MAX
 
 
+SUMMARY_CHARS_MAX: Final = 16_000
+"""Of a text that is its own summary."""
+
+
 def without_middle(text: str, chars_max: int) -> str:
     half = chars_max // 2
     return text if len(text) <= chars_max else f"{text[:half]}\n  …\n{text[-half:]}"

@@ -23,6 +23,7 @@ from perdure.actors import (
     exposed,
     tool,
 )
+from perdure.actors.code.author_call import SUMMARY_CHARS_MAX, without_middle
 from perdure.ledger import BadRequest, ConflictingRequest
 from perdure.scenarios.provider.faults import Pace
 from perdure.scenarios.provider.script import Round, Script, ScriptedCall, ScriptedQuestion
@@ -277,6 +278,7 @@ async def test_a_chat_reads_the_structured_result_of_its_detached_chat_child(cli
         (json.dumps(["x" * 600]), ["x" * 600], json.dumps(["x" * 600])),
         ("one", {"n": 1}, 'one\n\n{"n":1}'),
         ("one", "two", "one"),
+        (without_middle("two" * 10_000, SUMMARY_CHARS_MAX), "two" * 10_000, "two" * 10_000),
         ("", "two", "two"),
         ("one", None, "one"),
         ("", None, ""),

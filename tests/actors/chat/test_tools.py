@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import dedent
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, cast
 
 import pytest
 from pydantic import BaseModel, Field
@@ -645,6 +645,15 @@ def test_the_summary_of_a_child_that_has_one_of_its_own_is_the_answer(
     agent_class: type[Agent], summary: str, output: object, answer: object
 ) -> None:
     assert child(agent_class).answer(ended("completed", summary=summary, output=output)) == answer
+
+
+def test_a_long_text_is_shortened_for_its_summary_and_whole_as_the_answer_of_the_tool() -> None:
+    text = "to and fro " * 10_000
+    summary = object.__new__(Bare).get_agent_tool_summary(text, cast("RunContext", None))
+    assert len(summary) < 17_000
+    assert (summary[:8_000], summary[-8_000:]) == (text[:8_000], text[-8_000:])
+    assert child(Bare).answer(ended("completed", summary=summary, output=text)) == text
+    assert object.__new__(Bare).get_agent_tool_summary(text[:16_000], cast("RunContext", None)) == text[:16_000]
 
 
 def test_an_output_that_is_not_what_was_declared_is_an_error() -> None:
