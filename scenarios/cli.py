@@ -22,7 +22,7 @@ from typer.core import TyperCommand, TyperGroup
 from perdure import BadRequest, PerdureError
 from perdure.ledger import harmless
 from perdure.scenarios.commands.catalog import CATALOG
-from perdure.scenarios.exits import DIFFERS, REFUSED, UNREAD, code_of, heed_sigterm
+from perdure.scenarios.exits import DIFFERS, REFUSED, UNREAD, code_of, heed_sigterm, stop_of
 
 
 def say_version(asked: bool) -> None:
@@ -225,6 +225,11 @@ def _play(output: tuple[TextIO, TextIO]) -> None:
         sys.exit(REFUSED)
     except KeyboardInterrupt as stop:
         sys.exit(code_of(stop))
+    except RuntimeError as problem:
+        meant = stop_of(problem)
+        if meant is None:
+            raise
+        sys.exit(code_of(meant))
     except OSError as problem:
         bring_out(*output)  # which exits if it is the output that cannot be written
         if problem.errno not in (*FULL, *NOT_ALLOWED, errno.EBADF):

@@ -57,3 +57,10 @@ os.register_at_fork(after_in_child=_end_in_child)
 
 def code_of(stop: KeyboardInterrupt) -> int:
     return TERMINATED if isinstance(stop, Terminated) else STOPPED
+
+
+def stop_of(problem: RuntimeError) -> KeyboardInterrupt | None:
+    """What has stopped this process, if that is what the error means: DuckDB ends its query, and raises an error of its own instead."""
+    if str(problem) != "Query interrupted":
+        return None
+    return Terminated() if signal.getsignal(signal.SIGTERM) is _go_on else KeyboardInterrupt()

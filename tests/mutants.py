@@ -589,6 +589,8 @@ MUTANTS = (
            "test_a_commit_waits_for_duckdb_when_that_is_far_behind"),
     Mutant("ledger.store.duckdb_store:DuckDBStore._follow_to", "never", "journal_max",
            "test_what_duckdb_has_taken_is_in_its_file_before_it_is_much"),
+    Mutant("scenarios.exits:stop_of", "always", "problem",
+           "test_a_command_that_is_stopped_while_duckdb_reads_ends_quietly_and_by_its_code"),
     Mutant("actors.link.wire:weight_of", "no part", "Ended",
            "test_large_outputs_go_to_the_supervisor_in_several_frames"),
     Mutant("actors.chat.tools:Tool.answer", "no part", "SUMMARY_CHARS_MAX",

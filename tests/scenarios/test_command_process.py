@@ -203,3 +203,27 @@ def test_the_command_is_a_module_too_and_has_its_own_name(module: str, data: Pat
     assert told("--help").stdout.split()[:3] == ["Usage:", "perdure", "[OPTIONS]"]
     assert "Try 'perdure --help'" in told("nonsense").stderr
     assert told("ps", "--data", str(data)).returncode == 0
+
+
+LONG = """
+import duckdb
+import perdure.scenarios.cli as cli
+
+def app(prog_name):
+    print("at work", flush=True)
+    duckdb.connect().execute("SELECT count(*) FROM range(1_000_000_000_000) AS t(n) WHERE n % 7 = 9").fetchall()
+
+cli.app = app
+cli.main()
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 143), (signal.SIGINT, 130)])
+def test_a_command_that_is_stopped_while_duckdb_reads_ends_quietly_and_by_its_code(number: int, code: int) -> None:
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([sys.executable, "-c", LONG], stdout=pipe, stderr=pipe, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(number)
+    _, complaints = process.communicate(timeout=60)
+    assert (process.returncode, complaints) == (code, "")
