@@ -24,7 +24,8 @@ CREATE TABLE batches (
     body BLOB USING COMPRESSION uncompressed
 );
 
--- Inputs and outputs that are too large for their fact. `seq` is the fact that they belong to.
+-- Inputs and outputs that are too large for their fact. `seq` is the fact that they belong to. Rows without one end a row group whose
+-- bodies are many bytes (see `duckdb_tables.Inserter`).
 CREATE TABLE payloads (run_id VARCHAR, part VARCHAR, body BLOB USING COMPRESSION zstd, seq BIGINT);
 
 -- The snapshot: every record as it was at the last checkpoint. `body` is the whole record, the columns are for readers.

@@ -589,6 +589,8 @@ MUTANTS = (
            "test_a_commit_waits_for_duckdb_when_that_is_far_behind"),
     Mutant("ledger.store.duckdb_store:DuckDBStore._follow_to", "never", "journal_max",
            "test_what_duckdb_has_taken_is_in_its_file_before_it_is_much"),
+    Mutant("ledger.store.duckdb_tables:Inserter.__init__", "swapped branches", "is_new",
+           "test_a_row_group_that_an_earlier_version_has_written_is_over"),
     Mutant("scenarios.exits:stop_of", "always", "problem",
            "test_a_command_that_is_stopped_while_duckdb_reads_ends_quietly_and_by_its_code"),
     Mutant("actors.link.wire:weight_of", "no part", "Ended",

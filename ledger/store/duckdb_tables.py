@@ -33,7 +33,7 @@ _SLICE = 4_000  # records that are replaced in one transaction
 _BATCHES_AT_ONCE = 100  # each may have more than a thousand runs
 _ENDED = "ended"  # in the table `meta`: the snapshot, the number of its runs, and the counts
 _GROUP = "payload_group"  # in the table `meta`
-GROUP_BYTES = 64 << 20
+GROUP_BYTES = 16 << 20
 PIECE_BYTES = 16 << 20
 """Of payloads that are written or removed in one statement. While DuckDB does that, it needs five times as much."""
 _INSERT_EMPTY = "INSERT INTO payloads (run_id) SELECT '' FROM range($1)"

@@ -37,6 +37,7 @@ FACT, BATCH, PAYLOAD = (
 )
 """What is weighed of each row of the tables, and read of it."""
 _WEIGHED = {"facts": FACT, "batches": BATCH, "payloads": PAYLOAD}
+_AT_ONCE = {"facts": 1_000, "batches": 100, "payloads": 16}  # rows in memory: of payloads each may have megabytes
 
 Weighed: TypeAlias = tuple[Any, ...]
 """A fact, a batch or a payload as it is weighed. It begins with its number."""
@@ -201,11 +202,11 @@ def _insert(con: DuckDBPyConnection, first_seq: int, last_seq: int, tally: Tally
 
 
 def _weigh_stretch(con: DuckDBPyConnection, first_seq: int, last_seq: int) -> Tally:
-    # Order does not matter to a weight, so nothing is sorted. Payloads are read in small pieces.
+    # Order does not matter to a weight, so nothing is sorted.
     pack = msgpack.Packer().pack
     tally = NOTHING
     for table, columns in _WEIGHED.items():
         answer = con.execute(f"SELECT {columns} FROM {table} WHERE seq BETWEEN $1 AND $2", [first_seq, last_seq])
-        while rows := answer.fetchmany(1_000):
+        while rows := answer.fetchmany(_AT_ONCE[table]):
             tally = tally.plus(weigh(map(pack, rows)))
     return tally

@@ -16,7 +16,7 @@ from perdure.ledger.store.duckdb_tables import Inserter
 from perdure.ledger.store.integrity import examine
 from perdure.ledger.store.seals import SealedPayload
 from perdure.ledger.store.store import Row
-from tests.ledger.wrecks import commit, numbers, run
+from tests.ledger.wrecks import commit, numbers, run, tamper
 
 
 @pytest.fixture
@@ -50,6 +50,22 @@ def test_a_row_group_is_over_when_its_payloads_have_many_bytes(tmp_path: Path, m
             assert len(groups) == -(-last // 3)
     assert read_again(tmp_path) == {f"r{n}": bytes([seq]) * 600 for n, seq in ((0, 18), (1, 19), (2, 20))}
     assert {each.severity for each in examine(tmp_path)} == {"ok"}
+
+
+def test_a_row_group_that_an_earlier_version_has_written_is_over(tmp_path: Path) -> None:
+    with closing(DuckDBStore(tmp_path, fsync=False)) as store:
+        store.boot()
+        append(store, 1, 2)
+    tamper(tmp_path, "DELETE FROM meta WHERE key = 'payload_group'")
+    with closing(DuckDBStore(tmp_path, fsync=False)) as store:
+        store.boot()
+        append(store, 3, 4)
+        assert store.rows("SELECT seq, rowid // 8192 FROM payloads WHERE seq > 0 ORDER BY seq", []) == [
+            (1, 0),
+            (2, 0),
+            (3, 1),
+            (4, 1),
+        ]
 
 
 def test_payloads_are_forgotten_some_at_a_time(store: DuckDBStore, monkeypatch: pytest.MonkeyPatch) -> None:
