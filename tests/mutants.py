@@ -592,7 +592,7 @@ MUTANTS = (
     Mutant("ledger.store.duckdb_tables:Inserter.__init__", "swapped branches", "is_new",
            "test_a_row_group_that_an_earlier_version_has_written_is_over"),
     Mutant("scenarios.exits:stop_of", "always", "problem",
-           "test_a_command_that_is_stopped_while_duckdb_reads_ends_quietly_and_by_its_code"),
+           "test_a_command_that_is_stopped_while_duckdb_reads_ends_by_its_code"),
     Mutant("actors.link.wire:weight_of", "no part", "Ended",
            "test_large_outputs_go_to_the_supervisor_in_several_frames"),
     Mutant("actors.chat.tools:Tool.answer", "no part", "SUMMARY_CHARS_MAX",

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -205,25 +206,27 @@ def test_the_command_is_a_module_too_and_has_its_own_name(module: str, data: Pat
     assert told("ps", "--data", str(data)).returncode == 0
 
 
-LONG = """
-import duckdb
-import perdure.scenarios.cli as cli
-
-def app(prog_name):
-    print("at work", flush=True)
-    duckdb.connect().execute("SELECT count(*) FROM range(1_000_000_000_000) AS t(n) WHERE n % 7 = 9").fetchall()
-
-cli.app = app
-cli.main()
-"""
-
-
+@pytest.mark.usefixtures("own_signals")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 143), (signal.SIGINT, 130)])
-def test_a_command_that_is_stopped_while_duckdb_reads_ends_quietly_and_by_its_code(number: int, code: int) -> None:
-    pipe = subprocess.PIPE
-    process = subprocess.Popen([sys.executable, "-c", LONG], stdout=pipe, stderr=pipe, text=True)
-    assert process.stdout is not None
-    process.stdout.readline()
-    process.send_signal(number)
-    _, complaints = process.communicate(timeout=60)
-    assert (process.returncode, complaints) == (code, "")
+def test_a_command_that_is_stopped_while_duckdb_reads_ends_by_its_code(
+    number: signal.Signals, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reads(prog_name: str) -> None:
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(number)
+        raise RuntimeError("Query interrupted")  # as DuckDB does
+
+    monkeypatch.setattr("perdure.scenarios.cli.app", reads)
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == code
+
+
+@pytest.mark.usefixtures("own_signals")
+def test_any_other_error_of_that_kind_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def reads(prog_name: str) -> None:
+        raise RuntimeError(f"{prog_name} fails")
+
+    monkeypatch.setattr("perdure.scenarios.cli.app", reads)
+    with pytest.raises(RuntimeError, match="perdure fails"):
+        main()
