@@ -12,10 +12,11 @@ list, and where an answer is to go.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, TypedDict
 
 from perdure.ledger.activation import Activation
+from perdure.ledger.answer_formats import check_fits
 from perdure.ledger.codec import pack, unpack
 from perdure.ledger.errors import (
     AlreadyAnswered,
@@ -275,17 +276,6 @@ def _check_open(ask: AskRecord, named: str, at_ms: int, gone: str) -> None:
 
 def _ago(then_ms: int, at_ms: int) -> str:
     return f"{lasting(max(0, at_ms - then_ms))} ago"
-
-
-def check_fits(schema: Mapping[str, object], value: object) -> None:
-    """Raise a `BadRequest` that names the place if a value does not fit a JSON schema."""
-    from jsonschema import Draft202012Validator  # noqa: PLC0415 - it takes a third of a second, and few answer
-    from jsonschema.exceptions import best_match  # noqa: PLC0415 - as above
-
-    problem = best_match(Draft202012Validator(schema).iter_errors(value))
-    if problem is not None:
-        place = ".".join(map(str, ("value", *problem.absolute_path)))
-        raise BadRequest(place[:200], f"{problem.message:.300}")
 
 
 def _edited(ask: AskRecord, edited: bytes | None) -> bytes | None:

@@ -369,6 +369,8 @@ MUTANTS = (
            "test_an_answer_that_does_not_fit_changes_nothing_and_names_the_field"),
     Mutant("ledger.asks:checked_answer", "removed call", "check_fits",
            "test_an_answer_that_does_not_fit_changes_nothing_and_names_the_field"),
+    Mutant("ledger.answer_formats:_read_by", "removed call", "read",
+           "test_a_text_that_its_type_does_not_read_is_refused_where_it_is_given_and_a_later_one_counts"),
     Mutant("ledger.asks:note_calls", "removed call", "update",
            "test_the_calls_that_wait_are_kept_while_their_chat_sleeps_and_a_boot_knows_them"),
     Mutant("ledger.host_reports:ask_calls", "always", "calls",

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
-from typing import Any
+from datetime import date, datetime, time, timedelta
+from ipaddress import IPv4Address
+from typing import Any, Literal
+from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import pytest
+from pydantic import UUID7, HttpUrl, IPvAnyNetwork, TypeAdapter
 
 from perdure.ledger import (
     BATCH_MIN,
@@ -218,6 +224,48 @@ def test_a_value_within_an_object_is_named_by_its_place() -> None:
     with pytest.raises(BadRequest) as refused:
         ledger.when(answer({"days": [1, "x"]}))
     assert refused.value.field == "value.days.1"
+
+
+@pytest.mark.parametrize(
+    ("kind", "bad", "good"),
+    [
+        (date, "2025-13-45", "2025-12-24"),
+        (time, "25:00", "23:59"),
+        (datetime, "tomorrow", "2025-12-24T18:00:00Z"),
+        (timedelta, "an hour", "PT1H"),
+        (UUID, "zz", "5d6ecdac-0f37-4fef-a930-8431c251246a"),
+        (UUID7, "5d6ecdac-0f37-4fef-a930-8431c251246a", "019ac7ab-6c3c-7d4c-9d5c-0f374fefa930"),
+        (HttpUrl, "perdure", "https://example.com"),
+        (IPv4Address, "10.0.0.256", "10.0.0.1"),
+        (IPvAnyNetwork, "10.0.0.1/99", "10.0.0.0/8"),
+        (re.Pattern, "(", "a+"),
+        (ZoneInfo, "Europe/Berln", "Europe/Berlin"),
+        (date | None, "2025-13-45", None),
+        (date | Literal["never"], "2025-13-45", "never"),
+    ],
+)
+def test_a_text_that_its_type_does_not_read_is_refused_where_it_is_given_and_a_later_one_counts(
+    kind: Any, bad: object, good: object
+) -> None:
+    ledger = working()
+    ledger.when(opening(schema=pack(TypeAdapter[Any](kind).json_schema())))
+    with pytest.raises(BadRequest, match=r"^value: "):
+        ledger.when(answer(bad))
+    assert kinds(ledger.when(answer(good))) == [AskAnswered]
+    assert [unpack(each["value"]) for each in told(ledger)] == [good]
+
+
+def test_what_does_not_fit_is_said_in_the_words_of_its_type() -> None:
+    ledger = working()
+    ledger.when(opening(schema=pack(TypeAdapter(list[date]).json_schema())))
+    with pytest.raises(BadRequest, match=r"^value\.1: '2025-13-45' is not a 'date': .* month value is outside"):
+        ledger.when(answer(["2025-12-24", "2025-13-45"]))
+
+
+def test_a_format_that_only_the_run_knows_is_left_to_it() -> None:
+    ledger = working()
+    ledger.when(opening(schema=pack({"type": "string", "format": "of-the-author"})))
+    assert kinds(ledger.when(answer("anything"))) == [AskAnswered]
 
 
 def test_edited_arguments_are_kept_beside_the_proposed_ones() -> None:
