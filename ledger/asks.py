@@ -43,6 +43,7 @@ YES_OR_NO: Final = pack({"type": "boolean"})
 """The schema of an answer that is yes or no."""
 ALARM_OF_ASKS: Final = "\0asks "
 """As `ALARM_OF_RUN`, before the id of a run whose questions go on to others, or expire."""
+_UNREAD: Final = "its run has not read that yet, and asks again if it does not fit; `perdure asks` lists it then"
 _CALL: Final = "call-"
 _CLOSED_CALLS_MAX: Final = 1_000
 QUESTION_TYPE: Final = "perdure.asks:Question"
@@ -230,18 +231,27 @@ def answer_ask(view: View, said: AnswerAsk, at_ms: int) -> Iterator[Fact]:
     if ask.has_answer(said.answer_id):
         return  # it is told again
     gone = f"its run has ended ({run.status})" if run.has_ended else "its run waits for the answer no more"
-    edited, closes = checked_answer(ask, ask_id(run.run_id, ask.number), said, at_ms, gone)
+    is_read = run.answer_mail(ask) not in view.mail
+    edited, closes = checked_answer(ask, ask_id(run.run_id, ask.number), said, at_ms, gone, is_read=is_read)
     yield AskAnswered(
         run.run_id, ask.number, said.answer_id, ask.digest, said.who, said.channel, said.value, edited, closes
     )
 
 
 def checked_answer(
-    ask: AskRecord, named: str, said: AnswerAsk, at_ms: int, gone: str, fits: Callable[[object], None] | None = None
+    ask: AskRecord,
+    named: str,
+    said: AnswerAsk,
+    at_ms: int,
+    gone: str,
+    fits: Callable[[object], None] | None = None,
+    *,
+    is_read: bool = True,
 ) -> tuple[bytes | None, bool]:
     """The arguments as somebody has changed them, if at all, and whether this answer closes the question. Refused, typed, if it does not
-    count. `gone` says why the question was withdrawn, if it was; `fits` checks changed arguments."""
-    _check_open(ask, named, at_ms, gone)
+    count. `gone` says why the question was withdrawn, if it was; `fits` checks changed arguments. With `is_read` false the type of the one
+    that counts may yet refuse it, which opens the question again."""
+    _check_open(ask, named, at_ms, gone, is_read=is_read)
     if said.digest and said.digest != ask.digest:
         raise AnswerRefused("digest", f"what {named} asks has changed since it was shown; look at it again")
     who = Answerer(said.who, said.groups, said.is_operator, said.is_admin)
@@ -262,12 +272,13 @@ def checked_answer(
     return edited, is_decided(with_vote(votes, vote), ask.people, no)
 
 
-def _check_open(ask: AskRecord, named: str, at_ms: int, gone: str) -> None:
+def _check_open(ask: AskRecord, named: str, at_ms: int, gone: str, *, is_read: bool) -> None:
     since = _ago(ask.closed_at_ms, at_ms)
     match ask.status:
         case AskStatus.ANSWERED:
             latest = ask.answers[-1]
-            raise AlreadyAnswered("ask_id", f"{named} was already answered by {latest.who} ({latest.channel}), {since}")
+            words = f"{named} was already answered by {latest.who} ({latest.channel}), {since}"
+            raise AlreadyAnswered("ask_id", words if is_read else f"{words}; {_UNREAD}")
         case AskStatus.EXPIRED:
             raise AskClosed("ask_id", f"{named} has expired, {since}")
         case AskStatus.WITHDRAWN:

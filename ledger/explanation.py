@@ -169,6 +169,8 @@ def _asks(case: Case) -> Iterator[str]:
         whom = " or ".join(names) or "anybody"
         said = f" {counted(len(ask.answers), 'answer')} of {ask.people} came." if ask.answers else ""
         yield f"It asks {whom}, since {lasting(max(0, case.at_ms - ask.opened_at_ms))}: {ask.question:.200} ({named}).{said}"
+        if ask.note:
+            yield f"It asks that again: {ask.note}."
         for name, at_ms in ask.to[ask.level :][:1]:
             yield f"If that is not answered, it comes to {name} too {case.due(at_ms)}."
         if ask.expires_at_ms:

@@ -369,6 +369,8 @@ MUTANTS = (
            "test_an_answer_that_does_not_fit_changes_nothing_and_names_the_field"),
     Mutant("ledger.asks:checked_answer", "removed call", "check_fits",
            "test_an_answer_that_does_not_fit_changes_nothing_and_names_the_field"),
+    Mutant("ledger.asks:answer_ask", "comparison", "answer_mail",
+           "test_who_answers_while_the_run_has_not_read_an_earlier_answer_is_told_that_it_may_be_asked_again"),
     Mutant("ledger.answer_formats:_read_by", "removed call", "read",
            "test_a_text_that_its_type_does_not_read_is_refused_where_it_is_given_and_a_later_one_counts"),
     Mutant("ledger.asks:note_calls", "removed call", "update",

@@ -314,7 +314,7 @@ class RuntimeCalls(Questions):
             channel: by what the answer came, for the record.
 
         Raises `AlreadyAnswered`, `AskClosed`, `UnknownAsk`, `AnswerRefused` for another `digest`, and `BadRequest` that names the place
-        for an answer that does not fit.
+        for an answer that does not fit. What a validator of the type refuses is known to the run alone, which asks again (`note` says why).
         """
         by = Answerer(user_name() if who is None else who, is_operator=True)
         return self.client.answer(ask_id, value, by, channel, args=args, digest=digest)

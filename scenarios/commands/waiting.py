@@ -120,6 +120,9 @@ def asks(
         for each in found
     ]
     print_table(titles, cells)
+    for each in found:
+        if each["note"] and each["kind"] == "question" and each["status"] == "open":  # that of a call is about its tool
+            say(f"\n{each['ask_id']} is asked again: {each['note']}.")
     if is_cut:
         print(
             f"\nThere are more than these {limit:,}; `--limit` lists more of them, and `--to` those of a group or person."
@@ -183,7 +186,8 @@ def answer(
     elif value is None:
         print_pairs({name: each for name, each in asked.items() if each not in (None, [])})
     elif asked["status"] == "answered":
-        print(f"{ask} is answered, and {'its run' if asked['kind'] == 'question' else 'its turn'} goes on.")
+        goes_on = "its run goes on, or asks again if that does not fit its type (`perdure asks` says why)"
+        print(f"{ask} is answered, and {goes_on if asked['kind'] == 'question' else 'its turn goes on'}.")
     else:
         print(f"{ask} has {plural(len(asked['answers']), 'answer')}; {asked['people']} people have to agree.")
 

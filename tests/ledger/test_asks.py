@@ -128,6 +128,17 @@ def test_a_later_answer_is_told_who_answered_by_what_and_when_and_the_same_answe
     assert len(told(ledger)) == 1
 
 
+def test_who_answers_while_the_run_has_not_read_an_earlier_answer_is_told_that_it_may_be_asked_again() -> None:
+    ledger = working()
+    ledger.when(opening())
+    ledger.when(answer())
+    with pytest.raises(AlreadyAnswered, match="has not read that yet, and asks again if it does not fit"):
+        ledger.when(answer(False, "bob"))
+    ledger.when(Handled(child(), 1, [*ledger.view.events["r"]], []))
+    with pytest.raises(AlreadyAnswered, match=r"by ada \(cli\), 0 ms ago$"):
+        ledger.when(answer(False, "bob"))
+
+
 def test_a_waiting_run_is_queued_by_the_answer() -> None:
     ledger = working()
     ledger.when(opening())
@@ -422,6 +433,16 @@ def test_it_is_explained_what_is_asked_of_whom_and_until_when() -> None:
     assert "it comes to managers too in 60 s" in said
     assert "it expires in 1 h" in said
     assert "`perdure answer r:1 VALUE` answers it." in said
+
+
+def test_why_a_question_is_open_again_is_explained() -> None:
+    ledger = working()
+    ledger.when(opening())
+    ledger.when(answer())
+    (mail_id,) = ledger.view.events["r"]
+    ledger.when(opening(refuses=mail_id, note="ada answered True, which does not fit: too easy"))
+    said = explain(ledger.view, ledger.run(), ledger.now_ms, ledger.limits)
+    assert "It asks that again: ada answered True, which does not fit: too easy." in said
 
 
 def test_a_run_that_is_being_undone_asks_nothing_any_more() -> None:

@@ -424,6 +424,23 @@ def test_what_runs_ask_is_listed_a_line_each_and_without_what_a_terminal_would_o
     assert "Ship?\n�[31mNow?" in shown
     first = perdure("answer", "it's-0:1", "yes", "--as", "ada", "--data", asking)
     assert first.stdout == "it's-0:1 has 1 answer; 2 people have to agree.\n"
+    assert "again" not in listed
+
+
+def test_an_answer_is_not_said_to_be_taken_before_its_run_has_read_it_and_why_it_was_not_is_listed(data: Path) -> None:
+    note = "ada answered 2, which does not fit: an odd number \x1b[31m is wanted"
+    with closing(DuckDBStore(data / "ledger", fsync=False)) as store:
+        view = restore(store.boot())
+        asked = AskOpened(
+            "odd", 1, "d", "How many?", pack({"type": "integer"}), None, [], 0, 1, True, "", 0, None, note
+        )
+        begun = RunRequested("odd", "Reader", "", "", "digest", b"\x01", {}, 0)
+        store.append([record_fact(view, begun, 1_000), record_fact(view, asked, 2_000)], [])
+    again = "odd:1 is asked again: ada answered 2, which does not fit: an odd number �[31m is wanted."
+    assert again in perdure("asks", "--data", data).stdout
+    said = perdure("answer", "odd:1", "4", "--data", data).stdout
+    assert said.startswith("odd:1 is answered, and its run goes on, or asks again if that does not fit its type")
+    assert again not in perdure("asks", "--all", "--data", data).stdout
 
 
 @pytest.mark.parametrize("columns", [30, 70, 300])
