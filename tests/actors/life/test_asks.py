@@ -184,6 +184,8 @@ def test_what_the_type_alone_refuses_is_asked_again_with_a_word_why_and_the_run_
             await asyncio.sleep(1)
         for who in (ADA, BOB):
             await client.answer("r:2", {"city": "Rome", "days": 2}, who, "cli")
+        with pytest.raises(AlreadyAnswered, match="asks again if it does not fit"):
+            await client.answer("r:2", {"city": "Rome", "days": 5}, ADA, "cli")
         while not (ask := (await opened(client))[0])["note"]:
             await asyncio.sleep(1)
         assert "bob answered" in ask["note"]
