@@ -192,6 +192,7 @@ class ChatAgent(Agent, Generic[Answer]):
     async def on_chat_response(self, response: dict[str, Any]) -> None:
         """Called after a turn that had begun: `request_id, status, message, error, continuation`. It may ask for turns and wait."""
 
+    @hook
     async def on_chat_error(self, error: str, info: dict[str, Any]) -> str | None:
         """Called before a turn ends with an error; a returned text is shown instead. `info`: `request_id, stage, reason`."""
 

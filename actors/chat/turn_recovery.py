@@ -88,14 +88,14 @@ async def reported(state: ConversationState, turn: Turn, outcome: TurnOutcome) -
     # A text that `on_chat_error` returns replaces an error.
     if outcome.event is not TurnEvent.FAILED:
         return outcome
-    info = {"request_id": turn.request_id, "stage": outcome.stage, "reason": outcome.reason}
-    shown, problem = await tried(
-        state.tenant.bounded(state.tenant.call_in_turn(state.agent.on_chat_error, outcome.error, info))
-    )
-    if problem is not None:
-        state.tenant.trouble("on_chat_error", problem)
-    if isinstance(shown, str) and shown.strip():
-        outcome = outcome._replace(error=sendable(shown))
+    if state.tenant.overrides("on_chat_error"):
+        info = {"request_id": turn.request_id, "stage": outcome.stage, "reason": outcome.reason}
+        hearing = state.tenant.call_in_turn(state.agent.on_chat_error, outcome.error, info)
+        shown, problem = await tried(state.tenant.bounded(hearing))
+        if problem is not None:
+            state.tenant.trouble("on_chat_error", problem)
+        if isinstance(shown, str) and shown.strip():
+            outcome = outcome._replace(error=sendable(shown))
     if outcome.stage != "recovery":  # a recovery emits events of its own
         told = {"stage": outcome.stage, "reason": outcome.reason, "error": outcome.error}
         state.emit("chat:request:failed", turn, told)
