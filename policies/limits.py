@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final, Self
+from typing import Final, Self
 
-from perdure.policies.numbers import INFINITY, number
+from perdure.policies.numbers import INFINITY, number, whole
 
 HOSTS_MIN: Final = 2
 """On one core too, so that one is left when the other dies."""
@@ -112,8 +112,10 @@ class Limits:
     @classmethod
     def recorded(cls, told: Mapping[str, float]) -> Self:
         """Limits from a record. A missing one has its default, and an unknown one is left out."""
-        known: dict[str, Any] = {field.name: told[field.name] for field in fields(cls) if field.name in told}
-        return cls(**known)
+        made = cls()
+        for field in fields(cls):  # unchecked: an earlier version may have let in what is refused now
+            object.__setattr__(made, field.name, told.get(field.name, field.default))
+        return made
 
     def for_cores(self, cores: int) -> Self:
         """These limits for a cluster of that size: `hosts_max` is set."""
@@ -125,5 +127,26 @@ class Limits:
         return [field.name for field in fields(asked) if getattr(asked, field.name) != getattr(other, field.name)]
 
     def __post_init__(self) -> None:
+        from_1, finite = _AT_LEAST_1.split(), _FINITE.split()
         for field in fields(self):
-            number(field.name, getattr(self, field.name))
+            name, value = field.name, getattr(self, field.name)
+            least = int(name in from_1)
+            if field.type == "int" and "_ms" not in name and value != INFINITY:
+                whole(name, value, least)
+            number(name, value, least, is_finite=name in finite)
+
+
+# With 0 of these nothing could be done at all, or the same without a pause. Where 0 is a limit, it means none, or at once.
+_AT_LEAST_1: Final = """
+    pack_max late_ms_max writes_waiting_max threads_max tenancies_max rss_mb_max idle_ms waiting_max heartbeat_ms blocked_max_ms orphan_ms
+    start_timeout_ms sweep_ms attempts_max recovery_work_max retry_first_ms retry_most_ms handler_attempts_max handler_timeout_ms
+    on_start_timeout_ms schedules_at_once_max schedule_ahead_ms_max schedule_interval_ms_min schedule_interval_ms_max schedule_catch_up_max
+    schedule_history_max callback_losses_max callback_payload_bytes_max fibers_at_once_max fiber_recoveries_at_once_max
+    fiber_recovery_timeout_ms wait_ahead_ms_max group_max checkpoint_idle_ms id_max input_bytes_max output_bytes_max progress_bytes_max
+    error_chars_max
+"""
+# What is counted, or waited for, up to these.
+_FINITE: Final = """
+    hosts_max threads_max heartbeat_ms blocked_warn_ms blocked_max_ms sweep_ms retry_first_ms retry_most_ms handler_attempts_max
+    schedule_interval_ms_min schedule_history_max fiber_recovery_first_ms events_max group_max error_chars_max
+"""

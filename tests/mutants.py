@@ -33,6 +33,8 @@ class Mutant(NamedTuple):
 
 # fmt: off
 MUTANTS = (
+    Mutant("policies.limits:Limits.__post_init__", "never", "field type value INFINITY",
+           "test_what_is_counted_is_whole"),
     Mutant("policies.agents_client:plan_request", "no part", "isinstance str",
            "test_what_is_no_request_is_refused_and_never_met_with_silence"),
     Mutant("actors.agents_client.talk:Attendance._queue", "never", "ASKED_MAX",

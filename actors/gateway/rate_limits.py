@@ -6,7 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
-from perdure.ledger import BadRequest
+from perdure.ledger import check_number
 
 MIB: Final = 1024 * 1024
 NAMES_MAX: Final = 10_000
@@ -49,8 +49,7 @@ class GatewayLimits:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if not value > 0:
-                raise BadRequest(name, f"{value!r} is not more than 0")
+            check_number(name, value, above=True)
 
 
 class Rates:
