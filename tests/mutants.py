@@ -167,6 +167,8 @@ MUTANTS = (
            "test_hosts_of_these_pools_come_and_serve_and_are_the_same_pools_to_the_next_supervisor"),
     Mutant("actors.life.class_options:check_made", "never", "isroutine",
            "test_an_attribute_that_is_written_as_a_method_is_refused"),
+    Mutant("actors.life.class_options:check_made", "removed call", "_check_methods",
+           "test_a_method_that_is_written_as_an_attribute_is_refused"),
     Mutant("actors.life.class_options:check_made", "never", "_OF_CLASSES",
            "test_a_property_is_taken_where_agents_are_asked_and_refused_where_the_class_is"),
     Mutant("actors.chat.turn_failures:failure_of", "never", "SETUP UNKNOWN",

@@ -117,6 +117,7 @@ class Agent(Hosted):
     __perdure_version__: ClassVar[int] = 1
 
     @classmethod
+    @hook
     def prepare(cls) -> None:
         """Load what takes long. It may be called, on a thread, in processes that may get agents of this class."""
 
@@ -174,6 +175,7 @@ class Agent(Hosted):
     async def on_progress(self, run: RunInfo, progress: dict[str, Any]) -> None:
         """Called at best effort for progress and milestones of this agent's runs, while the agent is awake."""
 
+    @hook
     @verb
     async def on_before_sub_agent(self, agent_type: str, name: str) -> bool:
         """Return whether a call from outside may reach a child of this agent. Called for every such call.

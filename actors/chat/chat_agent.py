@@ -172,18 +172,22 @@ class ChatAgent(Agent, Generic[Answer]):
 
     # what an author overrides
 
+    @hook
     def tools(self) -> Sequence[object]:
         """The tools: functions marked with `@tool`, and what `agent_tool` and `client_tool` make. Marked methods are added."""
         return ()
 
+    @hook
     def get_model(self) -> object:
         """The model of the next request. It may be async, as may the next two."""
         return self.model
 
+    @hook
     def get_model_settings(self) -> dict[str, Any] | Awaitable[dict[str, Any] | None] | None:
         """Settings of the next request, as pydantic-ai names them: `temperature`, `max_tokens` and more."""
         return None
 
+    @hook
     def get_instructions(self) -> str | Awaitable[str | None] | None:
         """What the model is told before the conversation."""
         return self.instructions
@@ -204,6 +208,7 @@ class ChatAgent(Agent, Generic[Answer]):
         `{"answer": text}` completes it with an answer that the provider had stored.
         """
 
+    @hook
     @verb
     async def summarize_messages(self, messages: list[dict[str, Any]]) -> str | None:
         """What the model is told from now on in place of these messages, the oldest of a conversation that has grown too long for it.
@@ -212,6 +217,7 @@ class ChatAgent(Agent, Generic[Answer]):
         """
         return await self._perdure_conversation.turns.compaction.ask_for_summary(cast("list[Message]", messages))
 
+    @hook
     def repair_interrupted_tool_part(self, part: dict[str, Any]) -> dict[str, Any]:
         """The part that replaces a tool call without a result in the transcript: a settled tool part, or text.
 
@@ -219,6 +225,7 @@ class ChatAgent(Agent, Generic[Answer]):
         """
         return cast("dict[str, Any]", default_repair(cast("Part", part)))
 
+    @hook
     def format_agent_tool_input(self, input: Any, run: RunContext) -> Any:
         """The message of the user by which a run of this agent begins."""
         text = input.get("message") if isinstance(input, dict) and set(input) == {"message"} else input
@@ -227,16 +234,19 @@ class ChatAgent(Agent, Generic[Answer]):
         words = json.dumps(input, ensure_ascii=False, default=str)
         return {"role": "user", "parts": [{"type": "text", "text": words}]}
 
+    @hook
     def get_agent_tool_output(self, result: TurnResult, run: RunContext) -> Answer:
         """The output of a run of this agent: the text of its answer."""
         return cast("Answer", result.text)
 
+    @hook
     async def format_detached_completion(self, run: RunInfo, result: RunResult) -> str:
         """The message that tells this chat of the end of a detached run; an empty one is not sent."""
         detail = _shown_result(result) if result.ok else result.error
         what = f"The background run {run.run_id} ({_shown_name(run)}) {_ENDS.get(result.status, result.status)}."
         return f"{what}\n\n{detail}" if detail else what
 
+    @hook
     async def format_detached_milestone(self, run: RunInfo, milestone: MilestoneInfo) -> str:
         """The message that tells this chat of a milestone; an empty one is not sent."""
         what = f"The background run {run.run_id} ({_shown_name(run)}) reached {milestone.name}."

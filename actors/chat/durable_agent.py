@@ -21,6 +21,7 @@ from perdure.actors.chat.conversation_state import BOUNDS_OF_CHATS
 from perdure.actors.chat.play import is_overridden
 from perdure.actors.chat.toolsets import checked_toolsets
 from perdure.actors.chat.turn import TurnResult
+from perdure.actors.code.author_call import hook
 from perdure.actors.life.host_options import Checks
 from perdure.actors.life.run_context import RunContext
 from perdure.ledger import BadRequest
@@ -72,6 +73,7 @@ class DurableAgent(ChatAgent[Any]):
         return type(chosen, (cls,), about)
 
     @classmethod
+    @hook
     def get_deps(cls) -> object:
         """What the agent's tools get as `ctx.deps`: made in each process that needs it. It may be async."""
         return None

@@ -227,9 +227,13 @@ def _is_async(function: Callable[..., object]) -> bool:
 
 
 def hook(method: Method) -> Method:
-    # `overrides` tells whether one did, which saves a call.
+    # What an author overrides. `overrides` tells whether one did, which saves a call.
     method.__perdure_hook__ = method  # type: ignore[attr-defined]
     return method
+
+
+def is_hook(agent_class: type, name: str) -> bool:
+    return hasattr(getattr(agent_class, name, None), "__perdure_hook__")
 
 
 def name_of_method(agent: object, field: str, given: object) -> str:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, ClassVar, Final, Protocol, cast, get_origin
 
 from perdure.actors.code.annotations import is_of_perdure
-from perdure.actors.code.author_call import overrides
+from perdure.actors.code.author_call import is_hook, overrides
 from perdure.actors.code.signatures import check_run, run_shapes, shapes_of
 from perdure.actors.life.host_options import PLACEMENT, Checks, Placed, pool_spec
 from perdure.ledger import BadRequest, check_bool, check_ms, check_whole
@@ -95,7 +95,28 @@ def check_made(agent_class: Any) -> None:
         elif attribute in _OF_CLASSES:  # elsewhere a property is of the objects
             words = "is read of the class, where a property has no value; assign the value itself"
             raise BadRequest(attribute, words)
+    _check_methods(agent_class)
     check_run(agent_class)
+
+
+def _check_methods(agent_class: Any) -> None:
+    # What Perdure calls, and an author has given as a value.
+    hooks = {
+        name: base for base in agent_class.__mro__ if is_of_perdure(base) for name in vars(base) if is_hook(base, name)
+    }
+    for name in (*hooks, "run"):
+        value = getattr(agent_class, name, None)
+        if callable(value) or (name == "run" and value is None):
+            continue
+        takes = "self, input, run"
+        if name in hooks:
+            asked = getattr(hooks[name], name)
+            takes = ", ".join([*(["cls"] if inspect.ismethod(asked) else []), *inspect.signature(asked).parameters])
+        attribute = name.removeprefix("get_")
+        instead = (
+            f", or assign the value to `{attribute}`" if attribute != name and hasattr(agent_class, attribute) else ""
+        )
+        raise BadRequest(name, f"{value!r:.200} cannot be called, and this is; write `def {name}({takes})`{instead}")
 
 
 def _is_method(agent_class: type, attribute: str) -> BadRequest:

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 from perdure.actors.agent.exposing import begun_at_host, exposed, steering
 from perdure.actors.chat.chat_agent import ChatAgent
-from perdure.actors.code.author_call import result_of, tried_now
+from perdure.actors.code.author_call import hook, result_of, tried_now
 from perdure.actors.jobs.fiber_context import FiberContext, FiberRecovery
 from perdure.actors.life.handle import tell
 from perdure.actors.link.questions import about_ask, question_of
@@ -67,6 +67,7 @@ class MessengerAgent(ChatAgent):
     ask_threads: ClassVar[Mapping[str, Thread]] = {}
 
     @classmethod
+    @hook
     def messengers(cls) -> Sequence[Messenger]:
         """The messengers of this class. Asked once in each process."""
         return ()
@@ -111,6 +112,7 @@ class MessengerAgent(ChatAgent):
         )
         raise BadRequest(field, f"{thread!r:.200} is not {words}")
 
+    @hook
     def ask_thread(self, ask: Mapping[str, Any]) -> Thread:
         """The thread into which a question of a run is posted, by default as `ask_threads` says. `ask` is as in `Runtime.asks`.
 
@@ -118,6 +120,7 @@ class MessengerAgent(ChatAgent):
         """
         return self._perdure_named_thread(self.name, ask["to"])
 
+    @hook
     def on_messenger_event(self, event: MessengerEvent) -> bool | str | Awaitable[bool | str]:
         """Called in the transaction that accepts an event; it may be async. Return True to let the model answer, False for no answer, or a
         text to post.

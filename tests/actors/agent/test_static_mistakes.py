@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import partialmethod
 from typing import Any, Generic, TypeVar, cast
 
 import pytest
@@ -117,6 +118,41 @@ def test_a_property_is_taken_where_agents_are_asked_and_refused_where_the_class_
     for attribute in ("toolsets", "num_gpus", "stands_alone"):
         with pytest.raises(BadRequest, match=f"{attribute}: is read of the class"):
             type("Odd", (ChatAgent,), {attribute: computed})
+
+
+@pytest.mark.parametrize(
+    ("base", "method", "value", "words"),
+    [
+        (ChatAgent, "tools", [3], "[3] cannot be called, and this is; write `def tools(self)`"),
+        (ChatAgent, "tools", property(lambda _: []), "cannot be called"),
+        (ChatAgent, "get_model", "openai:gpt-5", "`def get_model(self)`, or assign the value to `model`"),
+        (DurableAgent, "get_model", "openai:gpt-5", "`def get_model(self)`, or assign the value to `model`"),
+        (ChatAgent, "get_instructions", "Be brief.", "or assign the value to `instructions`"),
+        (ChatAgent, "get_model_settings", {"temperature": 0}, "write `def get_model_settings(self)`"),
+        (ChatAgent, "on_chat_error", "Sorry.", "write `def on_chat_error(self, error, info)`"),
+        (ChatAgent, "run", 3, "write `def run(self, input, run)`"),
+        (DurableAgent, "get_deps", 3, "write `def get_deps(cls)`"),
+        (MessengerAgent, "messengers", [], "write `def messengers(cls)`"),
+        (Agent, "on_start", None, "write `def on_start(self)`"),
+        (Agent, "prepare", 3, "write `def prepare(cls)`"),
+        (Agent, "on_before_sub_agent", True, "write `def on_before_sub_agent(self, agent_type, name)`"),
+        (Agent, "run", 3, "write `def run(self, input, run)`"),
+    ],
+)
+def test_a_method_that_is_written_as_an_attribute_is_refused(
+    base: type[Agent], method: str, value: object, words: str
+) -> None:
+    with pytest.raises(BadRequest) as refused:
+        type("Odd", (base,), {method: value})
+    assert refused.value.field == method
+    assert words in str(refused.value)
+
+
+def test_what_can_be_called_is_a_method_however_it_is_written_and_no_run_is_one_of_none() -> None:
+    check_class(
+        type("Even", (ChatAgent,), {"tools": partialmethod(lambda _, given: given, []), "get_model": lambda _: 3})
+    )
+    check_class(type("Mute", (Agent,), {"run": None, "schedule": "daily"}))
 
 
 def test_what_is_asked_for_in_two_ways_is_refused_when_the_class_is_handed_over() -> None:
