@@ -33,6 +33,8 @@ class Mutant(NamedTuple):
 
 # fmt: off
 MUTANTS = (
+    Mutant("actors.life.class_options:pass_on", "always", "more endswith",
+           "test_what_a_class_statement_does_not_take_is_refused_with_where_it_belongs"),
     Mutant("policies.limits:Limits.__post_init__", "never", "field type value INFINITY",
            "test_what_is_counted_is_whole"),
     Mutant("policies.agents_client:plan_request", "no part", "isinstance str",

@@ -44,7 +44,7 @@ from perdure.actors.jobs.schedule_requests import CallbackOptions, every, instan
 from perdure.actors.life.activity import ACTIVITY, CALL
 from perdure.actors.life.asks import Answer, AskOptions
 from perdure.actors.life.child_types import AsyncChild, AsyncInputless, Child, Inputless, RunOptions
-from perdure.actors.life.class_options import BOUNDS, check_made
+from perdure.actors.life.class_options import BOUNDS, check_made, pass_on
 from perdure.actors.life.host_options import Checks
 from perdure.actors.life.results import Detached, RunHandle, RunHandles, RunInfo, RunResult, statuses_of
 from perdure.actors.life.run_context import RunContext
@@ -105,7 +105,7 @@ class Agent(Hosted):
             version: the version of what its agents keep, 1 by default. An agent whose storage is of an earlier one is brought to this one
                 by `migrate`.
         """
-        super().__init_subclass__(**more)
+        pass_on(super().__init_subclass__, more)
         check_made(cls)
         note_program(cls)
         if name:

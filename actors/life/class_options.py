@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from functools import lru_cache
 from typing import Any, ClassVar, Final, Protocol, cast, get_origin
 
@@ -82,6 +82,18 @@ def _count(field: str, value: object) -> int:
 
 
 # ---------------------------------------------------------------- what is wrong with a class
+
+
+def pass_on(made: Callable[..., None], more: dict[str, object]) -> None:
+    # What a class statement says, to the next class that takes any of it.
+    try:
+        made(**more)
+    except TypeError as problem:
+        if not more or not str(problem).endswith("takes no keyword arguments"):  # Python's, when nobody has taken it
+            raise
+        written = " and ".join(f"`{name} = {value!r:.200}`" for name, value in more.items())
+        words = "a class of agents takes `name` and `version`; whatever none of its bases takes is an attribute"
+        raise BadRequest(", ".join(more), f"{words}: write {written} in its body") from None
 
 
 def check_made(agent_class: Any) -> None:

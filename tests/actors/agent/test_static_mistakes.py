@@ -155,6 +155,36 @@ def test_what_can_be_called_is_a_method_however_it_is_written_and_no_run_is_one_
     check_class(type("Mute", (Agent,), {"run": None, "schedule": "daily"}))
 
 
+def test_what_a_class_statement_does_not_take_is_refused_with_where_it_belongs() -> None:
+    with pytest.raises(BadRequest, match=r"^num_gpus: .*takes `name` and `version`.*`num_gpus = 1` in"):
+
+        class Gpu(Agent, num_gpus=1):
+            pass
+
+
+def test_what_another_base_takes_reaches_it_and_what_it_raises_is_its_own() -> None:
+    class Tagged:
+        tag = ""
+
+        def __init_subclass__(cls, *, tag: str, **more: object) -> None:
+            super().__init_subclass__(**more)
+            cls.tag = tag.upper()
+
+    class Even(Agent, Tagged, tag="x", name="even-and-tagged"):
+        pass
+
+    assert Even.tag == "X"
+    with pytest.raises(TypeError, match="missing 1 required keyword-only argument"):
+
+        class Odd(Agent, Tagged):
+            pass
+
+    with pytest.raises(BadRequest, match=r"^tag, num_gpus: "):
+
+        class Gpu(Agent, Tagged, tag="x", num_gpus=1):
+            pass
+
+
 def test_what_is_asked_for_in_two_ways_is_refused_when_the_class_is_handed_over() -> None:
     twice = type("Twice", (Agent,), {"num_gpus": 1, "resources": {"GPU": 2}})
     with pytest.raises(BadRequest, match="resources: 'GPU' is asked for by `num_gpus` already"):
