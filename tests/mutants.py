@@ -33,6 +33,10 @@ class Mutant(NamedTuple):
 
 # fmt: off
 MUTANTS = (
+    Mutant("actors.gateway.security:Security.principal", "no part", "is_probe",
+           "test_a_probe_need_not_name_a_host_and_whatever_else_is_asked_must"),
+    Mutant("actors.gateway.security:Security.principal", "no part", "headers",
+           "test_a_probe_need_not_name_a_host_and_whatever_else_is_asked_must"),
     Mutant("actors.life.class_options:pass_on", "always", "more endswith",
            "test_what_a_class_statement_does_not_take_is_refused_with_where_it_belongs"),
     Mutant("policies.limits:Limits.__post_init__", "never", "field type value INFINITY",

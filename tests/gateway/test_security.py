@@ -279,6 +279,20 @@ async def test_a_name_that_somebody_could_have_pointed_here_is_refused(host: str
     assert (await door.post("/", headers={"host": host})).status == (200 if allowed else 403)
 
 
+def test_a_probe_need_not_name_a_host_and_whatever_else_is_asked_must() -> None:
+    def who(path: str, *headers: tuple[bytes, bytes]) -> Principal:
+        asked = HTTPConnection({"type": "http", "path": path, "headers": headers, "query_string": b""})
+        return asyncio.run(Security().principal(asked))
+
+    for path in ("/healthz", "/readyz"):
+        assert not who(path).scopes
+        for host in (b"", b"evil.example"):  # a page that was pointed here would be told why it is not ready
+            with pytest.raises(Forbidden, match="is not one of this gateway's"):
+                who(path, (b"host", host))
+    with pytest.raises(Forbidden, match="is not one of this gateway's"):
+        who("/api/overview")
+
+
 @played(at)
 async def test_every_answer_says_that_it_is_nobodys_to_frame_or_to_guess_about(door: Door, /) -> None:
     for path in ("/", "/api/runs/x", "/nowhere", "/dashboard/main.js"):
