@@ -33,6 +33,10 @@ class Mutant(NamedTuple):
 
 # fmt: off
 MUTANTS = (
+    Mutant("actors.chat.chat_agent:ChatAgent.run", "always", "overrides",
+           "test_a_chat_that_names_a_structure_and_gives_its_text_is_told_which_method_makes_it"),
+    Mutant("actors.chat.chat_agent:ChatAgent.run", "never", "overrides",
+           "test_a_chat_that_names_a_structure_and_gives_its_text_is_told_which_method_makes_it"),
     Mutant("actors.gateway.security:Security.principal", "no part", "is_probe",
            "test_a_probe_need_not_name_a_host_and_whatever_else_is_asked_must"),
     Mutant("actors.gateway.security:Security.principal", "no part", "headers",

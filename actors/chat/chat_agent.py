@@ -15,8 +15,10 @@ A turn survives the process, the provider and the network (`actors.chat.turns`, 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from inspect import formatannotation
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Final, Generic, ParamSpec, Unpack, cast
 
 from pydantic_core import to_jsonable_python
@@ -44,11 +46,12 @@ from perdure.actors.chat.plain_data import checked_text
 from perdure.actors.chat.tools import Toolset
 from perdure.actors.chat.turn import ActiveTurn, ChatRecoveryContext, SteerReceipt, TurnResult
 from perdure.actors.chat.turn_failures import ChatTurnFailed
-from perdure.actors.code.author_call import SUMMARY_CHARS_MAX, hook, without_middle
+from perdure.actors.code.author_call import SUMMARY_CHARS_MAX, hook, overrides, tried_now, without_middle
+from perdure.actors.code.signatures import run_shapes
 from perdure.actors.jobs.fiber_context import CURRENT
 from perdure.actors.life.results import MilestoneInfo, RunInfo, RunResult
 from perdure.actors.life.run_context import RunContext
-from perdure.ledger import AnswerAsk, Secret, Status, pack, preview_of, unpack
+from perdure.ledger import AnswerAsk, BadRequest, Secret, Status, pack, preview_of, unpack
 from perdure.policies import Answerer, ChatRecovery, ContextOverflow, Event, Json, Message, Part, default_repair
 
 if TYPE_CHECKING:
@@ -95,6 +98,18 @@ def _shown_result(result: RunResult) -> str:
 def _shown_name(run: RunInfo) -> str:
     name = (run.display or {}).get("name")
     return str(name) if name else run.agent_type.rpartition(":")[2]
+
+
+def _check_text_fits(kind: type, text: object) -> None:
+    gives = run_shapes(kind).gives
+    _, problem = tried_now(lambda: gives.encode("output", text, sys.maxsize))
+    if isinstance(problem, BadRequest):
+        words = (
+            f"the text of its answer was given where {formatannotation(gives.annotation, kind.__module__)} is wanted"
+        )
+        raise BadRequest(
+            "output", f"{words}; override `get_agent_tool_output`, which makes it of a `TurnResult`. {problem.problem}"
+        )
 
 
 # ---------------------------------------------------------------- chat agent
@@ -499,7 +514,10 @@ class ChatAgent(Agent, Generic[Answer]):
         result = conversation.turns.views.result_of(ended)
         if not result.ok:
             raise ChatTurnFailed(result.status, result.error)
-        return self.get_agent_tool_output(result, run)
+        output = self.get_agent_tool_output(result, run)
+        if type(self).run is ChatAgent.run and not overrides(type(self), "get_agent_tool_output"):
+            _check_text_fits(type(self), output)
+        return output
 
     async def _perdure_notify(self, run: RunInfo, result: RunResult) -> None:
         self._perdure_conversation.notify(run, await self.format_detached_completion(run, result))

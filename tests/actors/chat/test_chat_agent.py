@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from perdure.actors import (
     Agent,
@@ -211,6 +212,24 @@ class Planner(ChatAgent[dict[str, Any]]):
         return {"run": run.run_id, "steps": ["first", "then"], "text": "x" * 600}
 
 
+class Plan(BaseModel):
+    steps: list[str]
+
+
+class Unmade(ChatAgent[Plan]):
+    """A chat that names a structure, and does not say how its answer becomes one."""
+
+    def get_model(self) -> Any:
+        return Outside.model
+
+
+class MadeLater(Unmade):
+    """The same, and it makes it of what its run gives."""
+
+    async def run(self, input: Any, run: RunContext) -> Plan:
+        return Plan(steps=[str(await super().run(input, run))])
+
+
 class Delegating(Adder):
     """Has a planner, detached."""
 
@@ -268,6 +287,17 @@ async def test_a_chat_reads_the_structured_result_of_its_detached_chat_child(cli
     text = told[0]["parts"][0]["text"]
     assert "has completed" in text
     assert json.loads(text.partition("\n\n")[2]) == run["output"]
+
+
+@played(tell)
+async def test_a_chat_that_names_a_structure_and_gives_its_text_is_told_which_method_makes_it(
+    client: Client, /
+) -> None:
+    ended = await client.run(Unmade, "words", run_id="unmade")
+    assert "output: the text of its answer was given where Plan is wanted" in ended.error
+    assert "override `get_agent_tool_output`" in ended.error
+    made = await client.run(MadeLater, "words", run_id="made")
+    assert [type(step) for step in made.output.steps] == [str]
 
 
 @pytest.mark.parametrize(
