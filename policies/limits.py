@@ -147,6 +147,6 @@ _AT_LEAST_1: Final = """
 """
 # What is counted, or waited for, up to these.
 _FINITE: Final = """
-    hosts_max threads_max heartbeat_ms blocked_warn_ms blocked_max_ms sweep_ms retry_first_ms retry_most_ms handler_attempts_max
+    hosts_max blocked_warn_ms blocked_max_ms sweep_ms retry_first_ms retry_most_ms handler_attempts_max
     schedule_interval_ms_min schedule_history_max fiber_recovery_first_ms events_max group_max error_chars_max
 """
