@@ -324,7 +324,7 @@ if TYPE_CHECKING:
         Wanted,
     )
     from perdure.ledger.succession import ATTEND_S, NOBODY, Claim, Holder, Traces, where_to_ask
-    from perdure.ledger.timeouts import arm
+    from perdure.ledger.timeouts import arm, next_look
     from perdure.ledger.values import (
         FINGERPRINT_BYTES,
         Kept,

@@ -68,7 +68,7 @@ from perdure.actors.sim_world.process import (
     owner_of,
 )
 from perdure.actors.sim_world.sim_ports import EPOCH_MS, KillPlan, KillRule, make_world
-from perdure.actors.sim_world.virtual_loop import STEPS_MAX, Deadlock, Overdue, Runaway, Stuck, VirtualLoop
+from perdure.actors.sim_world.virtual_loop import STEPS_MAX, Deadlock, Lull, Overdue, Runaway, Stuck, VirtualLoop
 from perdure.actors.sim_world.weather import DiskFault, Span, Weather
 from perdure.actors.tasks import Killed
 from perdure.ledger import BadRequest, HostUnavailable, NoSuchNode
@@ -296,6 +296,7 @@ __all__ = [
     "Deadlock",
     "DiskFault",
     "HostLike",
+    "Lull",
     "Overdue",
     "Runaway",
     "SimFailure",

@@ -7,8 +7,8 @@ There are no sockets, signals or subprocesses. A thread has the turn while the l
 `asyncio.to_thread`, and `anyio.to_thread`, which libraries use) lets its function run until it ends or waits, and the caller goes on in an
 iteration after its end.
 
-If it is told that nothing happens but upkeep (`lull_s`), time leaps to shortly before the next timer of anything else: heartbeats and
-sweeps over days would cost a minute.
+If it is told that nothing happens but upkeep (`lull`), time leaps to shortly before the next timer of anything else: heartbeats and
+sweeps over days would cost a minute. Where nothing else is due at all, that is a deadlock, too.
 
 Order is asyncio's: callbacks run in the order in which they were scheduled, timers in the order in which they are
 due. So two runs that schedule the same things do the same things. The cyclic garbage collector could disturb that,
@@ -25,7 +25,7 @@ import math
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextvars import copy_context
 from functools import partial
-from typing import Any, NoReturn, TypeAlias, TypeVar, TypeVarTuple, cast
+from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar, TypeVarTuple, cast
 
 from anyio._backends._asyncio import AsyncIOBackend
 
@@ -46,7 +46,8 @@ NO_SOCKETS = (
     "in a Laboratory the event loop has neither sockets nor processes: let a test give this code something else to ask, do it by sync code "
     "(`asyncio.to_thread`), or test this on Ray"
 )
-UPKEEP_S = 12.0  # in which all upkeep has its turn: a call is held open for ten seconds
+UPKEEP_S = 4.0  # in which what looks again and again has its turn: it does so every two seconds
+LEAP_COUNTS_S = 2.0  # of work, so that polling for ever comes to an end
 
 
 class Stuck(Exception):
@@ -69,7 +70,7 @@ class Stuck(Exception):
 
 
 class Deadlock(Stuck):
-    """Nothing is ready and no timer is set: whatever is awaited will never come."""
+    """Nothing is ready and nothing is due: whatever is awaited will never come."""
 
 
 class Runaway(Stuck):
@@ -78,6 +79,14 @@ class Runaway(Stuck):
 
 class Overdue(Stuck):
     """The next timer lies beyond the deadline, or there was something to do for too long."""
+
+
+class Lull(NamedTuple):
+    """A time in which nothing but upkeep happens. `leap_s` is how far time may leap; `is_last`: it will not end by itself."""
+
+    since_s: float
+    leap_s: float
+    is_last: bool
 
 
 def unwind(coroutine: Coroutine[object, None, object], error: BaseException) -> bool:
@@ -103,7 +112,7 @@ class VirtualLoop(asyncio.BaseEventLoop, LeapingLoop):
     """The loop. `time()` starts at 0 and moves only from timer to timer.
 
     `after_step` is called between iterations, each `step_stride`-th time; what it raises ends the run. `begin` lets blocking work run until
-    it ends or waits. `lull_s` says for how long nothing has happened and nothing but upkeep will; over most of that time leaps.
+    it ends or waits. `lull` says whether nothing happens but upkeep; over most of that time leaps.
     """
 
     _scheduled: list[Any]  # asyncio's heap of its timers
@@ -117,8 +126,9 @@ class VirtualLoop(asyncio.BaseEventLoop, LeapingLoop):
         self.step_stride = 1
         self.stopped_by: Sequence[BaseException] = ()  # the first one ends the run
         self.begin: Callable[[Callable[[], object], Done], None] = lambda work, done: done(*outcome_of(work))
-        self.lull_s: Callable[[], float] | None = None
+        self.lull: Callable[[], Lull | None] | None = None
         self.leapt_s = 0.0
+        self._idle_until_s = 0.0  # of what was idle before, nothing has been counted as work
         self._upkeep: dict[int, Any] = {}  # their hash changes with their time
         self._next_leap_s = 0.0
         self._now_s = 0.0
@@ -147,13 +157,13 @@ class VirtualLoop(asyncio.BaseEventLoop, LeapingLoop):
             raise Overdue(f"not finished at the deadline of {self.deadline_s:.3f} s", self.pending())
         if self._now_s + wait_s - self.leapt_s > self.busy_until_s:
             raise Overdue(f"not finished, and at work for too long, at {self._now_s:.3f} s", self.pending())
-        if self.lull_s is not None and self._now_s >= self._next_leap_s and self._leap(self.lull_s()):
+        if self.lull is not None and self._now_s >= self._next_leap_s and self._leap(self.lull()):
             return
         self._now_s += wait_s
 
     def upkeep_later(self, delay_s: float, callback: Callable[..., object], *args: object) -> asyncio.TimerHandle:
         handle = self.call_later(delay_s, callback, *args)
-        if self.lull_s is not None:
+        if self.lull is not None:
             self._upkeep = {key: each for key, each in self._upkeep.items() if each._scheduled}  # noqa: SLF001
             self._upkeep[id(handle)] = handle
         return handle
@@ -163,22 +173,29 @@ class VirtualLoop(asyncio.BaseEventLoop, LeapingLoop):
         self._next_leap_s = self._now_s + UPKEEP_S
 
     # What upkeep waits for comes later by as much, and so it finds nothing late. Each has its turn between two leaps.
-    def _leap(self, lull_s: float) -> bool:
+    def _leap(self, lull: Lull | None) -> bool:
         self.put_off_leap()
-        if lull_s < UPKEEP_S:
+        if lull is None or lull.leap_s < UPKEEP_S:
             return False
         due = (each.when() for each in self._scheduled if not (each.cancelled() or id(each) in self._upkeep))
         due_s = min(due, default=math.inf)
-        by_s = min(lull_s, min(due_s, self.deadline_s) - self._now_s - UPKEEP_S)
+        if lull.is_last and math.isinf(min(due_s, self.deadline_s)):
+            problem = f"deadlock at {self._now_s:.3f} s: nothing happens any more, and nothing is due"
+            raise Deadlock(problem, self.pending())
+        by_s = min(lull.leap_s, min(due_s, self.deadline_s) - self._now_s - UPKEEP_S)
         if by_s < UPKEEP_S:
             self._next_leap_s = min(self._next_leap_s, due_s)  # it may be no more than mail that is on its way
             return False
         for each in self._upkeep.values():
             each._when += by_s  # noqa: SLF001
         heapq.heapify(self._scheduled)
+        # No work are the seconds of the lull before a leap, and those after it in which upkeep has its turn.
+        idle_s = min(lull.since_s, max(0.0, self._now_s - self._idle_until_s))
         self._now_s += by_s
         self.put_off_leap()
         self.leapt_s += by_s
+        self.busy_until_s += idle_s + UPKEEP_S - LEAP_COUNTS_S
+        self._idle_until_s = self._now_s + UPKEEP_S
         return True
 
     # Sorted by text, because asyncio keeps its tasks in a set.

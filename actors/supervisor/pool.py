@@ -409,6 +409,11 @@ class Pool:
         self._publisher.happened(Channel.SUPERVISOR, EventType.SUPERVISOR_HOST_LOST, "", told)
         self._report(HostLost(host_id, cause, excused))
 
+    @property
+    def has_spare(self) -> bool:
+        """Whether a host is to leave when it has been empty for long."""
+        return bool(self._idle_since_s)
+
     def retire_worn(self) -> None:
         """Ask an empty host to leave when it has served too many agents, holds too much memory, or has been empty for long.
 

@@ -183,6 +183,10 @@ class Supervisor:
         self._carrier: StorageCarrier | None = None
         self._replication: Replication | None = None
 
+    @property
+    def is_ready(self) -> bool:
+        return self._ready.is_set()
+
     async def exchange(self, frame: bytes) -> bytes:
         """Take a peer's frame and answer it. The call is held open while there is nothing to say."""
         await self._ready.wait()

@@ -57,6 +57,7 @@ from perdure.ledger import (
     expand_rows,
     fold,
     name_of,
+    next_look,
     pack,
     parent_of,
     restore,
@@ -66,7 +67,7 @@ from perdure.ledger import (
 from perdure.ledger.storage.agent_storages import AgentStorages, Disk, MemoryDisk, Storage
 from perdure.ledger.storage.records import QUEUED, SCHEDULE
 from perdure.ledger.store.memory_store import MemoryStore
-from perdure.policies import CallbackStatus, JoinStanding, judge_condition
+from perdure.policies import CallbackStatus, JoinStanding, Limits, judge_condition
 
 HARD_ENDS = ("RunSucceeded", "RunErrored", "RunAborted")
 VOLATILE = {"begun_in", "called", "confirmed", "wake_at_ms", "reported"}
@@ -231,8 +232,18 @@ def strangers(hosts: Iterable[Host], shadow: View) -> Iterator[str]:
 # -------------------------------------------------------------------- the end
 
 
-def unfinished(view: View) -> Iterator[str]:
+def endless(view: View, limits: Limits) -> set[str]:
+    """The runs that wait for people or events without a limit, where no alarm is set of what might bring these."""
+    waiting = [run for run in view.runs.values() if run.is_put_off or (run.waits_for_others and not run.host_id)]
+    if not (waiting and math.isinf(view.alarms.next_at_ms)):
+        return set()
+    return {run.run_id for run in waiting if not run.cleared and math.isinf(next_look(view, run, limits))}
+
+
+def unfinished(view: View, endless: Container[str] = ()) -> Iterator[str]:
     for run in view.runs.values():
+        if run.run_id in endless:
+            continue
         if run.is_live or run.is_placed or run.cleared:
             yield f"run {run.run_id} is {run.status}, on host {run.host_id!r}, cleared {run.cleared}, attempt {run.attempt}"
     for mail in view.mail.values():

@@ -19,6 +19,7 @@ all of this for many seeds, and `scenarios.swarm.explorer.explore` for every pla
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 import traceback
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
@@ -62,7 +63,16 @@ from perdure.actors import (
     gives_bit_by_bit,
     upkeep_pause,
 )
-from perdure.actors.sim_world.simulation import Simulation, Stuck, Weather, is_of_authors, on_death, stopped_by_signals
+from perdure.actors.sim_world.simulation import (
+    Lull,
+    Overdue,
+    Simulation,
+    Stuck,
+    Weather,
+    is_of_authors,
+    on_death,
+    stopped_by_signals,
+)
 from perdure.ledger import Run, check_ms, checked, class_name, explain
 from perdure.ledger.storage.agent_storages import AgentStorages, Disk, MemoryDisk
 from perdure.policies import Answerer, moment_ms
@@ -72,6 +82,7 @@ from perdure.scenarios.testing.checks import (
     Violation,
     Wiretap,
     demand,
+    endless,
     left_behind,
     never_done,
     never_handled,
@@ -100,7 +111,9 @@ QUICK = Limits(hosts_max=3, hosts_warm=1, idle_ms=2_000, orphan_ms=20_000, turn_
 LOOK_STRIDE = 7
 RUNS_FEW = 200  # with so many, each change is looked at
 LULL_AFTER_S = 30.0  # agents that are done sleep by then
+STILL_AFTER_S = 5.0  # a checkpoint has been taken by then
 LEAP_MAX_S = 86_400.0
+VAIN_S = 30 * LEAP_MAX_S  # for so long nothing happened and nothing was due: nothing ever will
 RUNS_TOLD_MAX = 5
 BUCKET_LEDGER = "perdure.scenarios.testing.bucket_ledger"  # what it needs may not be installed
 
@@ -160,7 +173,7 @@ class Laboratory:
         simulation.setdefault("step_stride", LOOK_STRIDE)
         self._lulled_at, self._lull_since_s = -1, 0.0
         self.simulation = Simulation(seed, weather, self._supervisor, self._host, **simulation)
-        self.simulation.loop.lull_s = self._lull_s
+        self.simulation.loop.lull = self._lull
 
     def _supervisor(self, world: World, fleet: Fleet) -> Wiretap:
         agent_storages = AgentStorages(self.disk)
@@ -184,15 +197,22 @@ class Laboratory:
         return host
 
     # The longer nothing becomes durable, the further time may leap: so what upkeep does after a while is done no more than as late again.
-    def _lull_s(self) -> float:
-        now_s = self.simulation.loop.time()
-        if self._lulled_at != self.store.facts_count or not self.supervisors or not self.simulation.is_calm:
+    # Where all agents sleep and no host is to leave, it does nothing.
+    def _lull(self) -> Lull | None:
+        now_s, supervisor = self.simulation.loop.time(), self._ready_supervisor()
+        if self._lulled_at != self.store.facts_count or supervisor is None or not self.simulation.is_calm:
             self._lulled_at, self._lull_since_s = self.store.facts_count, now_s
+            return None
         quiet_s = now_s - self._lull_since_s
-        if quiet_s < LULL_AFTER_S:
-            return 0.0
-        clock = self.supervisors[-1].clock
-        return min(quiet_s, LEAP_MAX_S, (clock.due_ms() - clock.now_ms()) / 1000)
+        is_still = not (supervisor.view.awake or supervisor.pool.has_spare)
+        after_s, most_s = (STILL_AFTER_S, LEAP_MAX_S) if is_still else (LULL_AFTER_S, quiet_s)
+        if quiet_s < after_s:
+            return None
+        left_s = (supervisor.clock.due_ms() - supervisor.clock.now_ms()) / 1000
+        return Lull(quiet_s, min(most_s, LEAP_MAX_S, left_s), quiet_s > VAIN_S and math.isinf(left_s))
+
+    def _ready_supervisor(self) -> Supervisor | None:
+        return next((each for each in self.supervisors[-1:] if each.is_ready), None)
 
     def look(self) -> None:
         """Check what must always hold. Raises `Violation`."""
@@ -254,7 +274,10 @@ class Laboratory:
             return self.simulation.run(main, timeout_ms=timeout_ms)
         except Stuck as stuck:
             stuck.problem += "".join(map(_standing, stories))
-            stuck.instead = list(self._waits(timeout_ms))
+            stuck.instead = list(self._waits())
+            if stuck.instead and isinstance(stuck, Overdue):
+                had = "three hours of work" if timeout_ms is None else f"{timeout_ms / 1000:g} s"
+                stuck.instead.append(f"It had {had}, of virtual time. `timeout_ms=` gives another limit.")
             awake = [tenant.agent for host in self.hosts.values() for tenant in host.tenants.values()]
             for agent in [each for each in awake if isinstance(each, ChatAgent)]:
                 for words in agent._perdure_conversation.turns.answers.words():
@@ -264,7 +287,7 @@ class Laboratory:
             self._client = before
 
     # What a person is told of a play that does not end. Without a run that has begun, it is where the tasks stand.
-    def _waits(self, timeout_ms: float | None) -> Iterator[str]:
+    def _waits(self) -> Iterator[str]:
         live: list[Run] = []
         for supervisor in self.supervisors[-1:]:
             live += [run for run in supervisor.view.runs.values() if run.is_live]
@@ -273,9 +296,6 @@ class Laboratory:
                 yield " ".join([what, *more])
         if len(live) > RUNS_TOLD_MAX:
             yield f"… and {len(live) - RUNS_TOLD_MAX} more runs have not ended"
-        if live:
-            had = "three hours of work" if timeout_ms is None else f"{timeout_ms / 1000:g} s"
-            yield f"It had {had}, of virtual time. `timeout_ms=` gives another limit."
 
     @overload
     def run(
@@ -390,6 +410,13 @@ class Laboratory:
         view = self.supervisors[-1].view if self.supervisors else None
         return view is not None and view.seq == self.store.shadow.seq and not any(unfinished(view))
 
+    # Since a while ago, when its view was of this fact: what has come may not be handed on yet.
+    def _only_waits(self, seq: int) -> bool:
+        supervisor = self._ready_supervisor()
+        if supervisor is None or supervisor.view.seq != seq:
+            return False
+        return not any(unfinished(supervisor.view, endless(supervisor.view, self.limits)))
+
     def heal(self) -> None:
         """From now on nothing goes wrong."""
         self.simulation.heal()
@@ -397,10 +424,13 @@ class Laboratory:
     def rest(self, timeout_ms: float | None = None) -> None:
         """Let time pass until nothing is left to do: no run is live, however long it sleeps, no mail is on its way, and no agent is awake.
         An agent may sleep until its alarm, as for a schedule, which may have no end, or for a fiber that sleeps: this does not wait for
-        them. A story does, by `asyncio.sleep`. Raises `Overdue`, with a note of what is left."""
+        them. A story does, by `asyncio.sleep`. Nor does it wait for runs that wait, on no host and without a limit, for an answer or an
+        event, where no alarm is set. Raises `Overdue` or `Deadlock`, with a note of what is left."""
 
         async def quiet(_client: Client) -> None:
-            while not self.is_quiet:
+            before = -1
+            while not (self.is_quiet or self._only_waits(before)):
+                before = self.supervisors[-1].view.seq if self.supervisors else -1
                 await upkeep_pause(0.5)
 
         try:
@@ -411,8 +441,8 @@ class Laboratory:
             raise
 
     def settle(self, timeout_ms: float | None = None) -> None:
-        """Come to rest, then check everything. Raises `Violation`, also for mail, a schedule or a queued item that is parked because its
-        handler or callback failed again and again, or `Overdue`."""
+        """Come to rest, then check everything. Raises `Violation`, also for a run that still waits, and for mail, a schedule or a queued
+        item that is parked because its handler or callback failed again and again, and what `rest` raises."""
         self.rest(timeout_ms)
         self.verify()
 

@@ -6,6 +6,7 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from itertools import count, islice
 from random import Random
 from typing import Any, cast
@@ -13,13 +14,13 @@ from typing import Any, cast
 import pytest
 
 from perdure.actors import Agent, Client, Detached, RunContext, RunInfo, RunResult, awaiting, exposed
-from perdure.actors.sim_world.simulation import Overdue
-from perdure.ledger import BadRequest, HostUnavailable, OutcomeUnknown, Overloaded, UnknownRun
+from perdure.actors.sim_world.simulation import BUSY_MAX_S, Deadlock, Overdue
+from perdure.ledger import BadRequest, HostUnavailable, OutcomeUnknown, Overloaded, UnknownRun, WaitTimedOut
 from perdure.ledger.storage.agent_storages import Transaction
 from perdure.scenarios.swarm.explorer import explore
 from perdure.scenarios.swarm.runner import play, swarm
 from perdure.scenarios.testing.checks import unlike_the_inboxes
-from perdure.scenarios.testing.laboratory import Laboratory, Story, Violation, Weather
+from perdure.scenarios.testing.laboratory import QUICK, Laboratory, Story, Violation, Weather
 from tests.actors.cast import Sleeper
 from tests.kit import some
 
@@ -49,11 +50,11 @@ class Adder(Agent):
 
 
 class Calendar(Agent):
-    """Rings every six hours, and counts."""
+    """Rings every six hours, or as it is told, and counts."""
 
     @exposed
-    async def plan(self) -> None:
-        self.schedule("0 */6 * * *", "ring")
+    async def plan(self, when: str | float = "0 */6 * * *") -> None:
+        self.schedule(when, "ring")
 
     async def ring(self, *_: object) -> None:
         self.state["rings"] = self.state.get("rings", 0) + 1
@@ -69,6 +70,22 @@ class Patient(Agent):
     async def run(self, input: float, run: RunContext) -> str:
         await (asyncio.sleep(input) if self.name.startswith("awake") else run.sleep(input))
         return "rested"
+
+
+class Asker(Agent):
+    """Waits for what its name says, without a limit or for an hour."""
+
+    async def run(self, input: float | None, run: RunContext) -> str:
+        try:
+            match self.name:
+                case "answer":
+                    limit: Any = {} if input is None else {"expires": input, "otherwise": False}
+                    return str((await run.ask("Go on?", **limit)).value)
+                case "event":
+                    return str(await run.wait_for("go", timeout=input))
+            return str((await run.receive(timeout=input)).value)
+        except WaitTimedOut:
+            return "False"
 
 
 class Counter(Agent):
@@ -380,6 +397,63 @@ def test_schedules_ring_in_time_for_days(caplog: pytest.LogCaptureFixture) -> No
         assert not laboratory.simulation.crashes
         laboratory.settle()
     assert "late" not in caplog.text
+
+
+def test_an_hour_of_a_schedule_costs_few_steps_and_no_more_work_than_its_ring() -> None:
+    with Laboratory(1) as laboratory:
+        calendar = laboratory.agent(Calendar, "c")
+        calendar.plan("0 * * * *")
+        laboratory.play(lambda _: asyncio.sleep(2 * DAY_S))
+        loop = laboratory.simulation.loop
+        assert loop.steps < 48 * 550
+        assert 48 < BUSY_MAX_S - (loop.busy_until_s - loop.time() + loop.leapt_s) < 48 * 8
+        assert calendar.rings() == 48
+
+
+def test_an_agent_that_stays_awake_for_a_while_goes_to_sleep_after_that_while_and_not_after_a_leap() -> None:
+    with Laboratory(1, limits=replace(QUICK, idle_ms=20_000)) as laboratory:
+        laboratory.agent(Adder, "a").total()
+        laboratory.rest()
+        assert 20 < laboratory.simulation.now_ms() / 1000 < 40
+
+
+@pytest.mark.parametrize("what", ["answer", "event", "message"])
+def test_at_rest_a_run_may_wait_for_a_person_or_an_event_and_goes_on_when_that_comes(what: str) -> None:
+    with Laboratory(1) as laboratory:
+        laboratory.play(lambda client: client.start(Asker, None, run_id=what))
+        laboratory.rest()
+        assert laboratory.simulation.now_ms() < 60_000
+        if what == "answer":
+            laboratory.answer("answer:1", True)
+        else:
+            laboratory.play(lambda client: client.send(what, "go" if what == "event" else "mail", "True"))
+        laboratory.rest()
+        assert laboratory.play(lambda client: client.ask("show", what))["status"] == "completed"
+        assert laboratory.run(Asker, None, run_id=what).output == "True"
+        laboratory.settle()
+
+
+@pytest.mark.parametrize("what", ["answer", "event", "message"])
+def test_there_is_no_rest_before_a_limit_that_such_a_wait_has_nor_before_an_alarm_that_may_end_it(what: str) -> None:
+    with Laboratory(1) as laboratory:
+        laboratory.play(lambda client: client.start(Asker, 3_600, run_id=what))
+        laboratory.settle()
+        assert 0 <= laboratory.simulation.now_ms() / 1000 - 3_600 < 60
+    with Laboratory(1) as laboratory:
+        laboratory.agent(Calendar, "c").plan(3_600)
+        laboratory.play(lambda client: client.start(Asker, None, run_id=what))
+        laboratory.rest()
+        assert laboratory.simulation.now_ms() / 1000 > 3_600
+        with pytest.raises(Violation, match=f"run {what} is running"):
+            laboratory.settle()
+
+
+def test_a_play_that_waits_for_what_will_never_come_ends_at_once_and_says_who_waits_for_what() -> None:
+    with Laboratory(1) as laboratory, pytest.raises(Deadlock, match="nothing is due") as caught:
+        laboratory.run(Asker, None, run_id="answer")
+    assert "It asks anybody" in str(caught.value)
+    assert "of work" not in str(caught.value)
+    assert laboratory.simulation.loop.steps < 8_000
 
 
 def test_a_death_and_a_host_that_hangs_are_noticed_in_the_midst_of_a_long_sleep() -> None:
