@@ -138,7 +138,7 @@ class Limits:
 
 # With 0 of these nothing could be done at all, or the same without a pause. Where 0 is a limit, it means none, or at once.
 _AT_LEAST_1: Final = """
-    pack_max late_ms_max writes_waiting_max threads_max tenancies_max rss_mb_max idle_ms waiting_max heartbeat_ms blocked_max_ms orphan_ms
+    pack_max late_ms_max writes_waiting_max threads_max tenancies_max idle_ms waiting_max heartbeat_ms blocked_max_ms orphan_ms
     start_timeout_ms sweep_ms attempts_max recovery_work_max retry_first_ms retry_most_ms handler_attempts_max handler_timeout_ms
     on_start_timeout_ms schedules_at_once_max schedule_ahead_ms_max schedule_interval_ms_min schedule_interval_ms_max schedule_catch_up_max
     schedule_history_max callback_losses_max callback_payload_bytes_max fibers_at_once_max fiber_recoveries_at_once_max

@@ -32,8 +32,8 @@ def test_a_limit_that_is_no_number_in_its_range_is_refused_by_its_name(name: str
 # What says of itself that 0 means none, off or at once, and what goes on with 0.
 GO_WITH_0 = """
     hosts_max hosts_warm inline_agents_max host_idle_ms heartbeat_misses_max blocked_warn_ms teardown_grace_ms recovery_deadline_ms
-    alone_after_losses schedules_max schedule_grace_ms schedule_histories_max queued_max reattach_no_progress_ms reattach_window_ms
-    detached_max_budget_ms detached_no_progress_budget_ms stream_kept_ms fiber_recoveries_max fiber_recovery_first_ms
+    rss_mb_max alone_after_losses schedules_max schedule_grace_ms schedule_histories_max queued_max reattach_no_progress_ms
+    reattach_window_ms detached_max_budget_ms detached_no_progress_budget_ms stream_kept_ms fiber_recoveries_max fiber_recovery_first_ms
     fiber_recovery_most_ms fibers_kept_max fibers_kept_ms stash_bytes_max metadata_bytes_max wait_in_memory_ms events_max asks_max
     progress_ms inbox_max turn_max linger_ms checkpoint_facts retained_in_memory ended_kept_ms ended_kept_max inline_bytes_max
     logs_bytes_max
