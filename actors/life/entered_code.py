@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, Final, Self, TypeVar
+from typing import Final, Self, TypeVar
 
 from perdure.actors.tasks import current_task
 
@@ -36,7 +36,7 @@ class EnteredCode:
         """A block in which a method is called, or other code, by its name. Tasks and threads that it starts belong to it."""
         return _Call(self, method)
 
-    def refuse(self, tasks: Iterable[asyncio.Task[Any]]) -> list[str]:
+    def refuse(self, tasks: Iterable[asyncio.Task[object]]) -> list[str]:
         """From now on refuse what the methods ask for that are under way in these tasks. Returns the names of those that were not."""
         meant = set(tasks)
         calls = [call for call in list(self.under_way) if call.task in meant and not call.is_refused]

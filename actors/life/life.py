@@ -384,13 +384,13 @@ class Life:
         with self.code.entered(hook):
             return await value
 
-    def give_up(self, task: asyncio.Task[Any]) -> asyncio.Future[list[str]]:
+    def give_up(self, task: asyncio.Task[object]) -> asyncio.Future[list[str]]:
         """Cancel a task. If it goes on all the same, its code is refused after a while: see `let_end`."""
         let_go = self.let_end(task)
         task.cancel()
         return let_go
 
-    def let_end(self, task: asyncio.Task[Any]) -> asyncio.Future[list[str]]:
+    def let_end(self, task: asyncio.Task[object]) -> asyncio.Future[list[str]]:
         """The code of a task was told to stop, and is refused if it goes on after `teardown_grace_ms`. What this gives is done then, with
         the names of that code, or when the task is."""
         loop = asyncio.get_running_loop()
@@ -400,14 +400,14 @@ class Life:
         task.add_done_callback(partial(self._let_go, let_go))
         return let_go
 
-    def _let_go(self, let_go: asyncio.Future[list[str]], task: asyncio.Task[Any]) -> None:
+    def _let_go(self, let_go: asyncio.Future[list[str]], task: asyncio.Task[object]) -> None:
         names = [] if task.done() else self.refuse([task])
         if task.done() and not task.cancelled():
             task.exception()  # asyncio would log one that has no taker
         if not let_go.done():
             let_go.set_result(names)
 
-    def refuse(self, tasks: Iterable[asyncio.Task[Any]]) -> list[str]:
+    def refuse(self, tasks: Iterable[asyncio.Task[object]]) -> list[str]:
         """The code of these tasks was told to stop, and goes on: storage and runtime are closed to it. Returns the names."""
         names = self.code.refuse(tasks)
         for name in names:

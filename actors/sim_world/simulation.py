@@ -328,7 +328,7 @@ ERRORS_SHOWN_MAX: Final = 5
 # code of an agent, whose errors are the run's, or code of ours that a simulated process may crash by.
 
 
-Handler: TypeAlias = Callable[[int, FrameType | None], Any]
+Handler: TypeAlias = Callable[[int, FrameType | None], object]
 
 
 @contextmanager
