@@ -16,6 +16,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
+from inspect import CORO_CREATED, getcoroutinestate, iscoroutine
 from reprlib import repr as shortened
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeAlias, TypeVar
@@ -138,6 +139,12 @@ def current_task() -> asyncio.Task[object] | None:
         return asyncio.current_task()
     except RuntimeError:  # this thread has no loop
         return None
+
+
+def close_unbegun(job: object) -> None:
+    # A task that is cancelled before its first step never awaits what it was given.
+    if iscoroutine(job) and getcoroutinestate(job) == CORO_CREATED:
+        job.close()
 
 
 async def to_the_end(future: asyncio.Future[T]) -> T:

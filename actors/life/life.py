@@ -24,7 +24,17 @@ from perdure.actors.life.entered_code import GOES_ON, EnteredCode, outside_of_ca
 from perdure.actors.life.host_services import HostServices
 from perdure.actors.link.messages import InboxKept, Plain, Question, Report
 from perdure.actors.ports import Dice
-from perdure.actors.tasks import AGENT, RANK, Pending, Tasks, failure_or_itself, note_task, self_cancelled, to_the_end
+from perdure.actors.tasks import (
+    AGENT,
+    RANK,
+    Pending,
+    Tasks,
+    close_unbegun,
+    failure_or_itself,
+    note_task,
+    self_cancelled,
+    to_the_end,
+)
 from perdure.actors.threads import awaitable, has_loop, wait_for
 from perdure.ledger import (
     Alarm,
@@ -364,6 +374,8 @@ class Life:
                 raise asyncio.CancelledError(f"{', '.join(names) or 'its code'} {GOES_ON}") from None
             if task.cancelled():
                 task.result()  # raises its cancellation, which may tell of a thread that goes on
+        finally:
+            close_unbegun(job)
         if task.cancelled():
             raise self_cancelled()
         value, problem = task.result()
@@ -378,7 +390,12 @@ class Life:
         """What a hook gives that is called here, on the loop; if it is awaited, within `bounded`."""
         with self.code.entered(hook):
             value = hook()
-        return cast("T", await self.bounded(self._hooked(hook, value)) if inspect.isawaitable(value) else value)
+        if not inspect.isawaitable(value):
+            return value
+        try:
+            return await self.bounded(self._hooked(hook, value))
+        finally:
+            close_unbegun(value)
 
     async def _hooked(self, hook: object, value: Awaitable[T]) -> T:
         with self.code.entered(hook):
