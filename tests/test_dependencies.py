@@ -115,6 +115,16 @@ def test_a_gateway_loads_no_module_of_an_extra() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_commands_and_their_help_need_no_extra() -> None:
+    absent = sorted({name for extra in EXTRAS.values() for name in declared(extra)} - declared())
+    asked = (
+        f"import sys; sys.modules.update(dict.fromkeys({absent})); from perdure.scenarios.cli import Commands\n"
+        "for name, entry in Commands.entries.items(): entry.taken(name)"
+    )
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_every_requirement_says_the_lowest_version_that_will_do() -> None:
     # Else the lowest version that .ci/run tries is the first there ever was.
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]

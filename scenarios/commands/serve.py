@@ -11,6 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
+import perdure.actors
 from perdure import BadRequest, Runtime
 from perdure.actors import (
     Gateways,
@@ -19,7 +20,6 @@ from perdure.actors import (
     check_certificate,
     joining,
     offers_of,
-    serve_stdio,
     stop_serving,
     token_digest,
 )
@@ -185,4 +185,5 @@ def mcp(
     if not choices:
         raise BadRequest("target", "none of these agents has a `run`, so there is no tool to offer")
     offers_of(choices)
-    asyncio.run(serve_stdio(app.backend, choices))
+    # Loaded here: it needs an extra, which `serve` does without.
+    asyncio.run(perdure.actors.serve_stdio(app.backend, choices))
