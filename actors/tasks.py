@@ -141,7 +141,7 @@ def current_task() -> asyncio.Task[object] | None:
         return None
 
 
-def close_unbegun(job: object) -> None:
+def close_unawaited(job: object) -> None:
     # A task that is cancelled before its first step never awaits what it was given.
     if iscoroutine(job) and getcoroutinestate(job) == CORO_CREATED:
         job.close()

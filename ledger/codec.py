@@ -5,8 +5,8 @@ Named tuples and tuples are arrays. Nothing that is encoded holds the value of a
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, get_args
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar, get_args
 
 import msgpack
 
@@ -15,6 +15,7 @@ from perdure.ledger.facts import Fact
 from perdure.ledger.secret import without_secrets
 from perdure.ledger.values import opened, reference, referred, unpack_with
 
+T = TypeVar("T")
 _KEPT_BYTES_MAX = 1 << 20  # a packer keeps room for the longest value that it has packed
 
 
@@ -66,3 +67,16 @@ def decode(kind: str, body: bytes) -> Fact:
         raise LedgerDamaged(
             "ledger", f"a fact of kind {kind!r} cannot be read: {problem}", "run `perdure doctor`"
         ) from problem
+
+
+def by_bytes(items: Iterable[T], size: Callable[[T], int], most: int) -> list[list[T]]:
+    """The items in groups, in their order. Each group but the last ends with the item by which it has more than `most` bytes."""
+    groups: list[list[T]] = []
+    room = -1
+    for item in items:
+        if room < 0:
+            groups.append([])
+            room = most
+        groups[-1].append(item)
+        room -= size(item)
+    return groups

@@ -102,6 +102,8 @@ def _shown_name(run: RunInfo) -> str:
 
 def _check_text_fits(kind: type, text: object) -> None:
     gives = run_shapes(kind).gives
+    if gives.annotation is str:
+        return
     _, problem = tried_now(lambda: gives.encode("output", text, sys.maxsize))
     if isinstance(problem, BadRequest):
         words = (

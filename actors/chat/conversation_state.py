@@ -194,7 +194,7 @@ class ConversationState:
     async def model(self) -> Model:
         # The library of the named one is loaded on a thread, once a host, before `get_model` may import it.
         await self._load(self.agent.model)
-        wanted = await self.tenant.hook(self.agent.get_model)
+        wanted = await self.tenant.call_hook(self.agent.get_model)
         await self._load(wanted)
         if self._model is None or self._model[0] is not wanted:
             self._model = (wanted, resolve_model(wanted, self.agent.model_key))

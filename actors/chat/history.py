@@ -391,7 +391,7 @@ class Compaction:
 
     async def _answer(self, said: str) -> tuple[str, Failure | None]:
         model, live = await self._state.model(), self._live
-        settings = await self._state.tenant.hook(self._state.agent.get_model_settings)
+        settings = await self._state.tenant.call_hook(self._state.agent.get_model_settings)
         asked: list[Message] = [{"id": _SUMMARY_ID, "role": "user", "parts": [{"type": "text", "text": said}]}]
         heard: list[Part] = []
         source: Source = partial(_request, model, asked, settings)

@@ -282,7 +282,9 @@ class LiveTurn:
         self._tenant.faults.at(KillPoint.MID_TOOL, "after")
 
     async def _needs_approval(self, part: Part, tool: Tool) -> bool:
-        wanted, problem = await tried(self._tenant.hook(partial(tool.wants_approval, part.get("input"), self._agent)))
+        wanted, problem = await tried(
+            self._tenant.call_hook(partial(tool.wants_approval, part.get("input"), self._agent))
+        )
         if not wanted and problem is None:
             return False
         call_id, about = part["toolCallId"], {} if problem is None else {"problem": in_words(problem)}
@@ -309,7 +311,7 @@ class LiveTurn:
         assert tool.agent_class is not None
         TOOL.set(tool.name)
         call_id = part["toolCallId"]
-        given, problem = await tried(self._tenant.hook(partial(tool.agent_input, part.get("input"))))
+        given, problem = await tried(self._tenant.call_hook(partial(tool.agent_input, part.get("input"))))
         if problem is not None:
             self._failed(call_id, text_of(problem))
             return
@@ -317,7 +319,7 @@ class LiveTurn:
         if isinstance(result, RunHandle):
             self._returned(call_id, {"runId": self.run_id(call_id), "status": "running"})
             return
-        output, problem = await tried(self._tenant.hook(partial(tool.answer, result)))
+        output, problem = await tried(self._tenant.call_hook(partial(tool.answer, result)))
         if problem is not None:
             self._failed(call_id, text_of(problem))
         else:
@@ -416,7 +418,9 @@ class LiveTurn:
         # A probe may know how it ended; else the model is told the evidence.
         call_id = part["toolCallId"]
         context = context or self._context(call_id, self.run_id(call_id))
-        probed, problem = await tried(self._tenant.hook(partial(tool.probed, part.get("input"), context, self._agent)))
+        probed, problem = await tried(
+            self._tenant.call_hook(partial(tool.probed, part.get("input"), context, self._agent))
+        )
         is_known = problem is None and isinstance(probed, bool)
         evidence = self._evidence(part, result)
         words = died(part, tool, evidence, probed if is_known else None)

@@ -156,8 +156,8 @@ class Play:
         self._read(self.live)
         await self._recovery.compaction.ahead(self.live)
         messages, specs = self._history.request_messages(self.live), self.live.tools.specs()
-        instructions = await self._tenant.hook(self._agent.get_instructions)
-        settings = await self._tenant.hook(self._agent.get_model_settings)
+        instructions = await self._tenant.call_hook(self._agent.get_instructions)
+        settings = await self._tenant.call_hook(self._agent.get_model_settings)
 
         def sent(watchdog: Watchdog) -> AsyncGenerator[Event | Finished]:
             return stream_model(

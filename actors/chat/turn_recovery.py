@@ -415,7 +415,7 @@ class TurnRecovery:
         return TurnOutcome(TurnEvent.FAILED, context.terminal_message, incident.reason, stage="recovery")
 
     async def _heard(self, name: str, hook: Callable[..., object], context: object) -> object:
-        answer, problem = await tried(self._state.tenant.hook(partial(hook, context)))
+        answer, problem = await tried(self._state.tenant.call_hook(partial(hook, context)))
         if problem is not None:
             self._state.tenant.trouble(name, problem)
         return answer

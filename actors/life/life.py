@@ -29,7 +29,7 @@ from perdure.actors.tasks import (
     RANK,
     Pending,
     Tasks,
-    close_unbegun,
+    close_unawaited,
     failure_or_itself,
     note_task,
     self_cancelled,
@@ -375,7 +375,7 @@ class Life:
             if task.cancelled():
                 task.result()  # raises its cancellation, which may tell of a thread that goes on
         finally:
-            close_unbegun(job)
+            close_unawaited(job)
         if task.cancelled():
             raise self_cancelled()
         value, problem = task.result()
@@ -386,7 +386,7 @@ class Life:
             raise problem
         return cast("T", value)
 
-    async def hook(self, hook: Callable[[], T | Awaitable[T]]) -> T:
+    async def call_hook(self, hook: Callable[[], T | Awaitable[T]]) -> T:
         """What a hook gives that is called here, on the loop; if it is awaited, within `bounded`."""
         with self.code.entered(hook):
             value = hook()
@@ -395,7 +395,7 @@ class Life:
         try:
             return await self.bounded(self._hooked(hook, value))
         finally:
-            close_unbegun(value)
+            close_unawaited(value)
 
     async def _hooked(self, hook: object, value: Awaitable[T]) -> T:
         with self.code.entered(hook):

@@ -38,7 +38,7 @@ from perdure.actors.code.signatures import check_function_takes, check_options
 from perdure.actors.life.class_options import as_retries
 from perdure.actors.life.life import Life
 from perdure.actors.ports import KillPoint
-from perdure.actors.tasks import Pending, close_unbegun
+from perdure.actors.tasks import Pending, close_unawaited
 from perdure.actors.threads import has_loop
 from perdure.ledger import (
     BadRequest,
@@ -478,7 +478,7 @@ class RemembersSteps:
         except TimeoutError:  # what the job raises is in its outcome
             return None, _LimitOver()
         finally:
-            close_unbegun(pending)
+            close_unawaited(pending)
 
     async def _within_step(self, pending: Awaitable[object], deed: _Deed) -> object:
         what = f"step {step_name(deed.step)!r}" if deed.step else "the probe of a step"

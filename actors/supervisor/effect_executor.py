@@ -63,7 +63,7 @@ Command = StartAttempt | StartBatch | WakeAgent | DeliverMail | DeliverEvents | 
 EVENTS_AGAIN_MS = 30_000  # the link brings them there for certain, so this is for what nobody thought of
 STOPS_KEPT: Final = 3  # sweeps after which a life that was told to stop, and was not told again, has ended
 ROUND_MAX: Final = 500  # agents that are awake, and come round at one sweep
-Life = tuple[str, int]  # an agent, and which of its lives
+LifeKey = tuple[str, int]  # an agent, and which of its lives
 Part = tuple[str, str]  # of a run: its input, or its output
 
 
@@ -83,7 +83,7 @@ class EffectExecutor:
         self._world, self._view, self._sessions, self._store = world, view, sessions, store
         self._carrier = carrier
         self._limits, self._pause_s = limits, limits.sweep_ms / 1000
-        self._stopped_s: dict[Life, tuple[float, float]] = {}  # when each was told to stop, first and last
+        self._stopped_s: dict[LifeKey, tuple[float, float]] = {}  # when each was told to stop, first and last
         self.payloads: dict[Part, bytes] = {}
         self.unread: dict[str, tuple[PeerSession, float]] = {}
         self.types: dict[str, None] = {}  # those that began to work in this life of the supervisor
@@ -159,7 +159,7 @@ class EffectExecutor:
         for life in list(takewhile(lambda life: self._stopped_s[life][1] <= past_s, self._stopped_s)):
             del self._stopped_s[life]
 
-    def unheeded(self) -> list[Life]:
+    def unheeded(self) -> list[LifeKey]:
         """The lives that were told to stop longer ago than one needs that lets itself be cancelled. Some may have ended just now."""
         past_s = asyncio.get_running_loop().time() - self._limits.teardown_grace_ms / 1000 - self._pause_s
         return [life for life, (first_s, _) in self._stopped_s.items() if first_s <= past_s]

@@ -15,7 +15,7 @@ from hashlib import blake2b
 from struct import Struct
 from typing import Final, NamedTuple
 
-from perdure.ledger.codec import pack, unpack
+from perdure.ledger.codec import by_bytes, pack, unpack
 from perdure.ledger.storage.records import Row
 
 LOG_MAGIC: Final = b"perdureA"
@@ -76,15 +76,10 @@ def log_of_rows(head: LogHead, rows: Iterable[Numbered]) -> bytes:
     agent_id = head.agent_id.encode("utf-8", "surrogatepass")
     told = _HEAD.pack(LOG_MAGIC, head.version, head.incarnation, head.clock, len(agent_id)) + agent_id
     digest = check_of(told)
-    parts, due, size = [told + digest], list[Numbered](), 0
-    for each in [*rows, None]:
-        if due and (each is None or size > _FRAME_BYTES_MAX):
-            content, digest = frame_of(COMMIT, due, due[0][0], head.incarnation, digest)
-            parts.append(content)
-            due, size = [], 0
-        if each is not None:
-            due.append(each)
-            size += len(each[1].body or b"")
+    parts = [told + digest]
+    for due in by_bytes(rows, lambda each: len(each[1].body or b""), _FRAME_BYTES_MAX):
+        content, digest = frame_of(COMMIT, due, due[0][0], head.incarnation, digest)
+        parts.append(content)
     return b"".join(parts)
 
 

@@ -6,13 +6,13 @@ Never a statement per row: the cost is the statement, not the row (a row in a st
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import TypeVar
 
 import duckdb
 
+from perdure.ledger.codec import by_bytes
 from perdure.ledger.status import HARD, RETRIABLE, Status
 from perdure.ledger.store.batches import batch_of, changed_by, expand_rows, is_whole, without
 from perdure.ledger.store.duckdb_file import INDEXED_MAX, ROW_GROUP, first_row, get, put, transact
@@ -20,7 +20,6 @@ from perdure.ledger.store.memory_store import TABLES, boot_order
 from perdure.ledger.store.seals import BATCH, FACT, PAYLOAD, Commit, SealedPayload, reweigh
 from perdure.ledger.store.store import BatchRow, FactRow, First, Record, Row, Wanted
 
-_T = TypeVar("_T")
 COLUMNS = {  # of every table of records, its key first; `live` comes second in all of them, and `body` last
     "runs": ("run_id", "status", "agent_type", "parent", "requested_at_ms", "ended_at_ms", "first_seq", "last_seq"),
     "agents": ("agent_id", "host_id", "incarnation"),
@@ -39,19 +38,6 @@ PIECE_BYTES = 16 << 20
 _INSERT_EMPTY = "INSERT INTO payloads (run_id) SELECT '' FROM range($1)"
 _INSERT_PAYLOADS = """INSERT INTO payloads (seq, run_id, part, body)
     SELECT unnest($1::BIGINT[]), unnest($2::VARCHAR[]), unnest($3::VARCHAR[]), unnest($4::BLOB[])"""
-
-
-def pieces_of(items: Iterable[_T], size: Callable[[_T], int], most: int) -> list[list[_T]]:
-    # Each but the last is as long as it must be to have so many bytes.
-    pieces: list[list[_T]] = []
-    room = 0
-    for item in items:
-        if room <= 0:
-            pieces.append([])
-            room = most
-        pieces[-1].append(item)
-        room -= size(item)
-    return pieces
 
 
 class Inserter:
@@ -74,7 +60,7 @@ class Inserter:
         """In transactions of its own. Who tries again after an error begins with the same commit: what is there does not come again."""
         self._con.complete()  # an answer that was not read to its end would be in the appender's way
         payloads = [payload for commit in commits for payload in commit.payloads]
-        *pieces, last = pieces_of(payloads[self._done :], lambda each: len(each.body), PIECE_BYTES) or [[]]
+        *pieces, last = by_bytes(payloads[self._done :], lambda each: len(each.body), PIECE_BYTES) or [[]]
         for piece in pieces:
             self._begin_group()
             transact(self._con, partial(self._insert_payloads, piece))
@@ -185,7 +171,7 @@ def _forget_payloads(con: duckdb.DuckDBPyConnection, bounds: dict[str, int], fir
         [list(bounds), list(bounds.values()), first_seq],
     ).fetchall()
     query = f"DELETE FROM payloads WHERE rowid IN (SELECT unnest($1::BIGINT[])) RETURNING {PAYLOAD}"
-    for piece in pieces_of(found, itemgetter(1), PIECE_BYTES):
+    for piece in by_bytes(found, itemgetter(1), PIECE_BYTES):
         reweigh(con, con.execute(query, [[row for row, _ in piece]]).fetchall())
 
 

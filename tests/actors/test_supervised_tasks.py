@@ -29,6 +29,7 @@ from perdure.actors.link.wire import RemoteError
 from perdure.actors.supervisor.pool import Heartbeat, Pool
 from perdure.actors.supervisor.queries import Queries
 from perdure.actors.supervisor.supervisor import Supervisor
+from perdure.actors.tasks import AGENT, Tasks
 from perdure.ledger import OutcomeUnknown
 from perdure.scenarios.testing.laboratory import QUICK, Laboratory
 from tests.actors.busybody import Busybody
@@ -151,6 +152,22 @@ def test_an_error_in_a_task_of_an_agent_ends_that_life_and_the_next_one_does_the
 ) -> None:
     laboratory = converges(everything, plant, monkeypatch)
     assert not laboratory.simulation.crashes, "neither its host nor the supervisor is concerned"
+
+
+def test_a_task_of_an_agent_that_was_cancelled_ends_that_life_unless_it_is_ending() -> None:
+    async def story() -> None:
+        failures = list[BaseException]()
+        tasks = Tasks(AGENT + "a", failures.append)
+        task = tasks.start(asyncio.sleep(60))
+        task.cancel()
+        await asyncio.wait({task})
+        assert [type(each) for each in failures] == [RuntimeError]
+        task = tasks.start(asyncio.sleep(60))
+        tasks.cancel()
+        await asyncio.wait({task})
+        assert len(failures) == 1
+
+    asyncio.run(story())
 
 
 @pytest.mark.parametrize("plant", HOSTS, ids=label)

@@ -11,8 +11,8 @@ import pytest
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.wrapper import WrapperModel
 
-from perdure.actors.chat.line import heard as heard_bytes
-from perdure.actors.chat.line import listen_to
+from perdure.actors.chat.model import heard as heard_bytes
+from perdure.actors.chat.model import listen_to
 from perdure.actors.chat.watchdog import Limit, Stalled, Watchdog
 from perdure.scenarios.provider.events import Comment, Done, Event, Finish, Role, Text, Usage
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace, Rule

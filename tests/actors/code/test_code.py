@@ -48,6 +48,13 @@ def write(path: Path, text: str) -> Path:
 # ---------------------------------------------------------------- modules
 
 
+def importable(path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module of this text, which has not been imported."""
+    write(path, text)
+    monkeypatch.syspath_prepend(path.parent)
+    monkeypatch.delitem(sys.modules, path.stem, raising=False)
+
+
 @pytest.mark.parametrize("cls", [Outer, Outer.Inner, BadRequest, Path, int])
 def test_an_importable_class_goes_by_its_module(cls: type) -> None:
     name = type_name(cls)
@@ -130,9 +137,7 @@ def test_a_file_that_nobody_could_import_goes_by_its_path(tmp_path: Path, monkey
 def test_a_type_that_cannot_be_loaded_says_why(
     text: str, name: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(tmp_path / "broken.py", text)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "broken", raising=False)
+    importable(tmp_path / "broken.py", text, monkeypatch)
     with pytest.raises(UnknownAgentType, match=problem) as refused:
         load_type(name)
     assert refused.value.field == "agent_type"
@@ -153,9 +158,7 @@ def test_a_type_that_cannot_be_loaded_says_why(
 def test_what_fails_at_the_top_of_a_program_is_told_with_where_to_put_what_hosts_do_not_need(
     text: str, name: str, is_advised: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(tmp_path / "broken.py", text)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "broken", raising=False)
+    importable(tmp_path / "broken.py", text, monkeypatch)
     with pytest.raises(UnknownAgentType, match="cannot be imported") as refused:
         load_type(name)
     assert str(refused.value).endswith('belongs under `if __name__ == "__main__":`') == is_advised

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -16,6 +16,18 @@ from tests.actors.cast import Doubler
 from tests.kit import Stage, address, play
 
 AFTER_S = 12.0  # longer than `teardown_grace_ms`
+
+
+async def try_each(jobs: Mapping[str, Callable[[], object]], tried: dict[str, str]) -> None:
+    """Note of each whether it is refused to code that was told to stop."""
+    for what, job in jobs.items():
+        try:
+            outcome: Any = job()
+            if asyncio.iscoroutine(outcome) or asyncio.isfuture(outcome):
+                await outcome
+            tried[what] = "done"
+        except StaleIncarnation:
+            tried[what] = "refused"
 
 
 class Deaf(Agent):
@@ -56,14 +68,7 @@ class Deaf(Agent):
         except asyncio.CancelledError:
             self.tried["cancelled"] = "yes"
         await asyncio.sleep(AFTER_S)
-        for what, job in {**self.powers(), **more}.items():
-            try:
-                outcome: Any = job()
-                if asyncio.iscoroutine(outcome) or asyncio.isfuture(outcome):
-                    await outcome
-                self.tried[what] = "done"
-            except StaleIncarnation:
-                self.tried[what] = "refused"
+        await try_each({**self.powers(), **more}, self.tried)
 
     def powers(self) -> dict[str, Callable[[], object]]:
         detached = Detached(on_finish="fin")

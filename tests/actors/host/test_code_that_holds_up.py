@@ -19,6 +19,7 @@ import pytest
 from perdure import Agent, Detached, FiberContext, RunContext, exposed, tell
 from perdure.ledger import StaleIncarnation, StartTimedOut, StepTimedOut, StorageError
 from perdure.policies import Limits
+from tests.actors.host.test_code_that_goes_on import try_each
 from tests.actors.one_process import SMALL, OneProcess
 from tests.actors.one_process import play as play_on_threads
 from tests.kit import ROOMY, Stage, address, play
@@ -50,14 +51,7 @@ class Deaf(Agent):
         for _ in range(2):
             with suppress(BaseException):
                 await asyncio.sleep(GOES_ON_S)
-        for what, job in self.powers().items():
-            try:
-                outcome: Any = job()
-                if asyncio.iscoroutine(outcome) or asyncio.isfuture(outcome):
-                    await outcome
-                self.tried[what] = "done"
-            except StaleIncarnation:
-                self.tried[what] = "refused"
+        await try_each(self.powers(), self.tried)
 
     def powers(self) -> dict[str, Callable[[], object]]:
         detached = Detached(on_finish="goes_on")
